@@ -1,0 +1,3 @@
+"""The version of plugrl, in one place and without imports."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Contracts and machinery. Nothing in here knows an algorithm, a task or a vendor."""

@@ -1,0 +1,39 @@
+"""How a configuration schema says which of its fields are components.
+
+Schemas are plain dataclasses. A field that holds a component is declared with
+:func:`component`; its ``type`` key then picks the class whose ``Config`` dataclass describes
+the other keys. A bare string stands for ``{type: string}``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+COMPONENT = "plugrl.component_kind"
+HELP = "plugrl.help"
+
+
+def component(
+    kind: str, default: str | None = None, *, many: bool = False, help: str = ""
+) -> Any:
+    """Declare a dataclass field that holds a component of ``kind``.
+
+    Without ``default`` the field is optional and ``None``. With ``many`` it is a list of
+    components, empty by default.
+    """
+    metadata = {COMPONENT: kind, HELP: help}
+    if many:
+        return dataclasses.field(default_factory=list, metadata=metadata)
+    if default is None:
+        return dataclasses.field(default=None, metadata=metadata)
+    return dataclasses.field(default_factory=lambda: {"type": default}, metadata=metadata)
+
+
+def described(default: Any, help: str) -> Any:
+    """Declare an ordinary field with its help text; a list, dict or class default is copied."""
+    if dataclasses.is_dataclass(default) and isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata={HELP: help})
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata={HELP: help})
+    return dataclasses.field(default=default, metadata={HELP: help})

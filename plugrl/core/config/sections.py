@@ -1,0 +1,211 @@
+"""The root sections of a configuration and their schemas.
+
+A trainer reads the sections that it names in ``Trainer.sections``; the ones in ``COMMON``
+belong to every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError
+
+
+@dataclass
+class PluginsConfig:
+    """Which installed plugins the run needs, and how strict it is about them."""
+
+    require: list[str] = described([], 'requirements such as "plugrl-x>=1.2" that must be met')
+    strict: bool = described(False, "turn plugin warnings and version changes into errors")
+    disable: list[str] = described([], "entry-point or distribution names that are not loaded")
+
+
+@dataclass
+class EnvironmentConfig:
+    """What the process environment of the run looks like."""
+
+    variables: dict[str, str] = described({}, "environment variables set before the run starts")
+
+
+@dataclass
+class SettingsConfig:
+    """Experiment settings: they do not change what is learned."""
+
+    runs_folder: str = described("runs", "folder that holds the run folders")
+    device: str = described("auto", "auto, cpu, cuda or cuda:N")
+    torch_threads: int | str = described("auto", "threads of torch; auto: one for small models")
+    progress: str = described("auto", "auto, rich, plain or none")
+    checkpoint_every: int = described(0, "steps between checkpoints; 0: at stops and at the end")
+    keep_checkpoints: int = described(2, "newest checkpoints that stay on disk")
+    deadline: float = described(1800.0, "seconds that one phase of a step may take")
+    deadlines: dict[str, float] = described({}, "seconds by phase name, over `deadline`")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.torch_threads, str) and self.torch_threads != "auto":
+            raise ConfigError("torch_threads must be a number or auto")
+        if not isinstance(self.torch_threads, str) and self.torch_threads < 1:
+            raise ConfigError("torch_threads must be at least 1")
+        if self.progress not in ("auto", "rich", "plain", "none"):
+            raise ConfigError("progress must be auto, rich, plain or none")
+        if self.checkpoint_every < 0:
+            raise ConfigError("checkpoint_every must not be negative")
+        if self.keep_checkpoints < 1:
+            raise ConfigError("keep_checkpoints must be at least 1")
+
+
+@dataclass
+class RuntimeMonitorConfig:
+    """What the guards do when something goes wrong in the middle of a run."""
+
+    non_finite: Literal["stop", "skip"] = described(
+        "stop", "non-finite loss, gradient, reward or log-probability: stop, or skip and count"
+    )
+    max_skipped_steps: int = described(10, "skipped steps in a row that end the run")
+    max_invalid_steps: int = described(3, "steps in a row without one valid reward: end the run")
+    dead_reward_steps: int = described(
+        50, "steps in a row in which every reward is equal: warn once"
+    )
+
+
+@dataclass
+class ResumeConfig:
+    """Where the starting weights of a run come from, when not from scratch."""
+
+    mode: Literal["disable", "auto"] = described("auto", "auto: a resumed run loads its checkpoint")
+
+
+@dataclass
+class DataConfig:
+    """Where the prompts come from and in which order."""
+
+    type: Literal["auto", "files", "scenario"] = described(
+        "auto", "auto: files when data_files is set, otherwise the scenario"
+    )
+    data_files: list[str] = described([], "parquet, JSONL or CSV files, concatenated in order")
+    split: str = described("train", "split of the scenario's data")
+    prompt_key: str = described("prompt", "column with the prompt")
+    answer_key: str = described("answer", "column with the reference answer")
+    batch_size: int = described(32, "prompts a step")
+    rollout_repeat_n: int = described(1, "samples a prompt")
+    shuffle: bool = described(True, "reshuffle each epoch from the seed")
+    seed: int | None = described(None, "seed of the order; null: the run's seed")
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "rollout_repeat_n"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.type == "files" and not self.data_files:
+            raise ConfigError("type is files, so data_files must name at least one file")
+
+
+@dataclass
+class ValidationDataConfig:
+    """The held-out problems."""
+
+    data_files: list[str] = described([], "parquet, JSONL or CSV files; empty: the scenario")
+    split: str = described("validation", "split of the scenario's data")
+    limit: int | None = described(None, "use only the first problems")
+
+
+@dataclass
+class ValidateConfig:
+    """Held-out evaluation before, during and after training."""
+
+    enabled: bool = described(True, "whether the run is validated at all")
+    validate_before_train: bool = described(True, "validate before the first step")
+    every: int = described(0, "steps between validations; 0: only before and after")
+    temperature: float = described(0.0, "sampling temperature; 0: greedy")
+    data: ValidationDataConfig = described(ValidationDataConfig, "the held-out problems")
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ConfigError("every must not be negative")
+        if self.temperature < 0:
+            raise ConfigError("temperature must not be negative")
+
+
+@dataclass
+class TokenizerConfig:
+    """A tokenizer that is built rather than loaded."""
+
+    characters: str | None = described(None, "one token for each of these characters")
+
+
+@dataclass
+class ModelSourceConfig:
+    """Where the weights of a model come from: a folder, or a configuration with random weights."""
+
+    path: str | None = described(None, "folder in the Hugging Face format")
+    config: dict[str, Any] = described({}, "transformers configuration with its model_type")
+    tokenizer: TokenizerConfig = described(TokenizerConfig, "tokenizer, when path is not given")
+    dtype: Literal["float32", "bfloat16", "float16"] = described("float32", "weights' data type")
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.config:
+            raise ConfigError("path and config exclude each other")
+        if self.path is None and not self.config:
+            raise ConfigError("path (a model folder) or config (with model_type) is required")
+        if self.config and "model_type" not in self.config:
+            raise ConfigError("config needs model_type, such as qwen3")
+
+
+@dataclass
+class ModelConfig:
+    """One model: its weights, how it is asked, and how it is trained, if it is."""
+
+    source: ModelSourceConfig = described(ModelSourceConfig, "weights and tokenizer")
+    inference: Any = component("inference_service", "transformers", help="how it is asked")
+    train: Any = component("train_service", help="how it is trained; absent: frozen")
+
+
+@dataclass
+class TrajectoryPoolConfig:
+    """How finished trajectories become training batches."""
+
+    type: Literal["default"] = described("default", "kind of pool")
+    key_list: list[str] = described(["group_id"], "trajectories that share these keys are a group")
+
+
+@dataclass
+class WeightConfig:
+    """When and how the sampling weights follow the trained ones."""
+
+    sync_mode: Literal["sync"] = described("sync", "sync: rollout and training alternate")
+    staleness_threshold: int = described(0, "largest version gap of a trained token")
+    parity_tolerance: float | None = described(
+        None, "largest mean log-probability difference after a sync; null: 1e-4, or 0.02 in bfloat16"
+    )
+
+    def __post_init__(self) -> None:
+        if self.staleness_threshold < 0:
+            raise ConfigError("staleness_threshold must not be negative")
+
+
+#: Sections that belong to every run, with their schemas (None: a plain value or a mapping).
+COMMON: dict[str, Any] = {
+    "project_name": str,
+    "experiment_name": str,
+    "seed": int,
+    "plugins": PluginsConfig,
+    "environment": EnvironmentConfig,
+    "settings": SettingsConfig,
+    "runtime_monitor": RuntimeMonitorConfig,
+    "resume": ResumeConfig,
+    "trackers": component("tracker", many=True, help="where metrics go besides metrics.jsonl"),
+    "trainer": component("trainer", help="the training algorithm"),
+}
+
+#: Sections of the text world; a trajectory trainer reads them.
+TEXT: dict[str, Any] = {
+    "models": dict[str, ModelConfig],
+    "data": DataConfig,
+    "scenario": component("scenario", help="the task"),
+    "rollout_worker": component("rollout_worker", "single_turn", help="how a prompt is answered"),
+    "trajectory_pool": TrajectoryPoolConfig,
+    "weight": WeightConfig,
+    "validate": ValidateConfig,
+}
+
+DEFAULTS: dict[str, Any] = {"project_name": "plugrl", "experiment_name": "experiment", "seed": 0}

@@ -1,0 +1,83 @@
+"""Every error that plugrl raises on purpose, with the exit code it ends a command with.
+
+A message is one line: what is wrong, where, and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+EXIT_DONE = 0
+EXIT_RUN_FAILED = 1
+EXIT_USAGE = 2
+EXIT_PLUGIN = 3
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class PlugrlError(Exception):
+    """Base of all errors that a command answers with one line instead of a traceback."""
+
+    exit_code = EXIT_RUN_FAILED
+
+
+class RunError(PlugrlError):
+    """The run itself failed: a guard, a deadline, a worker, a full disk."""
+
+
+class NonFiniteError(RunError):
+    """A loss, gradient, reward or log-probability is NaN or infinite."""
+
+
+class UsageError(PlugrlError):
+    """The command or the Python call is wrong, or names something that does not exist."""
+
+    exit_code = EXIT_USAGE
+
+
+class ConfigError(PlugrlError):
+    """The configuration is wrong; ``faults`` holds every line of the report."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, message: str, faults: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults) or (message,)
+
+
+class UnknownComponentError(ConfigError):
+    """No installed package, file or hook provides a component of this name."""
+
+
+class AmbiguousComponentError(ConfigError):
+    """Two installed distributions provide one bare name; the message spells both out."""
+
+
+class PluginError(PlugrlError):
+    """A plugin that the configuration asks for cannot be used."""
+
+    exit_code = EXIT_PLUGIN
+
+
+class StopRun(Exception):  # noqa: N818 - it is a request, not an error
+    """Raised by a hook or a trainer to end the run cleanly (exit code 0)."""
+
+
+class RunInterrupted(PlugrlError):
+    """The run was stopped by Ctrl-C; it can be resumed."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class RunTerminated(PlugrlError):
+    """The run was stopped by SIGTERM; it can be resumed."""
+
+    exit_code = EXIT_TERMINATED
+
+
+class PlugrlWarning(UserWarning):
+    """Base of plugrl's warnings."""
+
+
+class PlugrlDeprecationWarning(PlugrlWarning, DeprecationWarning):
+    """Something goes away: warned for two minor versions, then an error, then gone."""

@@ -1,0 +1,120 @@
+"""``Trainer``, the root of every training algorithm, and what the factory binds to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from plugrl.core.config.view import ExperimentSettings, HyperParameters
+    from plugrl.core.registry import Registry
+    from plugrl.core.run.run import Run
+    from plugrl.core.scenario import ScenarioInstance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capabilities:
+    """What a trainer promises; the conformance kit and ``resume`` rely on it.
+
+    ``resume``: stopped at any ``end_step`` and resumed, it equals the uninterrupted run.
+    """
+
+    resume: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerContext:
+    """The collaborators that the factory gives to a trainer through ``bind``."""
+
+    hyper_params: HyperParameters
+    settings: ExperimentSettings
+    run: Run
+    registry: Registry
+    scenario_instance: ScenarioInstance | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainingResult:
+    """What ``train`` ends with: the number of steps and the last metrics."""
+
+    steps: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer(ABC):
+    """Base class of all trainers: subclass it when no more specific base fits.
+
+    A trainer is built from its section of the configuration alone, so that its methods can be
+    unit-tested; the factory then calls :meth:`bind`. Call ``self.run.end_step(step, metrics)``
+    at the end of each step: there metrics are written, hooks run, checkpoints are saved and a
+    stop is honoured.
+
+    Args:
+        config: the ``trainer`` section, as a mapping, an OmegaConf node or a ``ConfigView``.
+
+    Raises:
+        ConfigError: a key of ``config`` is unknown to ``Config`` or has the wrong type.
+    """
+
+    #: Dataclass that describes the ``trainer`` section; inherited when a subclass has none.
+    Config: ClassVar[type]
+    #: Root sections this trainer reads, with their schemas (``None``: free keys).
+    sections: ClassVar[Mapping[str, Any]] = {}
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    def __init__(self, config: Any) -> None:
+        self.config: ConfigView = configure(type(self), config)
+        self._context: TrainerContext | None = None
+
+    @property
+    def _config(self) -> ConfigView:
+        """The name that the guides use for :attr:`config`."""
+        return self.config
+
+    def bind(self, context: TrainerContext) -> None:
+        """Take the collaborators of a run. Called once, before :meth:`train`."""
+        self._context = context
+
+    def _bound(self, what: str) -> TrainerContext:
+        if self._context is None:
+            raise UsageError(
+                f"{type(self).__name__}.{what} needs a run: start the trainer with plugrl.train() "
+                "or `plugrl train`, or call bind(context) first"
+            )
+        return self._context
+
+    @property
+    def run(self) -> Run:
+        """The run that this trainer belongs to."""
+        return self._bound("run").run
+
+    @property
+    def hyper_params(self) -> HyperParameters:
+        """Everything that defines the experiment, as a read-only view."""
+        return self._bound("hyper_params").hyper_params
+
+    @property
+    def settings(self) -> ExperimentSettings:
+        """Device, threads and paths: what does not change the algorithm."""
+        return self._bound("settings").settings
+
+    @property
+    def scenario_instance(self) -> ScenarioInstance | None:
+        """The task's components, when the configuration has a scenario."""
+        return self._bound("scenario_instance").scenario_instance
+
+    @abstractmethod
+    def train(self) -> TrainingResult | None:
+        """Run the whole training. After a resume, continue from the loaded state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything :meth:`train` needs to continue: nested dicts of tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
