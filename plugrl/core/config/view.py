@@ -1,0 +1,146 @@
+"""Read-only views of a configuration, and ``configure``, with which a component reads its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+
+class ConfigView(Mapping[str, Any]):
+    """A read-only mapping with attribute access, equal to any mapping of the same content.
+
+    Nested mappings are views and lists are tuples. A key that is also the name of a method
+    (``get``, ``items``, ``keys``, ``values``, ``to_dict``) is reached by item only.
+
+    Args:
+        values: plain mappings, lists and scalars.
+        path: where the view stands in the configuration, for messages.
+        checked: the values were validated; :func:`configure` then takes them as they are.
+    """
+
+    __slots__ = ("_checked", "_path", "_values")
+
+    _values: dict[str, Any]
+    _path: str
+    _checked: bool
+
+    def __init__(self, values: Mapping[str, Any], path: str = "", *, checked: bool = False) -> None:
+        object.__setattr__(self, "_values", plain(values))
+        object.__setattr__(self, "_path", path)
+        object.__setattr__(self, "_checked", checked)
+
+    def _child(self, value: Any, path: str) -> Any:
+        if isinstance(value, dict):
+            return ConfigView(value, path, checked=self._checked)
+        if isinstance(value, list):
+            return tuple(self._child(item, f"{path}[{i}]") for i, item in enumerate(value))
+        return value
+
+    def _miss(self, key: object) -> str:
+        where = f"{self._path}.{key}" if self._path else str(key)
+        close = difflib.get_close_matches(str(key), self._values, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return f"the configuration has no {where}{hint}"
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._values:
+            raise KeyError(self._miss(key))
+        return self._child(self._values[key], f"{self._path}.{key}" if self._path else key)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self._values:
+            raise AttributeError(self._miss(name))
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a configuration is read-only; cannot set {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a configuration is read-only; cannot delete {name}")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return bool(self._values == plain(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._values!r})"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._values]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._values, self._path, self._checked)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give a deep copy as plain dictionaries and lists, which the caller may change."""
+        copied: dict[str, Any] = plain(self._values)
+        return copied
+
+
+class HyperParameters(ConfigView):
+    """Everything that defines the experiment: all sections but those that ``settings`` covers."""
+
+    __slots__ = ()
+
+
+class ExperimentSettings(ConfigView):
+    """What does not change the algorithm: device, threads, run folder, progress."""
+
+    __slots__ = ()
+
+
+def _rebuild(cls: type[ConfigView], values: dict[str, Any], path: str, checked: bool) -> ConfigView:
+    return cls(values, path, checked=checked)
+
+
+def plain(value: Any) -> Any:
+    """Copy views, OmegaConf nodes, tuples and other mappings to plain dictionaries and lists."""
+    if isinstance(value, ConfigView):
+        value = value._values
+    if type(value).__module__.partition(".")[0] == "omegaconf":
+        from omegaconf import OmegaConf
+
+        if OmegaConf.is_config(value):
+            value = OmegaConf.to_container(value, resolve=True)
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def configure(cls: Any, config: Any) -> ConfigView:
+    """Check ``config`` against ``cls.Config``, fill the defaults and give a read-only view.
+
+    A view that was already validated comes back unchanged. Keys under ``algorithm`` are free
+    when ``cls`` inherits its ``Config``; ``train_service`` is always a free mapping.
+
+    Raises:
+        ConfigError: with one line for each unknown key, wrong type or failed rule.
+    """
+    from plugrl.core.config.check import check_component
+    from plugrl.core.errors import ConfigError
+
+    if isinstance(config, ConfigView) and config._checked:
+        return config
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        config = dataclasses.asdict(config)
+    config = plain({} if config is None else config)
+    if not isinstance(config, dict):
+        kind = type(config).__name__
+        raise ConfigError(f"the configuration of {cls.__name__} must be a mapping, not {kind}")
+    return ConfigView(check_component(cls, config), checked=True)
