@@ -1,0 +1,25 @@
+"""The table of commands, and the entry point that turns errors into lines and exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plugrl.commands._group import CommandRow
+from plugrl.commands._main import run
+
+COMMANDS = (
+    CommandRow("train", "Train from a configuration file or a recipe.", "plugrl.commands.train"),
+    CommandRow("resume", "Continue a run from its newest checkpoint.", "plugrl.commands.resume"),
+    CommandRow("validate", "Check a configuration and print its plan.", "plugrl.commands.validate"),
+    CommandRow("config", "Show, explain and compare configurations.", "plugrl.commands.config"),
+    CommandRow("plugins", "List, explain and check the plugins.", "plugrl.commands.plugins"),
+    CommandRow("ls", "List what a configuration can name.", "plugrl.commands.ls"),
+    CommandRow("runs", "List the runs and look into one.", "plugrl.commands.runs"),
+    CommandRow("new", "Write the files of a new plugin.", "plugrl.commands.new"),
+    CommandRow("env", "Describe this environment for a report.", "plugrl.commands.env"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (``sys.argv`` by default) and exit with its code."""
+    run(COMMANDS, arguments)

@@ -1,0 +1,182 @@
+"""Running the command line: global options, one line for each error, exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from plugrl.__about__ import __version__
+from plugrl.commands._group import CommandRow, LazyGroup, examples
+from plugrl.core.errors import EXIT_DONE, EXIT_RUN_FAILED, ConfigError, PlugrlError, StopRun
+
+EXAMPLES = """
+plugrl train quickstart
+plugrl train experiment.yaml trainer.algorithm.lr=1e-4
+plugrl validate experiment.yaml
+plugrl plugins list
+plugrl -p no:some-plugin train experiment.yaml
+"""
+
+
+def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> None:
+    """Run one command line and raise ``SystemExit`` with its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = _has_debug(words)
+    try:
+        root(rows).main(words, prog_name="plugrl")
+    except StopRun:
+        code = EXIT_DONE
+    except PlugrlError as error:
+        _report(error, debug)
+        code = error.exit_code
+    except Exception as error:
+        if debug:
+            raise
+        text = f"{type(error).__name__}: {error}".strip().replace("\n", " ")
+        print(f"error: unexpected {text}; re-run with plugrl --debug", file=sys.stderr)
+        code = EXIT_RUN_FAILED
+    finally:
+        _flush()
+    raise SystemExit(code)
+
+
+def root(rows: Sequence[CommandRow]) -> Any:
+    """The root command object; the documentation is made from it too."""
+    app = typer.Typer(
+        name="plugrl",
+        cls=type("Root", (LazyGroup,), {"rows": tuple(rows)}),
+        help="Train reinforcement-learning agents and language models with plugins.",
+        epilog=examples(EXAMPLES),
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    return typer.main.get_command(app)
+
+
+def _no_plugins(value: bool) -> bool:
+    if value:
+        from plugrl.core.installed import PluginSelection
+
+        PluginSelection(enabled=False).export()
+    return value
+
+
+def _plugin(values: list[str] | None) -> list[str]:
+    blocked = [value.removeprefix("no:") for value in values or () if value.startswith("no:")]
+    if blocked:
+        from plugrl.core.installed import PluginSelection
+
+        PluginSelection.from_environment().without(blocked).export()
+    return [value for value in values or () if not value.startswith("no:")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"plugrl {__version__}")
+        raise typer.Exit()
+
+
+def _options(
+    no_plugins: Annotated[
+        bool,
+        typer.Option(
+            "--no-plugins", callback=_no_plugins, is_eager=True, help="Use no installed plugin."
+        ),
+    ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-p",
+            callback=_plugin,
+            is_eager=True,
+            metavar="NAME",
+            help="no:NAME disables a plugin; NAME imports a module or a .py file first.",
+        ),
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error, and debug logs.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    _log_to_stderr(debug)
+    if plugin:
+        from plugrl.core.loading import import_user_module
+
+        for name in plugin:
+            import_user_module(name)
+
+
+def _has_debug(words: Sequence[str]) -> bool:
+    """Whether ``--debug`` is among the global options, before Typer has parsed them."""
+    skip = False
+    for word in words:
+        if word == "--debug":
+            return True
+        if not skip and not word.startswith("-"):
+            return False
+        skip = word == "-p"
+    return False
+
+
+def _log_to_stderr(debug: bool) -> None:
+    import logging
+
+    class Formatter(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return f"{record.levelname.lower()}: {super().format(record)}"
+
+    handler = logging.StreamHandler()
+    handler.set_name("plugrl.cli")
+    handler.setFormatter(Formatter())
+    handler.setLevel(logging.DEBUG if debug else logging.WARNING)
+    logger = logging.getLogger("plugrl")
+    logger.handlers = [h for h in logger.handlers if h.get_name() != handler.get_name()]
+    logger.addHandler(handler)
+    if debug:
+        logger.setLevel(logging.DEBUG)
+
+
+def _report(error: PlugrlError, debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        _print_plugin_traceback(error.__cause__)
+    print(f"error: {error}", file=sys.stderr)
+    if isinstance(error, ConfigError) and error.faults != (str(error),):
+        for fault in error.faults:
+            print(f"  {fault}", file=sys.stderr)
+
+
+def _print_plugin_traceback(cause: BaseException | None) -> None:
+    """Print where foreign code failed, without the frames of plugrl and of the import system."""
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frames = cause.__traceback__ if cause is not None else None
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        machinery = "importlib" in file and (file.startswith("<frozen") or "lib" in file)
+        if not machinery and not file.startswith(own + os.sep):
+            break
+        frames = frames.tb_next
+    if cause is not None and frames is not None:
+        import traceback
+
+        traceback.print_exception(type(cause), cause, frames)
+
+
+def _flush() -> None:
+    """Flush now, where a reader that went away can still be ignored."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

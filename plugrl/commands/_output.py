@@ -1,0 +1,53 @@
+"""What commands print: tables and JSON on stdout; everything else goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def emit_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool = False
+) -> None:
+    """Print rows as aligned columns, or as a JSON list of objects.
+
+    JSON has all keys of the rows, the table only ``columns``. No rows print nothing in a table
+    and ``[]`` in JSON.
+    """
+    if as_json:
+        emit_json([dict(row) for row in rows])
+        return
+    if not rows:
+        return
+    lines = [[name.upper().replace("_", " ") for name in columns]]
+    lines += [[cell(row.get(name)) for name in columns] for row in rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        text = "  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True))
+        print(text.rstrip())
+
+
+def emit_json(value: Any) -> None:
+    """Print a value as indented JSON; what JSON does not know becomes its string."""
+    json.dump(value, sys.stdout, indent=2, default=str)
+    print()
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a table cell: ``-`` for nothing, lists joined by commas."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(str(item) for item in value) or "-"
+    return str(value)
+
+
+def note(message: str) -> None:
+    """Print a remark for the user on stderr."""
+    print(message, file=sys.stderr)

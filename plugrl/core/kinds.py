@@ -1,0 +1,136 @@
+"""What a component is: the table of kinds, and the record that stands for one component."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+#: Name of plugrl's own distribution: its components are the built-in ones.
+OWN = "plugrl"
+
+Source = Literal["entry point", "decorator", "hook", "path"]
+SOURCES: tuple[str, ...] = get_args(Source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One row of the table of kinds.
+
+    ``base`` is the ``module:Class`` that every component of the kind subclasses; a kind without
+    one holds functions. ``stable`` kinds keep their contract over minor versions.
+    """
+
+    name: str
+    plural: str
+    summary: str
+    stable: bool = False
+    base: str | None = None
+
+    @property
+    def group(self) -> str:
+        """The entry-point group in which packages declare components of this kind."""
+        return f"{OWN}.{self.plural}"
+
+
+_ROWS = (
+    Kind(
+        name="trainer",
+        plural="trainers",
+        summary="a training algorithm",
+        stable=True,
+        base="plugrl.core.trainer:Trainer",
+    ),
+    Kind(
+        name="evaluator",
+        plural="evaluators",
+        summary="gives an episode its reward",
+        stable=True,
+        base="plugrl.core.text.evaluation:Evaluator",
+    ),
+    Kind(
+        name="rollout_worker",
+        plural="rollout_workers",
+        summary="turns a data item into trajectories",
+        stable=True,
+        base="plugrl.core.text.worker:RolloutWorker",
+    ),
+    Kind(
+        name="scenario",
+        plural="scenarios",
+        summary="a task: its data or environment",
+        stable=True,
+        base="plugrl.core.scenario:Scenario",
+    ),
+    Kind(name="advantage", plural="advantages", summary="rewards to advantages, a function"),
+    Kind(name="loss", plural="losses", summary="log-probabilities to a loss, a function"),
+    Kind(
+        name="inference_service",
+        plural="inference_services",
+        summary="answers requests to a model",
+        base="plugrl.core.text.services:InferenceService",
+    ),
+    Kind(
+        name="train_service",
+        plural="train_services",
+        summary="holds the trained weights and their optimizer",
+        base="plugrl.core.text.services:TrainService",
+    ),
+    Kind(
+        name="tracker",
+        plural="trackers",
+        summary="where metrics go",
+        base="plugrl.core.run.trackers:Tracker",
+    ),
+)
+
+#: All kinds of components, by name. A new kind is one more row.
+KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One component, described so that any process can find it again.
+
+    A record holds plain strings only: it is what a worker process is sent instead of the class,
+    and what ``plugins.lock.json`` keeps.
+
+    Attributes:
+        kind: a key of :data:`KINDS`.
+        name: the name that a configuration writes as ``type``.
+        target: ``package.module:Attribute``.
+        distribution: the installed package that provides it; ``None`` for user code.
+        version: the version of that package.
+        file: the Python file, for user code that is not an importable module.
+        source: how it was found.
+    """
+
+    kind: str
+    name: str
+    target: str
+    distribution: str | None = None
+    version: str | None = None
+    file: str | None = None
+    source: Source = "entry point"
+
+    @property
+    def reference(self) -> str:
+        """The spelling that is never ambiguous: ``distribution/name``, or the bare name."""
+        return f"{self.distribution}/{self.name}" if self.distribution else self.name
+
+    @property
+    def provider(self) -> str:
+        """Who provides the component, for messages: ``rl-x 1.0``, a file or ``this process``."""
+        if self.distribution:
+            return f"{self.distribution} {self.version or ''}".rstrip()
+        return self.file or "this process"
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """The record that :meth:`to_json` wrote; keys of later versions are ignored."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})

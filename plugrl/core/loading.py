@@ -1,0 +1,181 @@
+"""Importing a component: from a module, or from a user's file as part of its folder.
+
+Whatever goes wrong while foreign code is imported, ``sys.exit`` included, becomes one
+:class:`~plugrl.core.errors.PluginError` that names the component, its package and the cause.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from plugrl.core.errors import PluginError
+from plugrl.core.kinds import KINDS, Record
+
+USER_PACKAGE_PREFIX = "plugrl_user_"
+
+
+def describe_error(error: BaseException) -> str:
+    """The class and first line of an exception, for one-line messages."""
+    lines = str(error).strip().splitlines()
+    name = type(error).__name__
+    return f"{name}: {lines[0]}" if lines else name
+
+
+def import_target(target: str) -> Any:
+    """Import ``module:attribute.path`` (or just ``module``) and return the object.
+
+    Raises whatever the import raises, or ``AttributeError`` naming the missing attribute.
+    """
+    module_name, _, path = target.partition(":")
+    value: Any = importlib.import_module(module_name)
+    return _attribute(value, path, module_name)
+
+
+def _attribute(value: Any, path: str, owner: str) -> Any:
+    for part in path.split(".") if path else ():
+        if not hasattr(value, part):
+            raise AttributeError(f"{owner} has no attribute {part!r}")
+        value = getattr(value, part)
+    return value
+
+
+def user_module_name(path: str | os.PathLike[str]) -> str:
+    """The module name of a user's file: the same in every process that sees the same path."""
+    file = os.path.realpath(path)
+    folder, name = os.path.split(file)
+    digest = hashlib.sha256(folder.encode()).hexdigest()[:12]
+    return f"{USER_PACKAGE_PREFIX}{digest}.{os.path.splitext(name)[0]}"
+
+
+def load_file(path: str | os.PathLike[str]) -> ModuleType:
+    """Import a Python file as a module of a package made of its folder.
+
+    ``from .neighbour import f`` therefore works in it. A second call returns the same module.
+    Raises whatever the file raises, and ``FileNotFoundError`` or ``ImportError`` when it is no
+    Python file.
+    """
+    file = os.path.realpath(path)
+    if not os.path.isfile(file):
+        raise FileNotFoundError(f"there is no file {os.fspath(path)}")
+    name = user_module_name(file)
+    if name in sys.modules:
+        return sys.modules[name]
+    package = _user_package(name.partition(".")[0], os.path.dirname(file))
+    if os.path.basename(file) == "__init__.py":
+        return package
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file (.py)")
+    module = _execute(spec)
+    setattr(package, name.partition(".")[2], module)
+    return module
+
+
+def _user_package(name: str, folder: str) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    initial = os.path.join(folder, "__init__.py")
+    if os.path.isfile(initial):
+        spec = importlib.util.spec_from_file_location(
+            name, initial, submodule_search_locations=[folder]
+        )
+        if spec is not None:
+            return _execute(spec)
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [folder]
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[name] = package
+    return package
+
+
+def _execute(spec: ModuleSpec) -> ModuleType:
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
+    return module
+
+
+def import_component(record: Record) -> Any:
+    """Import what a record stands for, without checking what it is.
+
+    Raises:
+        PluginError: the import fails, the attribute is missing, or the object lives inside a
+            function or is a bare instance, where no other process can find it.
+    """
+    path = record.target.partition(":")[2]
+    if "<" in path:
+        raise PluginError(
+            f"{label(record)} is not at the top level of a module, so no other process can "
+            "import it; move it there"
+        )
+    try:
+        if record.file is not None:
+            return _attribute(load_file(record.file), path, record.file)
+        return import_target(record.target)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(f"{label(record)} cannot be imported: {describe_error(error)}") from error
+
+
+def import_user_module(name: str) -> None:
+    """Import a module, or a file ending in ``.py``, for what it registers (``-p NAME``).
+
+    Modules of the working directory are found too, after the installed ones.
+
+    Raises:
+        PluginError: the import fails.
+    """
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    try:
+        if name.endswith(".py"):
+            load_file(name)
+        else:
+            importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(f"-p {name} cannot be imported: {describe_error(error)}") from error
+
+
+def label(record: Record) -> str:
+    """How messages name a component: kind, name, provider and target."""
+    return f"{record.kind} {record.name!r} of {record.provider} ({record.target})"
+
+
+def check_component(record: Record, value: Any) -> None:
+    """Check that ``value`` is what its kind asks for: a concrete subclass, or a function.
+
+    Raises:
+        PluginError: it is not; the message says what is expected.
+    """
+    base_target = KINDS[record.kind].base
+    if base_target is None:
+        if not callable(value):
+            raise PluginError(f"{label(record)} is a {type(value).__name__}, not a function")
+        return
+    base = import_target(base_target)
+    if not (isinstance(value, type) and issubclass(value, base)):
+        what = "class" if isinstance(value, type) else type(value).__name__
+        raise PluginError(
+            f"{label(record)} is a {what} that does not subclass {base.__name__}; "
+            f"derive it from {base_target.replace(':', '.')}"
+        )
+    if inspect.isabstract(value):
+        missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
+        raise PluginError(f"{label(record)} does not implement {missing}")
