@@ -1,0 +1,120 @@
+"""Deadlines of phases: a hung step says where it hangs, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+_TICK = 1.0
+#: Longer gaps between two ticks mean that the process was suspended, not that it worked.
+_SUSPENDED = 5.0
+#: Grace of the fallback for calls that keep the interpreter lock.
+_GRACE = 30.0
+
+
+@dataclass(eq=False, slots=True)
+class Phase:
+    """One active phase."""
+
+    name: str
+    seconds: float
+    until: float
+
+
+class Deadlines:
+    """Watches the active phases from a thread of its own.
+
+    Entering and leaving a phase costs microseconds. A call that never gives the interpreter
+    lock back stops the thread too; then faulthandler, which needs no lock, prints the stacks
+    and ends the process some seconds later.
+
+    Args:
+        on_expired: called in the watching thread with the phase; it should end the process.
+    """
+
+    def __init__(self, on_expired: Callable[[Phase], None]) -> None:
+        self._on_expired = on_expired
+        self._active: list[Phase] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._idle = True
+        self._closed = False
+        self._suspended = 0.0
+
+    def _clock(self) -> float:
+        return time.monotonic() - self._suspended
+
+    @contextlib.contextmanager
+    def phase(self, name: str, seconds: float) -> Iterator[None]:
+        """Watch the body of the ``with`` statement."""
+        phase = Phase(name, seconds, self._clock() + seconds)
+        with self._changed:
+            self._active.append(phase)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, name="plugrl-deadlines", daemon=True
+                )
+                self._thread.start()
+            elif self._idle:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._active.remove(phase)
+
+    def close(self) -> None:
+        """Stop watching."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2 * _TICK)
+
+    def _watch(self) -> None:
+        armed = False
+        try:
+            while True:
+                with self._changed:
+                    if self._closed:
+                        return
+                    self._idle = not self._active
+                    left = min((p.until for p in self._active), default=0.0) - self._clock()
+                    if self._idle and armed:
+                        faulthandler.cancel_dump_traceback_later()
+                        armed = False
+                    elif not self._idle:
+                        armed = _arm(max(left, 0.0) + _GRACE)
+                    self._wait(left)
+                    late = [p for p in self._active if self._clock() >= p.until]
+                if late:
+                    self._on_expired(late[-1])
+                    return
+        finally:
+            if armed:
+                faulthandler.cancel_dump_traceback_later()
+
+    def _wait(self, left: float) -> None:
+        if self._idle:
+            self._changed.wait()
+            self._idle = False
+            return
+        pause = min(max(left, 0.01), _TICK)
+        start = time.monotonic()
+        self._changed.wait(pause)
+        gap = time.monotonic() - start - pause
+        if gap > _SUSPENDED:
+            self._suspended += gap
+
+
+def _arm(seconds: float) -> bool:
+    try:
+        faulthandler.dump_traceback_later(min(seconds, 1e6), exit=True, file=sys.__stderr__ or 2)
+    except (ValueError, OSError, RuntimeError):
+        return False
+    return True

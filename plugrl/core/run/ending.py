@@ -1,0 +1,129 @@
+"""The end of a run, orderly or at once: log, report, status, lock, last words."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.errors import (
+    EXIT_RUN_FAILED,
+    RunInterrupted,
+    RunTerminated,
+    StopRun,
+)
+from plugrl.core.run.lock import RunLock
+from plugrl.core.run.report import write_report
+from plugrl.core.run.signals import exit_code, exit_soon, say
+from plugrl.core.run.status import State, Status
+
+LOG_FILE = "log.txt"
+log = logging.getLogger("plugrl.run")
+
+
+def outcome_of(error: BaseException | None) -> State:
+    """Say how a run ended that ended with ``error``."""
+    if error is None or isinstance(error, StopRun):
+        return "done"
+    if isinstance(error, (RunInterrupted, KeyboardInterrupt)):
+        return "interrupted"
+    if isinstance(error, RunTerminated):
+        return "terminated"
+    return "failed"
+
+
+class _LogFile(logging.FileHandler):
+    """Writes ``log.txt``; a full disk costs lines of the log, not the run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the record."""
+
+
+class Ending:
+    """Closes a run, whichever way it ends."""
+
+    def __init__(
+        self, folder: Path, lock: RunLock, status: Status, tree: Mapping[str, Any]
+    ) -> None:
+        self.ended = False
+        self._folder = folder
+        self._lock = lock
+        self._status = status
+        self._tree = tree
+        self._handler: logging.Handler | None = None
+        self._once = threading.Lock()
+
+    def open_log(self) -> None:
+        """Begin to copy plugrl's log messages to ``log.txt``."""
+        self._handler = _LogFile(self._folder / LOG_FILE, encoding="utf-8", delay=True)
+        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        self._handler.setFormatter(logging.Formatter(form))
+        logger = logging.getLogger("plugrl")
+        logger.addHandler(self._handler)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+
+    def close(self, outcome: State, step: int, error: BaseException | None) -> None:
+        """Write the end of the log, the status and the report, and give the lock back."""
+        failed = error is not None and outcome == "failed"
+        log.log(
+            logging.ERROR if failed else logging.INFO, "run %s at step %d", outcome, step,
+            exc_info=error if failed else None,
+        )  # fmt: skip
+        self._status.fields["step"] = step
+        self._status.end(outcome, _line(error) if outcome != "done" else None)
+        try:
+            write_report(self._folder, self._status.fields, self._tree)
+        except Exception as problem:
+            # The numbers are safe in metrics.jsonl; a report is only a view of them.
+            log.warning("cannot write report.html (%s)", problem)
+        if self._handler is not None:
+            logging.getLogger("plugrl").removeHandler(self._handler)
+            self._handler.close()
+            self._handler = None
+        self._lock.release()
+
+    def at_once(self, number: signal.Signals) -> None:
+        """End the process on a second signal."""
+        state: State = "terminated" if number == signal.SIGTERM else "interrupted"
+        self._die(state, exit_code(number), f"{number.name} again: stopped at once")
+
+    def expired(self, phase: str, seconds: float, step: int) -> None:
+        """End the process because a phase passed its deadline."""
+        message = (
+            f"error: phase {phase!r} after step {step} passed its deadline of {seconds:g} s; "
+            f"the stacks below say where it hangs (settings.deadlines.{phase} allows more)"
+        )
+        self._die("failed", EXIT_RUN_FAILED, message, stacks=True)
+
+    def _die(self, state: State, code: int, message: str, *, stacks: bool = False) -> None:
+        # No Python lock is taken on this path: the hung thread may hold any of them.
+        if not self._once.acquire(blocking=False):
+            return
+        exit_soon(code)
+        self._status.end(state, message.removeprefix("error: "))
+        with contextlib.suppress(OSError), open(self._folder / LOG_FILE, "a") as file:
+            file.write(message + "\n")
+            file.flush()
+            if stacks:
+                faulthandler.dump_traceback(file=file, all_threads=True)
+        say(message)
+        if stacks:
+            with contextlib.suppress(OSError, ValueError):
+                faulthandler.dump_traceback(file=2, all_threads=True)
+        say(f"plugrl resume {shlex.quote(os.fspath(self._folder))}")
+        os._exit(code)
+
+
+def _line(error: BaseException | None) -> str | None:
+    if error is None:
+        return None
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,73 @@
+"""Small files written whole or not at all, and disk errors in plugrl's words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.errors import PlugrlError, RunError, UsageError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
+
+
+def disk_error(error: OSError, doing: str, path: Path) -> PlugrlError:
+    """Turn an ``OSError`` into the one line that a command prints."""
+    if error.errno in _FULL:
+        return RunError(f"cannot {doing}: no space left for {path}; free some space and resume")
+    if error.errno in _DENIED:
+        return UsageError(
+            f"cannot {doing}: {path} is not writable ({error.strerror}); "
+            "change its permissions or set settings.runs_folder"
+        )
+    return RunError(f"cannot {doing}: {path}: {error.strerror or error}")
+
+
+def temporary_name(path: Path) -> Path:
+    """Return a hidden name beside ``path`` that no other thread or process uses."""
+    return path.with_name(f".tmp-{path.name}-{os.getpid()}-{threading.get_ident()}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to a temporary file beside ``path`` and rename it over ``path``.
+
+    Raises:
+        OSError: the file could not be written; the old content is still there.
+    """
+    temporary = temporary_name(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, like :func:`write_text`."""
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Return a configuration as YAML, in its own order."""
+    import yaml
+
+    text: str = yaml.dump(dict(tree), Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames inside ``path`` survive a power cut, where the file system can."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

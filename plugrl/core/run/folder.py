@@ -1,0 +1,173 @@
+"""Run folders: made whole, found by name, and read without trusting them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.errors import UsageError
+from plugrl.core.run.files import disk_error
+from plugrl.core.run.lock import RunLock, is_locked
+from plugrl.core.run.status import STATUS_FILE
+
+CONFIG_FILE = "config.yaml"
+METRICS_FILE = "metrics.jsonl"
+LOCK_FILE = "plugins.lock.json"
+CHECKPOINTS = "checkpoints"
+
+
+def create(root: Path, experiment: str, fill: Callable[[Path], None]) -> tuple[Path, RunLock]:
+    """Make ``root/experiment/<time>-<id>``, filled and locked, in one rename.
+
+    Args:
+        root: the folder of all runs.
+        experiment: its name; what a file system may not like becomes ``_``.
+        fill: writes the files of the run into the folder it is given.
+
+    Raises:
+        UsageError: the folder is not writable.
+        RunError: the disk is full. No folder stays behind.
+    """
+    parent = root / (re.sub(r"[^A-Za-z0-9._-]", "_", experiment).lstrip(".") or "experiment")
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    temporary = parent / f".tmp-{name}"
+    lock: RunLock | None = None
+    try:
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        lock = RunLock(temporary)
+        os.rename(temporary, parent / name)
+    except BaseException as error:
+        if lock is not None:
+            lock.release()
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise disk_error(error, "make the run folder", parent) from error
+        raise
+    return parent / name, lock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """What can be said about a run folder from outside."""
+
+    id: str
+    experiment: str
+    state: str
+    step: int | None
+    started: str | None
+    ended: str | None
+    error: str | None
+    path: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a dict."""
+        return asdict(self)
+
+
+def summarize(folder: Path) -> RunSummary:
+    """Describe a run folder; never raises.
+
+    ``state`` is that of ``status.json``, ``killed`` when it says running but no process owns
+    the run, or ``broken`` when it cannot be read.
+    """
+    status: dict[str, Any] = {}
+    error: str | None = None
+    try:
+        read = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+        if not isinstance(read, dict):
+            raise ValueError("not an object")
+        status = read
+        state = str(status["state"])
+    except (OSError, ValueError, KeyError) as problem:
+        state, error = "broken", f"{STATUS_FILE} cannot be read: {_reason(problem)}"
+    if state == "running" and not is_locked(folder):
+        state = "killed"
+    step = status.get("step")
+    return RunSummary(
+        id=folder.name,
+        experiment=folder.parent.name,
+        state=state,
+        step=step if isinstance(step, int) else None,
+        started=_text(status.get("started")),
+        ended=_text(status.get("ended")),
+        error=error or _text(status.get("error")),
+        path=str(folder),
+    )
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, OSError):
+        return problem.strerror or type(problem).__name__
+    return str(problem)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def find_all(root: Path) -> list[RunSummary]:
+    """Describe every run below ``root``, the newest last; unreadable folders are left out."""
+    found = []
+    for experiment in _folders(root):
+        for folder in _folders(experiment):
+            if _is_run(folder):
+                found.append(summarize(folder))
+    return sorted(found, key=lambda run: (run.id, run.path))
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return [p for p in sorted(parent.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return any((folder / name).exists() for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE))
+    except OSError:
+        # A folder that may not be entered could be a run: show it as broken.
+        return True
+
+
+def find(reference: str, root: Path) -> Path:
+    """Find a run by path, id, beginning of an id, experiment name (its newest run) or ``latest``.
+
+    Raises:
+        UsageError: no run, or more than one, fits.
+    """
+    path = Path(reference)
+    if path.is_dir() and _is_run(path):
+        return path
+    runs = find_all(root)
+    exact = [run for run in runs if run.id == reference]
+    if not exact and reference == "latest":
+        exact = runs[-1:]
+    if not exact:
+        exact = [run for run in runs if run.experiment == reference][-1:]
+    fitting = exact or [run for run in runs if run.id.startswith(reference)]
+    if len(fitting) == 1:
+        return Path(fitting[0].path)
+    if fitting:
+        names = ", ".join(run.id for run in fitting[:5])
+        raise UsageError(f"{len(fitting)} runs begin with {reference!r}: {names}; write more of it")
+    raise UsageError(
+        f"no run {reference!r} in {root}{_hint(reference, [run.id for run in runs])}; "
+        "`plugrl runs list` shows what there is"
+    )
+
+
+def _hint(reference: str, names: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(reference, names, n=1)
+    return f" (close: {close[0]})" if close else ""

@@ -1,0 +1,187 @@
+"""Guards: what must not happen in the middle of a run, and what is done when it does."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.config.sections import RuntimeMonitorConfig
+from plugrl.core.errors import NonFiniteError, PlugrlError, RunError
+from plugrl.core.run.checkpoint import write_state
+
+log = logging.getLogger("plugrl.run")
+
+#: Metrics that are guarded by name, also for trainers that call no guard themselves.
+_GUARDED = re.compile(r"loss|grad|logp|log_prob", re.IGNORECASE)
+
+
+class Guards:
+    """Checks of one run, with the policy of ``runtime_monitor``.
+
+    Args:
+        policy: what to do.
+        dumps: folder that batches with non-finite values are written to; None: nowhere.
+    """
+
+    def __init__(
+        self, policy: RuntimeMonitorConfig | None = None, dumps: Path | None = None
+    ) -> None:
+        self.policy = policy or RuntimeMonitorConfig()
+        self.skipped = 0
+        self._dumps = dumps
+        self._last_skipped: int | None = None
+        self._skipped_in_a_row = 0
+        self._invalid_in_a_row = 0
+        self._equal_in_a_row = 0
+        self._warned_equal = False
+
+    def check_finite(self, what: str, value: Any, *, step: int, batch: Any = None) -> bool:
+        """Check a number, tensor, array or nested mapping of them.
+
+        Returns:
+            True when all is finite. False when it is not and the policy is ``skip``: leave
+            this update out.
+
+        Raises:
+            NonFiniteError: the policy is ``stop``.
+            RunError: too many steps in a row were skipped.
+        """
+        if _all_finite(value):
+            return True
+        dumped = self._dump(what, step, batch)
+        where = f"; the batch is in {dumped}" if dumped else ""
+        if self.policy.non_finite == "stop":
+            raise NonFiniteError(
+                f"{what} is not finite in step {step}{where}; lower the learning rate, or set "
+                "runtime_monitor.non_finite=skip"
+            )
+        self._skip(what, step, where)
+        return False
+
+    def _skip(self, what: str, step: int, where: str) -> None:
+        if step == self._last_skipped:
+            return
+        follows = self._last_skipped is not None and step == self._last_skipped + 1
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if follows else 1
+        self._last_skipped = step
+        self.skipped += 1
+        log.warning("%s is not finite in step %d: skipped%s", what, step, where)
+        if self._skipped_in_a_row >= self.policy.max_skipped_steps:
+            raise RunError(
+                f"{what} was not finite in {self._skipped_in_a_row} steps in a row, up to step "
+                f"{step} (runtime_monitor.max_skipped_steps); lower the learning rate"
+            )
+
+    def _dump(self, what: str, step: int, batch: Any) -> Path | None:
+        if batch is None or self._dumps is None:
+            return None
+        name = f"step-{step:08d}-{re.sub(r'[^A-Za-z0-9]+', '-', what).strip('-')}"
+        path = self._dumps / name
+        if path.exists():
+            return path
+        state = {"what": what, "step": step, "batch": _contents(batch)}
+        try:
+            write_state(path, state, {"step": step}, lenient=True)
+        except (PlugrlError, OSError) as error:
+            # The guard's own message matters more than its evidence.
+            log.warning("cannot write the batch to %s (%s)", path, error)
+            return None
+        return path
+
+    def metrics(self, step: int, metrics: Mapping[str, float | int]) -> None:
+        """Guard the metrics whose names speak of losses, gradients and log-probabilities."""
+        for name, value in metrics.items():
+            if not math.isfinite(value) and _GUARDED.search(name):
+                self.check_finite(f"metric {name}", value, step=step)
+
+    def rewards(self, step: int, rewards: Any, valid: Any, *, batch: Any = None) -> None:
+        """Check the rewards of one step: shape, finiteness, validity and spread.
+
+        Args:
+            step: the step that they belong to.
+            rewards: one number for each trajectory.
+            valid: one truth value for each trajectory; false: the agent or evaluator failed.
+            batch: dumped when a valid reward is not finite.
+
+        Raises:
+            RunError: lengths differ, or no reward was valid for ``max_invalid_steps`` steps.
+            NonFiniteError: a valid reward is NaN or infinite and the policy is ``stop``.
+        """
+        numbers, truths = _flat("rewards", rewards), _flat("valid", valid)
+        if len(numbers) != len(truths):
+            raise RunError(
+                f"step {step} has {len(numbers)} rewards and {len(truths)} validity marks; an "
+                "evaluator must give one result for each trajectory"
+            )
+        kept = [number for number, truth in zip(numbers, truths, strict=True) if truth]
+        self._count_invalid(step, len(numbers), len(kept))
+        self._count_equal(step, kept)
+        self.check_finite("reward", kept, step=step, batch=batch)
+
+    def _count_invalid(self, step: int, total: int, kept: int) -> None:
+        self._invalid_in_a_row = self._invalid_in_a_row + 1 if total and not kept else 0
+        if self._invalid_in_a_row >= self.policy.max_invalid_steps:
+            raise RunError(
+                f"no reward was valid in {self._invalid_in_a_row} steps in a row, up to step "
+                f"{step} (runtime_monitor.max_invalid_steps); log.txt says why agents or evaluators failed"
+            )
+
+    def _count_equal(self, step: int, kept: list[float]) -> None:
+        if len(kept) > 1:
+            self._equal_in_a_row = self._equal_in_a_row + 1 if len(set(kept)) == 1 else 0
+        if self._equal_in_a_row >= self.policy.dead_reward_steps and not self._warned_equal:
+            self._warned_equal = True
+            log.warning(
+                "all rewards were equal in %d steps in a row, up to step %d: nothing is learned "
+                "from them; check the evaluator and the difficulty of the data",
+                self._equal_in_a_row,
+                step,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, for a checkpoint."""
+        names = ("skipped", "_last_skipped", "_skipped_in_a_row", "_invalid_in_a_row")
+        return {name: getattr(self, name) for name in (*names, "_equal_in_a_row", "_warned_equal")}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the counters back."""
+        for name in self.state_dict():
+            setattr(self, name, state[name])
+
+
+def _all_finite(value: Any) -> bool:
+    if isinstance(value, (int, float)):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(_all_finite(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_all_finite(item) for item in value)
+    if hasattr(value, "isfinite"):
+        return bool(value.isfinite().all())
+    import numpy as np
+
+    return bool(np.isfinite(value).all())
+
+
+def _flat(name: str, values: Any) -> list[float]:
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise RunError(
+            f"{name} have shape {tuple(shape)}, but one number for each trajectory is needed"
+        )
+    listed = values.tolist() if hasattr(values, "tolist") else list(values)
+    try:
+        return [float(value) for value in listed]
+    except (TypeError, ValueError):
+        raise RunError(f"{name} must be numbers, one for each trajectory") from None
+
+
+def _contents(batch: Any) -> Any:
+    if isinstance(batch, (Mapping, list, tuple)):
+        return batch
+    fields = getattr(batch, "__slots__", None) or getattr(batch, "__dict__", {})
+    return {name: getattr(batch, name) for name in fields if hasattr(batch, name)} or repr(batch)

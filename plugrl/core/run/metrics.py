@@ -1,0 +1,128 @@
+"""``metrics.jsonl`` and ``samples/*.jsonl``: append, read, and cut back to a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from plugrl.core.errors import UsageError
+from plugrl.core.run.files import disk_error
+
+
+def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float | int]:
+    """Turn metric values (numbers, NumPy scalars, one-element tensors) into plain numbers.
+
+    Raises:
+        UsageError: a value is not one number.
+    """
+    plain: dict[str, float | int] = {}
+    for name, value in metrics.items():
+        kind = type(value)
+        if kind is float or kind is int:
+            plain[name] = value
+            continue
+        if kind is bool:
+            plain[name] = int(value)
+            continue
+        try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError("text")
+            plain[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise UsageError(
+                f"metric {name!r} is a {kind.__name__}, but a metric is one number; "
+                "use run.sample() for other records"
+            ) from None
+    return plain
+
+
+def json_ready(value: Any) -> Any:
+    """Replace what JSON cannot hold: NaN and infinities by null, arrays by lists, rest by text."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [json_ready(item) for item in value]
+    if hasattr(value, "tolist"):
+        return json_ready(value.tolist())
+    return str(value)
+
+
+class JsonlFile:
+    """A JSONL file that stays open: one flushed line a record, synced only on request."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line and flush it.
+
+        Raises:
+            RunError: the disk is full; no partial line stays behind.
+        """
+        line = json.dumps(json_ready(record), ensure_ascii=False, allow_nan=False) + "\n"
+        file = self._file or self._open()
+        start = file.tell()
+        try:
+            # Unbuffered, so that a failed write leaves nothing that a later close would retry.
+            data = memoryview(line.encode("utf-8"))
+            while data:
+                data = data[file.write(data) :]
+        except OSError as error:
+            os.ftruncate(file.fileno(), start)
+            raise disk_error(error, "write a record", self.path) from error
+
+    def _open(self) -> IO[bytes]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - kept open
+        except OSError as error:
+            raise disk_error(error, "open a file of the run", self.path) from error
+        self._file.seek(0, os.SEEK_END)
+        return self._file
+
+    def size(self) -> int:
+        """Return the number of bytes in the file."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def sync(self) -> None:
+        """Make the lines so far survive a power cut."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def cut(self, size: int) -> None:
+        """Drop what was written after the first ``size`` bytes, and a torn last line."""
+        self.close()
+        if self.path.exists():
+            with open(self.path, "r+b") as file:
+                kept = file.read(size)
+                file.truncate(kept.rfind(b"\n") + 1)
+
+    def close(self) -> None:
+        """Close the file; the next record opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read all complete records; a torn last line and a missing file are no error."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records

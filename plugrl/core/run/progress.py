@@ -1,0 +1,132 @@
+"""Progress of a run: bars on a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+Style = Literal["auto", "rich", "plain", "none"]
+#: Seconds between two plain lines of one bar.
+_LINE_INTERVAL = 10.0
+_REDRAWS_PER_SECOND = 4.0
+
+
+class Bar:
+    """One thing that progresses; this one shows nothing."""
+
+    def update(self, completed: int, **fields: float | int | str) -> None:
+        """Show that ``completed`` units are done, with some numbers beside."""
+
+    def close(self) -> None:
+        """End the bar; calling it again does nothing."""
+
+
+class _PlainBar(Bar):
+    def __init__(self, description: str, total: int | None) -> None:
+        self._description = description
+        self._total = total
+        self._started = time.monotonic()
+        # The first line comes after a moment, so that quick things stay silent until their end.
+        self._due = self._started + 1.0
+        self._last = ""
+        self._printed = ""
+
+    def update(self, completed: int, **fields: float | int | str) -> None:
+        now = time.monotonic()
+        last = self._total is not None and completed >= self._total
+        if now < self._due and not last:
+            self._last = self._line(completed, fields, now) if now > self._started + 0.5 else ""
+            return
+        self._due = now + _LINE_INTERVAL
+        self._print(self._line(completed, fields, now))
+
+    def _line(self, completed: int, fields: dict[str, Any], now: float) -> str:
+        of = f"/{self._total}" if self._total is not None else ""
+        numbers = "".join(f"  {name} {_short(value)}" for name, value in fields.items())
+        return f"{self._description}: {completed}{of}{numbers}  {now - self._started:.0f} s"
+
+    def _print(self, line: str) -> None:
+        self._printed = line
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._last and self._last != self._printed:
+            self._print(self._last)
+        self._last = ""
+
+
+class _RichBar(Bar):
+    def __init__(self, owner: Progress, bars: RichProgress, text: str, total: int | None) -> None:
+        self._owner = owner
+        self._bars = bars
+        self._task = bars.add_task(text, total=total, numbers="")
+        self._closed = False
+
+    def update(self, completed: int, **fields: float | int | str) -> None:
+        # Only numbers change here; the bars redraw themselves at their own fixed rate.
+        numbers = "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
+        self._bars.update(self._task, completed=completed, numbers=numbers)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._bars.stop_task(self._task)
+            self._owner.bar_closed()
+
+
+class Progress:
+    """Makes bars in the style of ``settings.progress``; all of a run share one display."""
+
+    def __init__(self, style: str) -> None:
+        if style == "auto":
+            style = "rich" if sys.stderr is not None and sys.stderr.isatty() else "plain"
+        self._style = style
+        self._bars: RichProgress | None = None
+        self._open = 0
+
+    def bar(self, description: str, total: int | None = None) -> Bar:
+        """Start a bar; ``total`` None means that nobody knows how long it takes."""
+        if self._style == "none":
+            return Bar()
+        if self._style == "plain":
+            return _PlainBar(description, total)
+        self._open += 1
+        return _RichBar(self, self._display(), description, total)
+
+    def _display(self) -> RichProgress:
+        if self._bars is None:
+            from rich import progress
+            from rich.console import Console
+
+            self._bars = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+                progress.TextColumn("{task.fields[numbers]}"),
+                console=Console(stderr=True),
+                refresh_per_second=_REDRAWS_PER_SECOND,
+            )
+            self._bars.start()
+        return self._bars
+
+    def bar_closed(self) -> None:
+        """Take the display down with its last bar."""
+        self._open -= 1
+        if self._open == 0:
+            self.close()
+
+    def close(self) -> None:
+        """Take the display down."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+
+def _short(value: float | int | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,391 @@
+"""``Run``: what a training has of its folder, from the first file to the exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from plugrl.core.config.sections import RuntimeMonitorConfig, SettingsConfig
+from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageError
+from plugrl.core.run import checkpoint
+from plugrl.core.run import folder as folders
+from plugrl.core.run.deadlines import Deadlines
+from plugrl.core.run.ending import Ending, outcome_of
+from plugrl.core.run.guards import Guards
+from plugrl.core.run.metrics import plain_numbers
+from plugrl.core.run.progress import Bar, Progress
+from plugrl.core.run.records import Records
+from plugrl.core.run.rng import rng_state, set_rng_state
+from plugrl.core.run.signals import SignalWatch, say
+from plugrl.core.run.start import ComposedLike, ValidatedLike, check_plugins, make_folder, read_tree
+from plugrl.core.run.status import State, Status, now
+from plugrl.core.run.trackers import Tracker, TrackerGroup
+
+if TYPE_CHECKING:
+    from plugrl.core.hooks import HookCaller
+    from plugrl.core.run.environment import ComponentRecord
+    from plugrl.core.run.lock import RunLock
+
+log = logging.getLogger("plugrl.run")
+
+
+class Stateful(Protocol):
+    """What a checkpoint saves: a trainer, as far as a run knows it."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
+        """Take the state back."""
+
+
+class Run:
+    """One run: made by :meth:`create`, taken up again by :meth:`open`, used in a ``with``.
+
+    The order is ``attach(trainer)``, ``restore()``, then ``with run: trainer.train()``. Leaving
+    the ``with`` block ends the run: normally it saves a last checkpoint and is ``done``; a
+    ``StopRun`` is swallowed and is ``done`` too; other exceptions pass through, noted in
+    ``status.json``, with the command that resumes as a note of the exception.
+
+    Attributes:
+        folder: the run folder.
+        id: its name, ``<time>-<id>``.
+        step: the last ended step; 0 before the first.
+        last_metrics: the metrics of that step.
+        hooks: calls hooks of plugins.
+        guards: the checks of ``runtime_monitor``.
+        best_score: the best of :meth:`report_score`, also over resumes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tree: Mapping[str, Any],
+        lock: RunLock,
+        hooks: HookCaller | None,
+        trackers: Sequence[Tracker],
+    ) -> None:
+        if hooks is None:
+            from plugrl.core.hooks import HookCaller
+
+            hooks = HookCaller()
+        self.folder = folder
+        self.id = folder.name
+        self.step = 0
+        self.last_metrics: dict[str, float | int] = {}
+        self.best_score: float | None = None
+        self.hooks = hooks
+        self.settings = SettingsConfig(**tree.get("settings", {}))
+        monitor = RuntimeMonitorConfig(**tree.get("runtime_monitor", {}))
+        self.guards = Guards(monitor, folder / "dumps")
+        self._status = Status(folder)
+        self._records = Records(folder)
+        self._trackers = TrackerGroup(trackers)
+        self._progress = Progress(self.settings.progress)
+        self._ending = Ending(folder, lock, self._status, tree)
+        self._deadlines = Deadlines(
+            lambda phase: self._ending.expired(phase.name, phase.seconds, self.step)
+        )
+        self._signals = SignalWatch(self._asked_to_stop, self._ending.at_once)
+        self._trainer: Stateful | None = None
+        self._ended = -1
+        self._score: float | None = None
+        self._saved = -1
+        self._stop: StopRun | None = None
+        self._active = False
+
+    @classmethod
+    def create(
+        cls,
+        validated: ValidatedLike,
+        composed: ComposedLike,
+        *,
+        hooks: HookCaller | None = None,
+        trackers: Sequence[Tracker] = (),
+        records: Iterable[ComponentRecord] = (),
+        installed: Iterable[ComponentRecord] = (),
+    ) -> Self:
+        """Make the folder of a new run and own it.
+
+        Args:
+            validated: the configuration; ``tree`` is saved as ``config.yaml``.
+            composed: where it came from.
+            hooks: calls hooks; None: no plugins.
+            trackers: where metrics go besides the run folder.
+            records: components in use, for ``plugins.lock.json``.
+            installed: further components that are there but not used.
+
+        Raises:
+            UsageError: the runs folder is not writable.
+            RunError: the disk is full.
+        """
+        folder, lock = make_folder(validated.tree, composed, records, installed)
+        return cls(folder, validated.tree, lock, hooks, trackers)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        hooks: HookCaller | None = None,
+        trackers: Sequence[Tracker] = (),
+        records: Iterable[ComponentRecord] = (),
+    ) -> Self:
+        """Own an existing run, to resume it.
+
+        Raises:
+            UsageError: another process owns it, or it is not writable.
+            ConfigError: the folder holds no run.
+            PluginError: plugins changed and ``plugins.strict`` is set.
+        """
+        from plugrl.core.run.lock import RunLock
+
+        path = Path(folder)
+        tree = read_tree(path)
+        strict = bool((tree.get("plugins") or {}).get("strict", False))
+        lock = RunLock(path)
+        try:
+            check_plugins(path, records, strict=strict)
+            checkpoint.clean(path / folders.CHECKPOINTS)
+            run = cls(path, tree, lock, hooks, trackers)
+        except BaseException:
+            lock.release()
+            raise
+        run._status.fields.update(started=folders.summarize(path).started, resumed=now())
+        return run
+
+    # -- state ------------------------------------------------------------------------------
+
+    def attach(self, trainer: Stateful) -> None:
+        """Say whose ``state_dict`` the checkpoints hold."""
+        self._trainer = trainer
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the attached trainer promises ``Capabilities(resume=True)``."""
+        capabilities = getattr(self._trainer, "capabilities", None)
+        return self._trainer is not None and bool(getattr(capabilities, "resume", True))
+
+    def restore(self) -> int | None:
+        """Load the newest whole checkpoint into the trainer; None: start from the beginning.
+
+        Metrics and samples that were written after that checkpoint are cut off.
+
+        Raises:
+            RunError: there are checkpoints, but not one can be read.
+        """
+        if self._trainer is None:
+            raise UsageError("run.restore() needs a trainer: call run.attach(trainer) first")
+        found = checkpoint.load_newest(self._checkpoints) if self.resumable else None
+        if found is None:
+            self._records.cut({})
+            return None
+        path, state = found
+        self._trainer.load_state_dict(state["trainer"])
+        run = state["run"]
+        self.guards.load_state_dict(run["guards"])
+        self.step = self._ended = self._saved = int(run["step"])
+        self.last_metrics = dict(run["last_metrics"])
+        self.best_score = run["best_score"]
+        self._records.cut(run["sizes"])
+        # Last, because loading may draw random numbers.
+        set_rng_state(state["rng"])
+        log.info("resumed from %s", path.name)
+        return self.step
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.folder / folders.CHECKPOINTS
+
+    def save(self) -> Path | None:
+        """Save a checkpoint of the last ended step now; :meth:`end_step` does it when it is due.
+
+        Raises:
+            RunError: the disk is full; older checkpoints are untouched.
+        """
+        if not self.resumable or self._trainer is None or self._ended < 0:
+            return None
+        with self.phase("checkpoint"):
+            self._records.sync()
+            state = {
+                "trainer": self._trainer.state_dict(),
+                "rng": rng_state(),
+                "run": {
+                    "id": self.id,
+                    "step": self._ended,
+                    "last_metrics": self.last_metrics,
+                    "best_score": self.best_score,
+                    "guards": self.guards.state_dict(),
+                    "sizes": self._records.sizes(),
+                },
+            }
+            path = checkpoint.save(self._checkpoints, self._ended, state, score=self._score)
+            checkpoint.prune(self._checkpoints, self.settings.keep_checkpoints)
+        self._saved = self._ended
+        log.info("saved %s", path.name)
+        self._call_hooks("plugrl_checkpoint_saved", run=self, step=self._ended, path=path)
+        return path
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """End a step: the only point at which a run is saved, stopped and resumed.
+
+        Writes the metrics, asks the guards and hooks, saves a checkpoint when one is due or a
+        stop was asked for, and then honours the stop.
+
+        Raises:
+            UsageError: steps do not grow, or a metric is not a number.
+            NonFiniteError: a loss or gradient among the metrics is NaN or infinite.
+            RunInterrupted, RunTerminated: a signal asked for the end.
+            StopRun: a hook asked for the end.
+        """
+        if step <= self._ended:
+            raise UsageError(
+                f"end_step({step}) came after end_step({self._ended}): steps must grow"
+            )
+        numbers = plain_numbers(metrics)
+        self.log(step, numbers)
+        self.guards.metrics(step, numbers)
+        self.step = self._ended = step
+        self.last_metrics = numbers
+        self._call_hooks("plugrl_step_end", run=self, step=step, metrics=numbers)
+        requested = self._signals.requested
+        if self._due(step) or self._stop or requested:
+            self.save()
+        self._score = None
+        self._status.step(step)
+        self._honour_stop()
+        if requested is not None:
+            raise _stopped_by(requested, step)
+
+    def _due(self, step: int) -> bool:
+        every = self.settings.checkpoint_every
+        return every > 0 and (step % every == 0 or self._score is not None)
+
+    def _honour_stop(self) -> None:
+        if self._stop is not None:
+            raise self._stop
+
+    def _call_hooks(self, name: str, **arguments: Any) -> None:
+        # A request to stop waits for the end of the step, where the run can be saved.
+        try:
+            self.hooks.call(name, **arguments)
+        except StopRun as stop:
+            self._stop = stop
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write metrics between two ends of steps, such as those of an evaluation."""
+        numbers = plain_numbers(metrics)
+        self._trackers.start(self)
+        self._records.metrics(step, numbers)
+        self._trackers.log(step, numbers)
+
+    def sample(self, name: str, record: Mapping[str, Any]) -> None:
+        """Append a record, such as a generated text, to ``samples/<name>.jsonl``."""
+        self._trackers.start(self)
+        stamped = {"step": record.get("step", self.step), **record}
+        self._records.sample(name, stamped)
+        self._trackers.sample(name, stamped)
+
+    def report_score(self, score: float) -> bool:
+        """Tell a held-out score (higher is better) before the end of its step.
+
+        Returns:
+            Whether it is the best so far. Then, if the run saves regularly, the end of this
+            step saves a checkpoint that stays on disk until a better one comes.
+        """
+        if self.best_score is not None and not score > self.best_score:
+            return False
+        self.best_score = self._score = float(score)
+        return True
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Give the body of a ``with`` a deadline: ``settings.deadlines[name]`` or ``deadline``.
+
+        Passing it prints the phase and all stacks, and ends the process with exit code 1.
+        """
+        if self._active:
+            self._honour_stop_between_steps()
+        seconds = self.settings.deadlines.get(name, self.settings.deadline)
+        return self._deadlines.phase(name, seconds)
+
+    def _honour_stop_between_steps(self) -> None:
+        # Without resume points nothing is lost by ending here; before the first step neither.
+        if self._ended < 0:
+            self._honour_stop()
+        if not self.resumable and self._signals.requested is not None:
+            raise _stopped_by(self._signals.requested, self.step)
+
+    def progress(self, description: str, total: int | None = None) -> Bar:
+        """Start a progress bar: ``update(completed, **numbers)`` and ``close()``."""
+        return self._progress.bar(description, total)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the run ends at the next :meth:`end_step`."""
+        return self._stop is not None or self._signals.requested is not None
+
+    def _asked_to_stop(self, number: signal.Signals) -> None:
+        say(f"{number.name}: stopping at the end of this step; once more stops at once")
+
+    # -- life -------------------------------------------------------------------------------
+
+    @property
+    def resume_command(self) -> str:
+        """The command that takes this run up again."""
+        return f"plugrl resume {shlex.quote(os.fspath(self.folder))}"
+
+    def __enter__(self) -> Self:
+        self._ending.open_log()
+        self._status.write()
+        self._signals.install()
+        self._active = True
+        self._call_hooks("plugrl_run_start", run=self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is None and self._saved != self._ended:
+            try:
+                self.save()
+            except BaseException as failure:
+                failure.add_note(self.resume_command)
+                self.finish(outcome_of(failure), failure)
+                raise
+        outcome = outcome_of(error)
+        if error is not None and outcome != "done":
+            error.add_note(self.resume_command)
+        self.finish(outcome, error)
+        return isinstance(error, StopRun)
+
+    def finish(self, outcome: State, error: BaseException | None = None) -> None:
+        """End the run: hooks, trackers, report, status, lock. Only the first call counts."""
+        if self._ending.ended:
+            return
+        self._ending.ended = True
+        self._active = False
+        self._progress.close()
+        self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
+        self._trackers.finish(outcome)
+        self._deadlines.close()
+        self._records.close()
+        self._signals.uninstall()
+        self._ending.close(outcome, self.step, error)
+
+
+def _stopped_by(number: signal.Signals, step: int) -> RunInterrupted | RunTerminated:
+    if number == signal.SIGTERM:
+        return RunTerminated(f"terminated after step {step}")
+    return RunInterrupted(f"interrupted after step {step}")

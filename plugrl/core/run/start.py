@@ -1,0 +1,110 @@
+"""What a run folder holds before the first step, and what is checked when it is opened again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.run import folder as folders
+from plugrl.core.run.environment import (
+    ComponentRecord,
+    describe_environment,
+    plugin_changes,
+    plugin_lock,
+)
+from plugrl.core.run.files import dump_yaml, write_json, write_text
+from plugrl.core.run.lock import RunLock
+from plugrl.core.run.status import Status
+
+log = logging.getLogger("plugrl.run")
+
+
+class ValidatedLike(Protocol):
+    """What a run takes from a validated configuration."""
+
+    @property
+    def tree(self) -> Mapping[str, Any]:
+        """The whole configuration with its defaults, as plain values."""
+
+
+class ComposedLike(Protocol):
+    """What a run takes from a composed configuration."""
+
+    @property
+    def input_text(self) -> str:
+        """The text of the main file."""
+
+    @property
+    def overrides(self) -> Sequence[str]:
+        """The ``key=value`` words of the command line."""
+
+
+def make_folder(
+    tree: Mapping[str, Any],
+    composed: ComposedLike,
+    records: Iterable[ComponentRecord],
+    installed: Iterable[ComponentRecord] = (),
+) -> tuple[Path, RunLock]:
+    """Make the folder of a new run with all its first files.
+
+    Raises:
+        UsageError: the runs folder is not writable.
+        RunError: the disk is full.
+    """
+
+    def fill(path: Path) -> None:
+        write_text(path / folders.CONFIG_FILE, dump_yaml(tree))
+        write_text(path / "config.input.yaml", composed.input_text)
+        write_text(path / "overrides.txt", "".join(f"{line}\n" for line in composed.overrides))
+        write_json(path / folders.LOCK_FILE, plugin_lock(records, installed))
+        write_json(path / "environment.json", describe_environment())
+        for name in (folders.CHECKPOINTS, "samples"):
+            (path / name).mkdir()
+        (path / folders.METRICS_FILE).touch()
+        Status(path).write()
+
+    root = Path(tree.get("settings", {}).get("runs_folder", "runs"))
+    return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
+
+
+def read_tree(folder: Path) -> dict[str, Any]:
+    """Read the resolved configuration of a run.
+
+    Raises:
+        ConfigError: ``config.yaml`` is missing or damaged.
+    """
+    import yaml
+
+    path = folder / folders.CONFIG_FILE
+    try:
+        tree: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{folder} is no run that can be resumed: {reason}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{folder} is no run that can be resumed: {path} holds no mapping")
+    return tree
+
+
+def check_plugins(folder: Path, records: Iterable[ComponentRecord], *, strict: bool) -> None:
+    """Compare the components in use with those that the run began with.
+
+    Raises:
+        PluginError: ``plugins.strict`` is set and something differs.
+    """
+    try:
+        before = json.loads((folder / folders.LOCK_FILE).read_text(encoding="utf-8"))
+        changes = plugin_changes(before, plugin_lock(records))
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        changes = [f"{folder / folders.LOCK_FILE} cannot be read ({error})"]
+    if changes and strict:
+        raise PluginError(
+            f"the plugins of {folder} changed: {'; '.join(changes)}; install what it began with "
+            "or set plugins.strict=false"
+        )
+    for change in changes:
+        log.warning("resuming with other plugins: %s", change)

@@ -1,0 +1,60 @@
+"""``status.json``: what a run is doing, for people and for ``plugrl runs``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from plugrl.core.run.files import write_json
+
+State = Literal["running", "done", "failed", "interrupted", "terminated"]
+STATUS_FILE = "status.json"
+#: Seconds between two updates of the step number.
+_INTERVAL = 5.0
+
+
+def now() -> str:
+    """Return the time in UTC, to the second, as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Status:
+    """The status of a run that this process owns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / STATUS_FILE
+        self._written = 0.0
+        self.fields: dict[str, Any] = {
+            "state": "running",
+            "step": 0,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": now(),
+            "resumed": None,
+            "ended": None,
+            "error": None,
+        }
+
+    def step(self, step: int) -> None:
+        """Note the last ended step; it reaches the disk every few seconds."""
+        self.fields["step"] = step
+        if time.monotonic() - self._written > _INTERVAL:
+            # A status that cannot be written must not end a run that goes well.
+            with contextlib.suppress(OSError):
+                self.write()
+
+    def end(self, state: State, error: str | None = None) -> None:
+        """Write the final state. A full disk leaves the old status, which readers see through."""
+        self.fields.update(state=state, ended=now(), error=error)
+        with contextlib.suppress(OSError):
+            self.write()
+
+    def write(self) -> None:
+        """Write ``status.json`` now."""
+        self._written = time.monotonic()
+        write_json(self._path, dict(self.fields))
