@@ -1,0 +1,177 @@
+"""Other spellings that a configuration may use, brought to plugrl's own.
+
+Keys move in each layer before layers are merged, so that precedence does not depend on the
+spelling. Names of components are only tried when no package provides them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from plugrl.core.config.merge import Layer
+from plugrl.core.config.origins import Fault, KeyPath, dotted, move, nearest
+from plugrl.core.errors import PlugrlDeprecationWarning
+
+#: Keys that go away, old to new; using one warns, and later fails.
+RENAMED: dict[str, str] = {}
+
+#: Lasting second spellings of keys.
+ALIASES: dict[str, str] = {
+    "logger": "trackers",
+    "algorithm": "trainer.algorithm",
+    "train_service": "trainer.train_service",
+    "service.train_service": "trainer.train_service",
+    "trainer.save_freq": "settings.checkpoint_every",
+    "validate.eval.compute_interval": "validate.every",
+    "validate.validate_freq": "validate.every",
+    "rollout_worker.evaluator_module_path": "rollout_worker.evaluator",
+}
+
+#: Second spellings of a component's name, by kind.
+COMPONENT_NAMES: dict[str, dict[str, str]] = {
+    "rollout_worker": {"nexau": "single_turn", "simple": "single_turn"},
+    "train_service": {"nextrainer": "local", "self-hosted": "local", "self_hosted": "local"},
+}
+
+#: Second spellings of plain values, by path.
+VALUES: dict[str, dict[Any, Any]] = {"data.type": {"torch": "files"}}
+
+#: Kinds that may write `backend` for `type`.
+BACKEND_KINDS = frozenset({"train_service", "inference_service", "tracker"})
+
+
+def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
+    """Rewrite the second spellings of one layer in place.
+
+    The same thing written in both spellings is a fault.
+    """
+    root = _look(layer.tree, prefix)
+    if not isinstance(root, dict):
+        return
+    for old, new in RENAMED.items():
+        if _relocate(layer, prefix, old, new, faults):
+            warnings.warn(
+                f"{dotted((*prefix, *old.split('.')))} is now called {new}; write {new}",
+                PlugrlDeprecationWarning,
+                stacklevel=2,
+            )
+    for old, new in ALIASES.items():
+        _relocate(layer, prefix, old, new, faults)
+    for path, values in VALUES.items():
+        parent = _look(root, tuple(path.split(".")[:-1]))
+        key = path.rpartition(".")[2]
+        if isinstance(parent, dict) and isinstance(parent.get(key), str):
+            parent[key] = values.get(parent[key], parent[key])
+    phases = _look(root, ("trainer", "phases"))
+    items = enumerate(phases) if isinstance(phases, list) else ()
+    for index, _ in items:
+        canonical(layer, faults, (*prefix, "trainer", "phases", index))
+
+
+def _look(tree: Any, path: KeyPath) -> Any:
+    for part in path:
+        if isinstance(tree, dict) and part in tree:
+            tree = tree[part]
+        elif isinstance(tree, list) and isinstance(part, int):
+            tree = tree[part]
+        else:
+            return None
+    return tree
+
+
+def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fault]) -> bool:
+    """Move the value at ``old`` to ``new``, both below ``prefix``."""
+    old_path: KeyPath = (*prefix, *old.split("."))
+    new_path: KeyPath = (*prefix, *new.split("."))
+    parent = _look(layer.tree, old_path[:-1])
+    if not isinstance(parent, dict) or old_path[-1] not in parent:
+        return False
+    value = parent.pop(old_path[-1])
+    reshape = _RESHAPE.get(old)
+    origin = nearest(layer.origins, old_path)
+    if reshape is not None:
+        value, problem = reshape(value)
+        if problem:
+            faults.append(Fault(dotted(old_path), origin, problem))
+            return False
+    _prune(layer, old_path[:-1], len(prefix))
+    target = _opened(layer, new_path[:-1])
+    if target is None or new_path[-1] in target:
+        other = nearest(layer.origins, new_path)
+        message = f"is the same as {dotted(new_path)} ({other}); write it in one place only"
+        faults.append(Fault(dotted(old_path), origin, message))
+        return False
+    target[new_path[-1]] = value
+    move(layer.origins, old_path, new_path)
+    return True
+
+
+def _opened(layer: Layer, path: KeyPath) -> dict[str, Any] | None:
+    """Give the mapping at ``path``, made when it is absent; a bare name becomes its ``type``."""
+    node: Any = layer.tree
+    for depth, part in enumerate(path):
+        if isinstance(part, int):
+            node = node[part]
+            continue
+        inner = node.get(part)
+        if inner is None:
+            inner = node[part] = {}
+        elif isinstance(inner, str):
+            inner = node[part] = {"type": inner}
+            here = path[: depth + 1]
+            origin = nearest(layer.origins, here)
+            if origin is not None:
+                layer.origins[(*here, "type")] = origin
+        node = inner
+    return node if isinstance(node, dict) else None
+
+
+def _prune(layer: Layer, path: KeyPath, keep: int) -> None:
+    """Drop the mappings on ``path`` that moving a key left empty."""
+    while len(path) > keep:
+        parent = _look(layer.tree, path[:-1])
+        if not isinstance(parent, dict) or parent.get(str(path[-1])) != {}:
+            return
+        del parent[str(path[-1])]
+        layer.origins.pop(path, None)
+        path = path[:-1]
+
+
+def _trackers(value: Any) -> tuple[Any, str | None]:
+    """``logger: {backend: [a, b], a: {...}}`` to a list of trackers; the console is always on."""
+    if isinstance(value, dict) and "backend" in value:
+        rest = dict(value)
+        names = rest.pop("backend")
+        names = names if isinstance(names, list) else [names]
+        entries: list[Any] = []
+        for name in names:
+            options = rest.pop(name, None) if isinstance(name, str) else None
+            entries.append({"type": name, **options} if isinstance(options, dict) else name)
+        if rest:
+            return None, f"unknown keys: {', '.join(rest)}; write options as `trackers` does"
+        value = entries
+    elif not isinstance(value, list):
+        value = [] if value is None else [value]
+    return [item for item in value if item != "console"], None
+
+
+def _evaluator(value: Any) -> tuple[Any, str | None]:
+    """``file.py:Class`` to an evaluator given by its file."""
+    if isinstance(value, str):
+        path, colon, name = value.rpartition(":")
+        if colon and path and name.isidentifier():
+            return {"custom_evaluator_module_path": path, "custom_evaluator_class_name": name}, None
+    return None, f"must be file.py:ClassName, not {value!r}"
+
+
+_RESHAPE: dict[str, Callable[[Any], tuple[Any, str | None]]] = {
+    "logger": _trackers,
+    "rollout_worker.evaluator_module_path": _evaluator,
+}
+
+
+def component_name(kind: str, name: str) -> str:
+    """Give plugrl's own name for another spelling of a component's name."""
+    return COMPONENT_NAMES.get(kind, {}).get(name, name)

@@ -1,0 +1,212 @@
+"""A file, its ``defaults`` and the overrides made one tree, in which every value has an origin."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.config.aliases import canonical
+from plugrl.core.config.interpolation import resolve
+from plugrl.core.config.lookup import find_default, find_main, unknown_default
+from plugrl.core.config.merge import Layer, merge
+from plugrl.core.config.origins import (
+    PYTHON,
+    Fault,
+    KeyPath,
+    Origin,
+    Origins,
+    dotted,
+    mark,
+    nearest,
+    shown,
+)
+from plugrl.core.config.overrides import read_overrides
+from plugrl.core.config.reader import MAX_DEPTH, read_file
+from plugrl.core.config.view import plain
+from plugrl.core.errors import ConfigError
+
+__all__ = ["ComposedConfig", "Fault", "Origin", "compose"]
+
+SELF = "_self_"
+
+
+@dataclass(frozen=True)
+class ComposedConfig:
+    """A configuration before validation.
+
+    Attributes:
+        tree: plain values with all interpolations resolved.
+        origins: where each value was written.
+        input_text: text of the main file, or the mapping as YAML.
+        source: the main file; ``None`` for a mapping.
+        overrides: the ``key=value`` texts.
+        faults: what is wrong so far; validation reports it with everything else.
+        unresolved: paths whose interpolation failed; their values are ``None``.
+    """
+
+    tree: dict[str, Any]
+    origins: Origins
+    input_text: str
+    source: Path | None = None
+    overrides: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    unresolved: frozenset[KeyPath] = frozenset()
+
+
+def compose(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    config_path: Sequence[Path] = (),
+) -> ComposedConfig:
+    """Read a configuration, its ``defaults`` and overrides, without a schema.
+
+    ``source`` is a file, the name of a recipe, or a mapping. Precedence: ``defaults`` in order
+    (the file itself stands at ``_self_``, or last) < overrides.
+
+    Raises:
+        ConfigError: a file is missing, cannot be read or is not YAML. Smaller faults are kept
+            in ``faults`` and reported by validation together with its own.
+    """
+    reading = _Reading([Path(folder) for folder in config_path])
+    if isinstance(source, Mapping):
+        main, text, file = _from_mapping(source, reading.faults)
+        reading.add(main, Path.cwd(), None)
+    else:
+        file = find_main(source, reading.folders)
+        text = reading.add_file(file)
+    for layer in read_overrides(overrides, reading.faults):
+        canonical(layer, reading.faults)
+        merge(reading.whole, layer, reading.faults)
+    unresolved = resolve(reading.whole, reading.faults)
+    return ComposedConfig(
+        tree=reading.whole.tree,
+        origins=reading.whole.origins,
+        input_text=text,
+        source=file,
+        overrides=tuple(overrides),
+        faults=tuple(reading.faults),
+        unresolved=frozenset(unresolved),
+    )
+
+
+@dataclass
+class _Reading:
+    """The files read so far, merged in the order of their ``defaults``."""
+
+    folders: list[Path]
+    whole: Layer = field(default_factory=Layer)
+    faults: list[Fault] = field(default_factory=list)
+    stack: list[Path] = field(default_factory=list)
+
+    def add_file(self, path: Path) -> str:
+        """Merge one file and its defaults; give the file's text."""
+        tree, origins, text = read_file(path, self.faults)
+        self.stack.append(path.resolve())
+        self.add(Layer(tree, origins), path.parent, path)
+        self.stack.pop()
+        return text
+
+    def add(self, layer: Layer, folder: Path, path: Path | None) -> None:
+        """Merge a layer, with the files of its ``defaults`` list before or after it."""
+        self._search_path(layer, folder)
+        entries = self._entries(layer)
+        canonical(layer, self.faults)
+        for entry, origin in entries:
+            if entry == SELF:
+                merge(self.whole, layer, self.faults)
+                continue
+            found = find_default(entry, folder, self.folders, path)
+            if found is None:
+                message = unknown_default(entry, folder)
+                self.faults.append(Fault(f"defaults: {entry}", origin, message))
+            elif found.resolve() in self.stack:
+                chain = " -> ".join(shown(step) for step in [*self.stack, found.resolve()])
+                raise ConfigError(f"{origin}: defaults go in a circle: {chain}")
+            else:
+                self.add_file(found)
+
+    def _entries(self, layer: Layer) -> list[tuple[str, Origin | None]]:
+        written = layer.tree.pop("defaults", None)
+        origin = nearest(layer.origins, ("defaults",))
+        if written is None:
+            return [(SELF, origin)]
+        if isinstance(written, str):
+            written = [written]
+        if not isinstance(written, list):
+            self.faults.append(Fault("defaults", origin, "must be a list of file names"))
+            return [(SELF, origin)]
+        entries: list[tuple[str, Origin | None]] = []
+        for index, entry in enumerate(written):
+            place = nearest(layer.origins, ("defaults", index))
+            if isinstance(entry, str) and entry.strip():
+                entries.append((entry, place))
+            else:
+                message = f"must be a file name such as common/base, not {entry!r}"
+                self.faults.append(Fault(f"defaults[{index}]", place, message))
+        count = sum(entry == SELF for entry, _ in entries)
+        if count > 1:
+            self.faults.append(
+                Fault("defaults", origin, f"{SELF} is there {count} times; keep one")
+            )
+        if count != 1:
+            entries = [item for item in entries if item[0] != SELF] + [(SELF, origin)]
+        return entries
+
+    def _search_path(self, layer: Layer, folder: Path) -> None:
+        """Read ``hydra.searchpath`` as more folders of the config path."""
+        hydra = layer.tree.get("hydra")
+        if not isinstance(hydra, dict) or set(hydra) != {"searchpath"}:
+            return
+        del layer.tree["hydra"]
+        written = hydra["searchpath"]
+        for item in written if isinstance(written, list) else [written]:
+            path = Path(str(item).removeprefix("file://"))
+            beside = folder / path
+            self.folders.append(beside if beside.is_dir() else path)
+
+
+def _from_mapping(source: Mapping[str, Any], faults: list[Fault]) -> tuple[Layer, str, Path | None]:
+    import yaml
+
+    try:
+        given = plain(source)
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"the configuration cannot be read: {type(error).__name__}") from None
+    origin = Origin(PYTHON.source, None, Path.cwd())
+    tree = _plain_data(given, (), origin, faults)
+    origins: Origins = {}
+    mark(tree, (), origin, origins)
+    return Layer(tree, origins), yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), None
+
+
+def _plain_data(value: Any, path: KeyPath, origin: Origin, faults: list[Fault]) -> Any:
+    """Copy a Python value to what a YAML file can hold; what cannot be held is a fault."""
+    if len(path) > MAX_DEPTH:
+        raise ConfigError(f"{dotted(path[:3])}...: nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        copied: dict[str, Any] = {}
+        for key, item in value.items():
+            if isinstance(key, str) and key:
+                copied[key] = _plain_data(item, (*path, key), origin, faults)
+            else:
+                faults.append(Fault(dotted(path), origin, f"the key {key!r} is not text"))
+        return copied
+    if isinstance(value, list):
+        return [_plain_data(item, (*path, i), origin, faults) for i, item in enumerate(value)]
+    if value is None or type(value) in (str, bool, int, float):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    message = f"a {type(value).__name__} cannot be written in a configuration; give plain values"
+    faults.append(Fault(dotted(path), origin, message))
+    return None

@@ -1,0 +1,81 @@
+"""Where configuration files and the recipes of the package are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.suggest import did_you_mean
+
+#: The recipes that ship with the package.
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+_SUFFIXES = (".yaml", ".yml")
+
+
+def recipes() -> dict[str, Path]:
+    """Give the packaged recipes by name, sorted."""
+    if not RECIPES.is_dir():
+        return {}
+    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def find_main(source: str | Path, folders: Sequence[Path] = ()) -> Path:
+    """Find the file that a command names: a path, or a name in ``folders`` or of a recipe.
+
+    A bare name that is no file is looked up in ``folders``, then among the recipes, then with
+    ``.yaml`` in the working directory.
+
+    Raises:
+        ConfigError: there is no such file; the message has the close names.
+    """
+    path = Path(source)
+    if path.is_dir():
+        raise ConfigError(f"{source} is a folder; name the YAML file in it")
+    if path.exists():
+        return path
+    found = _in_folders(str(source), folders) or recipes().get(str(source))
+    found = found or _in_folders(str(source), [Path.cwd()])
+    if found is None:
+        raise ConfigError(f"{source}: no such file or recipe{_known(str(source))}")
+    return found
+
+
+def find_default(
+    entry: str, beside: Path, folders: Sequence[Path], excluding: Path | None
+) -> Path | None:
+    """Find a file of a ``defaults`` list: beside the file, in ``folders``, among the recipes."""
+    path = _in_folders(entry, [beside, *folders], excluding)
+    if path is None:
+        recipe = recipes().get(entry) or _in_folders(entry, [RECIPES], excluding)
+        path = recipe if recipe is not None and not _same(recipe, excluding) else None
+    return path
+
+
+def unknown_default(entry: str, beside: Path) -> str:
+    """Say that a ``defaults`` entry was not found, with the close names."""
+    near = [file.stem for file in sorted(beside.glob("*.y*ml"))] if beside.is_dir() else []
+    return f"no file {entry}.yaml beside it, on the config path or in the recipes" + did_you_mean(
+        entry, [*near, *recipes()]
+    )
+
+
+def _in_folders(name: str, folders: Sequence[Path], excluding: Path | None = None) -> Path | None:
+    for folder in folders:
+        for suffix in ("", *_SUFFIXES):
+            path = folder / f"{name}{suffix}"
+            if path.is_file() and not _same(path, excluding):
+                return path
+    return None
+
+
+def _same(path: Path, other: Path | None) -> bool:
+    return other is not None and path.resolve() == other.resolve()
+
+
+def _known(name: str) -> str:
+    stem = Path(name).name
+    for suffix in _SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    close = did_you_mean(stem, recipes())
+    return close or (f"; recipes: {', '.join(recipes())}" if recipes() else "")

@@ -1,0 +1,115 @@
+"""Deep merging of configuration layers that keeps where each value came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugrl.core.config.origins import Fault, KeyPath, Origins, dotted, forget, nearest
+
+
+@dataclass
+class Layer:
+    """One source of values: a file, the command line or a Python mapping."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    origins: Origins = field(default_factory=dict)
+
+
+def merge(base: Layer, over: Layer, faults: list[Fault]) -> None:
+    """Merge ``over`` into ``base``: mappings key by key, everything else replaces.
+
+    A bare name stands for ``{type: name}`` where it meets a mapping, on either side.
+    A mapping whose keys are indexes changes single items of a list; only overrides write those.
+    """
+    _merge_mapping(base, over, base.tree, over.tree, (), faults)
+
+
+def _merge_mapping(
+    base: Layer,
+    over: Layer,
+    target: dict[str, Any],
+    source: dict[str, Any],
+    path: KeyPath,
+    faults: list[Fault],
+) -> None:
+    for key, value in source.items():
+        here = (*path, key)
+        target[key] = _merged(base, over, target.get(key), value, here, here, faults)
+
+
+def _merged(
+    base: Layer,
+    over: Layer,
+    old: Any,
+    new: Any,
+    path: KeyPath,
+    source: KeyPath,
+    faults: list[Fault],
+) -> Any:
+    """Give what ``new`` (at ``source`` in ``over``) makes of ``old`` (at ``path`` in ``base``)."""
+    if isinstance(new, Indexed):
+        if isinstance(old, list):
+            return _merge_items(base, over, old, new, path, source, faults)
+        new = dict(new)
+    if isinstance(new, dict) and isinstance(old, str) and old and "type" not in new:
+        origin = nearest(base.origins, path)
+        old = {"type": old}
+        if origin is not None:
+            base.origins[(*path, "type")] = origin
+    if isinstance(new, str) and new and isinstance(old, dict):
+        origin = nearest(over.origins, source)
+        over.origins[(*source, "type")] = origin or base.origins[path]
+        new = {"type": new}
+    if isinstance(new, dict) and isinstance(old, dict):
+        _note(base, over, path, source)
+        for key, value in new.items():
+            old[key] = _merged(
+                base, over, old.get(key), value, (*path, key), (*source, key), faults
+            )
+        return old
+    forget(path, base.origins)
+    for known, origin in over.origins.items():
+        if known[: len(source)] == source:
+            base.origins[path + known[len(source) :]] = origin
+    return _plain(new)
+
+
+class Indexed(dict[str, Any]):
+    """A mapping that an override wrote with list indexes as its keys."""
+
+
+def _merge_items(
+    base: Layer,
+    over: Layer,
+    old: list[Any],
+    new: Indexed,
+    path: KeyPath,
+    source: KeyPath,
+    faults: list[Fault],
+) -> list[Any]:
+    for key, value in new.items():
+        index = int(key)
+        if index >= len(old):
+            origin = nearest(over.origins, (*source, key))
+            size = "1 item" if len(old) == 1 else f"{len(old)} items"
+            faults.append(
+                Fault(dotted((*path, index)), origin, f"no such item; the list has {size}, from 0")
+            )
+            continue
+        old[index] = _merged(base, over, old[index], value, (*path, index), (*source, key), faults)
+    return old
+
+
+def _note(base: Layer, over: Layer, path: KeyPath, source: KeyPath) -> None:
+    origin = over.origins.get(source)
+    if origin is not None and path not in base.origins:
+        base.origins[path] = origin
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
