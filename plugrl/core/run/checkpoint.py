@@ -95,6 +95,8 @@ def _write_tensors(path: Path, encoder: Encoder) -> None:
             f"cannot save the checkpoint: {path.parent} needs {needed:,} bytes and the disk has "
             f"{free:,} ({error}); free some space and resume"
         ) from error
+    # safetensors makes the file private; it gets the permissions that the user's umask gives.
+    os.chmod(path, (path.parent / _TREE).stat().st_mode & 0o777)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 

@@ -59,7 +59,9 @@ def dump_yaml(tree: Mapping[str, Any]) -> str:
     """Return a configuration as YAML, in its own order."""
     import yaml
 
-    text: str = yaml.dump(dict(tree), Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(  # type: ignore[no-untyped-call]
+        dict(tree), sort_keys=False, allow_unicode=True
+    )
     return text
 
 

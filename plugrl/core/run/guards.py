@@ -127,7 +127,8 @@ class Guards:
         if self._invalid_in_a_row >= self.policy.max_invalid_steps:
             raise RunError(
                 f"no reward was valid in {self._invalid_in_a_row} steps in a row, up to step "
-                f"{step} (runtime_monitor.max_invalid_steps); log.txt says why agents or evaluators failed"
+                f"{step} (runtime_monitor.max_invalid_steps); log.txt says why agents or "
+                "evaluators failed"
             )
 
     def _count_equal(self, step: int, kept: list[float]) -> None:

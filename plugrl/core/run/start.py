@@ -81,7 +81,8 @@ def read_tree(folder: Path) -> dict[str, Any]:
 
     path = folder / folders.CONFIG_FILE
     try:
-        tree: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.safe_load(text)  # type: ignore[no-untyped-call]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{folder} is no run that can be resumed: {reason}") from error

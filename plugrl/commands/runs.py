@@ -1,0 +1,106 @@
+"""``plugrl runs``: what was trained here, and how it ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from plugrl.commands._group import examples, new_app
+from plugrl.commands._output import emit_json, emit_table
+
+EXAMPLES = """
+plugrl runs list
+plugrl runs show latest
+tensorboard --logdir $(plugrl runs path latest)
+"""
+LIST_EXAMPLES = """
+plugrl runs list
+plugrl runs list --state failed
+plugrl runs list --runs-folder /data/runs --json
+"""
+SHOW_EXAMPLES = """
+plugrl runs show latest
+plugrl runs show quickstart --json
+plugrl runs show runs/quickstart/20260101-120000-ab12cd
+"""
+PATH_EXAMPLES = """
+plugrl runs path latest
+cat $(plugrl runs path latest)/metrics.jsonl
+"""
+
+app = new_app("List and show runs.", EXAMPLES)
+
+Folder = Annotated[str, typer.Option("--runs-folder", help="Folder that holds the runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Path, id, beginning of an id, experiment (its newest run) or latest."
+    ),
+]
+
+
+@app.command("list", epilog=examples(LIST_EXAMPLES))
+def list_runs(
+    runs_folder: Folder = "runs",
+    state: Annotated[str | None, typer.Option(help="Show only runs in this state.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List runs, the newest last; a broken folder is listed as broken, with the reason."""
+    from pathlib import Path
+
+    from plugrl.core.errors import UsageError
+    from plugrl.core.run.folder import find_all
+
+    root = Path(runs_folder)
+    if not root.is_dir() and runs_folder != "runs":
+        raise UsageError(f"there is no runs folder {runs_folder}; check --runs-folder")
+    rows = [run.to_json() for run in find_all(root) if state in (None, run.state)]
+    emit_table(rows, ("experiment", "id", "state", "step", "started", "error"), as_json=as_json)
+
+
+@app.command("show", epilog=examples(SHOW_EXAMPLES))
+def show(run: Reference, runs_folder: Folder = "runs", as_json: Json = False) -> None:
+    """Show one run: its state, checkpoints and last metrics."""
+    facts = _facts(run, runs_folder)
+    if as_json:
+        emit_json(facts)
+        return
+    metrics = facts.pop("metrics")
+    facts["checkpoints"] = ", ".join(facts["checkpoints"])
+    rows = [{"name": name, "value": value} for name, value in {**facts, **metrics}.items()]
+    emit_table(rows, ("name", "value"))
+
+
+@app.command("path", epilog=examples(PATH_EXAMPLES))
+def path(run: Reference, runs_folder: Folder = "runs", as_json: Json = False) -> None:
+    """Print the folder of one run."""
+    from pathlib import Path
+
+    from plugrl.core.run.folder import find
+
+    found = find(run, Path(runs_folder))
+    if as_json:
+        emit_json({"path": str(found)})
+    else:
+        print(found)
+
+
+def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
+    from pathlib import Path
+
+    from plugrl.core.run import folder
+    from plugrl.core.run.checkpoint import candidates
+    from plugrl.core.run.metrics import read_jsonl
+
+    found = folder.find(reference, Path(runs_folder))
+    facts = folder.summarize(found).to_json()
+    try:
+        facts["checkpoints"] = [path.name for path in candidates(found / folder.CHECKPOINTS)]
+        records = read_jsonl(found / folder.METRICS_FILE)
+    except OSError as error:
+        facts["checkpoints"], records = [], []
+        facts["error"] = facts["error"] or f"{found} cannot be read: {error.strerror}"
+    facts["metrics"] = records[-1] if records else {}
+    return facts

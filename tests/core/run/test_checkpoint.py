@@ -1,0 +1,173 @@
+import errno
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from plugrl.core.errors import RunError
+from plugrl.core.run import checkpoint
+
+
+def save(folder, step, **more):
+    return checkpoint.save(folder, step, {"step": step, "w": torch.full((3,), float(step))}, **more)
+
+
+def test_every_kind_of_value_comes_back_exactly(tmp_path):
+    state = {
+        "tensor": torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16),
+        "empty": torch.zeros(0, 4, dtype=torch.int64),
+        "scalar": torch.tensor(True),
+        "array": np.arange(6, dtype=np.uint16).reshape(2, 3),
+        "numpy_scalar": np.int64(-7),
+        "tuple": (1, [2.5, None], "ä", b"\x00\xff"),
+        "ints": {0: "zero", (1, 2): "pair"},
+        "tag": {"$plugrl": "tensor", "name": "no tensor"},
+        "numbers": [True, 0, 2**80, 0.1, -0.0, math.inf, -math.inf],
+    }
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 1, state))
+    for name in ("tensor", "empty", "scalar"):
+        assert loaded[name].dtype == state[name].dtype
+        assert torch.equal(loaded[name], state[name])
+    assert loaded["array"].dtype == np.uint16
+    assert loaded["array"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert isinstance(loaded["numpy_scalar"], np.int64)
+    assert loaded["numpy_scalar"] == -7
+    for name in ("tuple", "ints", "tag", "numbers"):
+        assert loaded[name] == state[name]
+    assert loaded["numbers"][0] is True
+    assert math.copysign(1, loaded["numbers"][4]) == -1
+    assert math.isnan(checkpoint.load(checkpoint.save(tmp_path, 2, {"x": math.nan}))["x"])
+
+
+def test_shared_tensors_are_stored_once_and_views_keep_their_values(tmp_path):
+    base = torch.arange(1000.0)
+    tied = torch.nn.Parameter(torch.ones(100))
+    state = {"a": tied, "b": tied, "view": base[10:12], "again": base[10:12], "grid": base.view(10, 100)}
+    path = checkpoint.save(tmp_path, 1, {**state, "base": base, "t": base.view(10, 100).t()})
+    loaded = checkpoint.load(path)
+    assert loaded["a"] is loaded["b"]
+    assert loaded["view"].tolist() == [10.0, 11.0]
+    assert loaded["again"].tolist() == [10.0, 11.0]
+    assert torch.equal(loaded["base"], base)
+    assert torch.equal(loaded["grid"], base.view(10, 100))
+    assert torch.equal(loaded["t"], base.view(10, 100).t())
+    # 100 (once) + 2 (once) + 1000 + 1000 + 1000 floats, and a header.
+    assert 12408 < (path / "tensors.safetensors").stat().st_size < 13500
+
+
+def test_optimizer_state_round_trips(tmp_path):
+    def train(weights, optimizer):
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weights**2).sum().backward()
+            optimizer.step()
+
+    weights = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = torch.optim.AdamW([weights], lr=0.1)
+    train(weights, optimizer)
+    state = {"weights": weights, "optimizer": optimizer.state_dict()}
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 3, state))
+    other = torch.nn.Parameter(loaded["weights"])
+    second = torch.optim.AdamW([other], lr=0.5)
+    second.load_state_dict(loaded["optimizer"])
+    train(weights, optimizer)
+    train(other, second)
+    assert torch.equal(weights, other)
+
+
+def test_a_value_that_cannot_be_saved_is_named_and_leaves_nothing(tmp_path):
+    with pytest.raises(RunError, match=r"trainer\.parts\[1\]\.fn is a function"):
+        checkpoint.save(tmp_path, 1, {"trainer": {"parts": [0, {"fn": save}]}})
+    with pytest.raises(RunError, match=r"at words is a NumPy array of <U1"):
+        checkpoint.save(tmp_path, 1, {"words": np.array(["a"])})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_truncation_and_flipped_bit_of_the_newest_is_found(tmp_path):
+    older, newest = save(tmp_path, 1), save(tmp_path, 2)
+    for name in ("state.json", "tensors.safetensors", "manifest.json"):
+        file = newest / name
+        whole = file.read_bytes()
+        damaged = [whole[:length] for length in range(0, len(whole) - 1, max(1, len(whole) // 20))]
+        for position in range(0, len(whole), max(1, len(whole) // 20)):
+            flipped = bytearray(whole)
+            flipped[position] ^= 4
+            damaged.append(bytes(flipped))
+        for data in damaged:
+            file.write_bytes(data)
+            try:
+                found = checkpoint.latest(tmp_path)
+            except RunError as error:
+                # A flipped bit can make the format a number from the future.
+                assert name == "manifest.json" and "upgrade" in str(error)
+                continue
+            if found == newest:
+                # The manifest is checked by meaning: another step or score is no damage to data.
+                assert name == "manifest.json"
+                assert checkpoint.load(newest)["step"] == 2
+            else:
+                assert found == older
+        file.unlink()
+        assert checkpoint.latest(tmp_path) == older
+        file.write_bytes(whole)
+    assert checkpoint.latest(tmp_path) == newest
+
+
+def test_load_newest_sets_a_damaged_one_aside_and_warns(tmp_path, caplog):
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    (newest / "tensors.safetensors").write_bytes(b"")
+    path, state = checkpoint.load_newest(tmp_path)
+    assert (path.name, state["step"]) == ("step-00000001", 1)
+    assert "tensors.safetensors is missing or cut short" in caplog.text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken-step-00000002", "step-00000001"]
+    assert save(tmp_path, 2).name == "step-00000002"
+
+
+def test_all_damaged_is_an_error_and_none_is_a_fresh_start(tmp_path):
+    assert checkpoint.load_newest(tmp_path) is None
+    (save(tmp_path, 1) / "manifest.json").unlink()
+    with pytest.raises(RunError, match="none of the 1 checkpoints"):
+        checkpoint.load_newest(tmp_path)
+
+
+def test_a_newer_format_is_not_skipped(tmp_path):
+    save(tmp_path, 1)
+    manifest = save(tmp_path, 2) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 2}))
+    with pytest.raises(RunError, match="format 2 and this plugrl reads 1"):
+        checkpoint.load_newest(tmp_path)
+
+
+def test_prune_keeps_the_newest_and_the_best(tmp_path):
+    for step, score in ((1, 0.1), (2, 0.9), (3, None), (4, 0.5), (5, None)):
+        save(tmp_path, step, score=score)
+    checkpoint.prune(tmp_path, 2)
+    kept = [path.name for path in checkpoint.candidates(tmp_path)]
+    assert kept == ["step-00000005", "step-00000004", "step-00000002"]
+
+
+def test_saving_a_step_twice_keeps_both_and_finds_the_second(tmp_path):
+    save(tmp_path, 1)
+    second = checkpoint.save(tmp_path, 1, {"step": 1, "second": True})
+    assert checkpoint.latest(tmp_path) == second
+    assert len(checkpoint.candidates(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("when", range(2))
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, when):
+    save(tmp_path, 1)
+    real, calls = checkpoint._write_synced, []
+
+    def full(path, data):
+        calls.append(path)
+        if len(calls) > when:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, data)
+
+    monkeypatch.setattr(checkpoint, "_write_synced", full)
+    with pytest.raises(RunError, match="no space left for .*step-00000002; free some space"):
+        save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]

@@ -1,0 +1,70 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from plugrl.core.config.sections import RuntimeMonitorConfig
+from plugrl.core.errors import NonFiniteError, RunError
+from plugrl.core.run import checkpoint
+from plugrl.core.run.guards import Guards
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, torch.tensor([1.0, math.inf]), np.array([math.nan]), {"a": [1, (-math.inf,)]}],
+)
+def test_non_finite_values_stop_and_dump_the_batch(tmp_path, value):
+    guards = Guards(RuntimeMonitorConfig(), tmp_path)
+    batch = {"tokens": torch.tensor([[1, 2]]), "note": {"fn": len}}
+    with pytest.raises(NonFiniteError, match="grad norm is not finite in step 7; the batch is in"):
+        guards.check_finite("grad norm", value, step=7, batch=batch)
+    dumped = checkpoint.load(tmp_path / "step-00000007-grad-norm")
+    assert dumped["batch"]["tokens"].tolist() == [[1, 2]]
+    assert dumped["batch"]["note"] == {"fn": "<built-in function len>"}
+
+
+def test_finite_values_pass():
+    guards = Guards()
+    assert guards.check_finite("x", {"a": torch.ones(2), "b": [1, 2.5]}, step=1)
+    assert guards.check_finite("x", torch.ones(2, dtype=torch.int64), step=1)
+
+
+def test_skipping_counts_steps_and_ends_after_too_many_in_a_row():
+    guards = Guards(RuntimeMonitorConfig(non_finite="skip", max_skipped_steps=3))
+    for step in (1, 2, 2, 4, 5):
+        assert guards.check_finite("loss", math.nan, step=step) is False
+    assert guards.skipped == 4
+    copy = Guards(guards.policy)
+    copy.load_state_dict(guards.state_dict())
+    for each in (guards, copy):
+        with pytest.raises(RunError, match="not finite in 3 steps in a row, up to step 6"):
+            each.check_finite("loss", math.nan, step=6)
+
+
+def test_steps_without_a_valid_reward_end_the_run():
+    guards = Guards(RuntimeMonitorConfig(max_invalid_steps=2))
+    guards.rewards(1, [0.0, math.nan], [False, False])
+    guards.rewards(2, torch.tensor([1.0, math.nan]), torch.tensor([True, False]))
+    guards.rewards(3, [0.0], [False])
+    with pytest.raises(RunError, match="no reward was valid in 2 steps in a row, up to step 4"):
+        guards.rewards(4, [0.0], [False])
+
+
+def test_equal_rewards_warn_once(caplog):
+    guards = Guards(RuntimeMonitorConfig(dead_reward_steps=2))
+    for step, rewards in enumerate(([1, 1], [0, 1], [1, 1], [1, 1], [1, 1]), start=1):
+        guards.rewards(step, rewards, [True, True])
+        assert caplog.text.count("all rewards were equal in 2 steps in a row") == (step >= 4)
+
+
+def test_wrong_shapes_lengths_and_valid_nan_rewards_are_named():
+    guards = Guards()
+    with pytest.raises(RunError, match=r"rewards have shape \(2, 1\)"):
+        guards.rewards(1, torch.ones(2, 1), [True, True])
+    with pytest.raises(RunError, match="3 rewards and 2 validity marks"):
+        guards.rewards(1, [1, 2, 3], [True, True])
+    with pytest.raises(RunError, match="rewards must be numbers"):
+        guards.rewards(1, ["good"], [True])
+    with pytest.raises(NonFiniteError, match="reward is not finite in step 1"):
+        guards.rewards(1, [1.0, math.nan], [True, True])
