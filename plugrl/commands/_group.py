@@ -24,6 +24,7 @@ a ``typer.Typer``. They are listed from metadata and cannot take a built-in name
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,40 @@ def build_command(row: CommandRow) -> Any:
 def named(command: Any, name: str) -> Any:
     """The command object under the name by which the user calls it."""
     command.name = name
+    return lightened(command)
+
+
+def lightened(command: Any) -> Any:
+    """Let options that were not given skip Typer's conversion.
+
+    Recent versions of Typer convert with pydantic even when there is nothing to convert, and
+    importing pydantic takes longer than a listing.
+    """
+    get_params = command.get_params
+
+    def lightened_params(ctx: Any) -> list[Any]:
+        params = list(get_params(ctx))  # with --help, which command.params lacks
+        for param in params:
+            if not param.required and "process_value" not in vars(param):
+                param.process_value = _skipping_absent(param)
+        return params
+
+    command.get_params = lightened_params
+    for subcommand in getattr(command, "commands", {}).values():
+        lightened(subcommand)
     return command
+
+
+def _skipping_absent(param: Any) -> Callable[[Any, Any], Any]:
+    convert = param.process_value
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        if value is not None:
+            return convert(ctx, value)
+        absent = () if param.multiple or param.nargs == -1 else None
+        return absent if param.callback is None else param.callback(ctx, param, absent)
+
+    return process_value
 
 
 class LazyGroup(TyperGroup):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from plugrl.__about__ import __version__
-from plugrl.commands._group import CommandRow, LazyGroup, examples
+from plugrl.commands._group import CommandRow, LazyGroup, examples, lightened
 from plugrl.core.errors import EXIT_DONE, EXIT_RUN_FAILED, ConfigError, PlugrlError, StopRun
 
 EXAMPLES = """
@@ -56,7 +56,7 @@ def root(rows: Sequence[CommandRow]) -> Any:
         rich_markup_mode=None,
     )
     app.callback()(_options)
-    return typer.main.get_command(app)
+    return lightened(typer.main.get_command(app))
 
 
 def _no_plugins(value: bool) -> bool:

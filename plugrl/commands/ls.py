@@ -1,0 +1,84 @@
+"""``plugrl ls``: the names that a configuration can use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from plugrl.commands._output import emit_table
+from plugrl.core.errors import UsageError
+from plugrl.core.suggest import did_you_mean
+
+EXAMPLES = """
+plugrl ls
+plugrl ls trainers
+plugrl ls recipes
+plugrl ls evaluators --json
+"""
+
+
+def command(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND|recipes]", help="One kind, or recipes.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+) -> None:
+    """List the components and recipes that a configuration can name.
+
+    Nothing is imported: the list comes from the metadata of the installed packages.
+    """
+    from plugrl.core.kinds import KINDS
+
+    plurals = {row.plural: row.name for row in KINDS.values()}
+    names = {**plurals, **{name: name for name in KINDS}, "recipes": "recipe", "recipe": "recipe"}
+    wanted = None if kind is None else kind.replace("-", "_")
+    if wanted is not None and wanted not in names:
+        raise UsageError(
+            f"there is no kind {kind!r}{did_you_mean(wanted, names) or ';'}"
+            f" kinds: {', '.join(plurals)}, recipes"
+        )
+    rows = _recipes() if wanted is None or names[wanted] == "recipe" else []
+    if wanted is None or names[wanted] != "recipe":
+        rows = _components(None if wanted is None else names[wanted]) + rows
+    emit_table(rows, ("kind", "name", "provider", "about"), as_json=as_json)
+
+
+def _components(kind: str | None) -> list[dict[str, Any]]:
+    from plugrl.core.kinds import KINDS
+    from plugrl.core.registry import default_registry
+
+    return [
+        {
+            "kind": record.kind,
+            "name": record.name,
+            "provider": record.provider,
+            "about": "stable" if KINDS[record.kind].stable else "provisional",
+            "reference": record.reference,
+            "target": record.target,
+        }
+        for record in default_registry().records(kind)
+    ]
+
+
+def _recipes() -> list[dict[str, Any]]:
+    folder = Path(__file__).parent.parent / "recipes"
+    return [
+        {
+            "kind": "recipe",
+            "name": path.stem,
+            "provider": "plugrl",
+            "about": _first_comment(path),
+            "reference": path.stem,
+            "target": str(path),
+        }
+        for path in sorted(folder.glob("*.yaml"))
+    ]
+
+
+def _first_comment(path: Path) -> str:
+    """The first line of the file, when it is a comment: that is what the recipe is about."""
+    with path.open(encoding="utf-8") as stream:
+        line = stream.readline().strip()
+    return line.lstrip("# ") if line.startswith("#") else ""
