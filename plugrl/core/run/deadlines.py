@@ -13,8 +13,8 @@ from dataclasses import dataclass
 _TICK = 1.0
 #: Longer gaps between two ticks mean that the process was suspended, not that it worked.
 _SUSPENDED = 5.0
-#: Grace of the fallback for calls that keep the interpreter lock.
-_GRACE = 30.0
+#: The longest wait that faulthandler takes on every platform.
+_LONGEST = 1e6
 
 
 @dataclass(eq=False, slots=True)
@@ -35,9 +35,11 @@ class Deadlines:
 
     Args:
         on_expired: called in the watching thread with the phase; it should end the process.
+        grace: seconds after the deadline at which the fallback ends the process.
     """
 
-    def __init__(self, on_expired: Callable[[Phase], None]) -> None:
+    def __init__(self, on_expired: Callable[[Phase], None], *, grace: float = 30.0) -> None:
+        self._grace = grace
         self._on_expired = on_expired
         self._active: list[Phase] = []
         self._changed = threading.Condition()
@@ -45,6 +47,8 @@ class Deadlines:
         self._idle = True
         self._closed = False
         self._suspended = 0.0
+        self._armed = False
+        self._expiry = 0.0
 
     def _clock(self) -> float:
         return time.monotonic() - self._suspended
@@ -55,6 +59,8 @@ class Deadlines:
         phase = Phase(name, seconds, self._clock() + seconds)
         with self._changed:
             self._active.append(phase)
+            # Armed here and not in the thread: the very next call may keep the lock for good.
+            self._arm()
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._watch, name="plugrl-deadlines", daemon=True
@@ -77,44 +83,53 @@ class Deadlines:
             self._thread.join(timeout=2 * _TICK)
 
     def _watch(self) -> None:
-        armed = False
         try:
             while True:
                 with self._changed:
                     if self._closed:
                         return
                     self._idle = not self._active
-                    left = min((p.until for p in self._active), default=0.0) - self._clock()
-                    if self._idle and armed:
-                        faulthandler.cancel_dump_traceback_later()
-                        armed = False
-                    elif not self._idle:
-                        armed = _arm(max(left, 0.0) + _GRACE)
-                    self._wait(left)
+                    if self._idle:
+                        self._disarm()
+                    else:
+                        self._arm()
+                    self._wait()
                     late = [p for p in self._active if self._clock() >= p.until]
                 if late:
                     self._on_expired(late[-1])
                     return
         finally:
-            if armed:
-                faulthandler.cancel_dump_traceback_later()
+            self._disarm()
 
-    def _wait(self, left: float) -> None:
+    def _left(self) -> float:
+        return max(0.0, min(p.until for p in self._active) - self._clock())
+
+    def _arm(self) -> None:
+        seconds = min(self._left() + self._grace, _LONGEST)
+        # Arming starts a thread: keep a fallback whose time is still about right. One that a
+        # phase left behind is good for the next; the watching thread takes down the last.
+        expiry = time.monotonic() + seconds
+        if self._armed and expiry - self._grace / 2 <= self._expiry <= expiry:
+            return
+        # Standard error may be closed or replaced; the thread then watches alone.
+        with contextlib.suppress(ValueError, OSError, RuntimeError):
+            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or 2)
+            self._armed = True
+            self._expiry = expiry
+
+    def _disarm(self) -> None:
+        if self._armed:
+            faulthandler.cancel_dump_traceback_later()
+            self._armed = False
+
+    def _wait(self) -> None:
         if self._idle:
             self._changed.wait()
             self._idle = False
             return
-        pause = min(max(left, 0.01), _TICK)
+        pause = min(max(self._left(), 0.01), _TICK)
         start = time.monotonic()
         self._changed.wait(pause)
         gap = time.monotonic() - start - pause
         if gap > _SUSPENDED:
             self._suspended += gap
-
-
-def _arm(seconds: float) -> bool:
-    try:
-        faulthandler.dump_traceback_later(min(seconds, 1e6), exit=True, file=sys.__stderr__ or 2)
-    except (ValueError, OSError, RuntimeError):
-        return False
-    return True

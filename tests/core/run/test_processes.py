@@ -131,6 +131,19 @@ def test_a_hung_phase_prints_phase_and_stacks_and_exits_1(tmp_path):
     assert "in work" in log
 
 
+def test_a_call_that_keeps_the_interpreter_lock_ends_too():
+    code = (
+        "from plugrl.core.run.deadlines import Deadlines\n"
+        "with Deadlines(print, grace=1.0).phase('rollout', 0.3):\n"
+        "    sum(range(10**11))\n"
+    )
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Timeout (0:00:01.")
+    assert 'File "<string>", line 3' in ended.stderr
+
+
 def test_two_processes_cannot_own_one_run(tmp_path):
     first = start("endless", tmp_path)
     until(first, "1")
