@@ -38,6 +38,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
             raise
         text = f"{type(error).__name__}: {error}".strip().replace("\n", " ")
         print(f"error: unexpected {text}; re-run with plugrl --debug", file=sys.stderr)
+        _print_notes(error)
         code = EXIT_RUN_FAILED
     finally:
         _flush()
@@ -156,6 +157,14 @@ def _report(error: PlugrlError, debug: bool) -> None:
     if isinstance(error, ConfigError) and error.faults != (str(error),):
         for fault in error.faults:
             print(f"  {fault}", file=sys.stderr)
+    if not debug:
+        _print_notes(error)
+
+
+def _print_notes(error: BaseException) -> None:
+    """Print what was added to the error on its way, such as the command that resumes a run."""
+    for line in getattr(error, "__notes__", ()):
+        print(line, file=sys.stderr)
 
 
 def _print_plugin_traceback(cause: BaseException | None) -> None:
