@@ -157,8 +157,7 @@ def _report(error: PlugrlError, debug: bool) -> None:
     if isinstance(error, ConfigError) and error.faults != (str(error),):
         for fault in error.faults:
             print(f"  {fault}", file=sys.stderr)
-    if not debug:
-        _print_notes(error)
+    _print_notes(error)
 
 
 def _print_notes(error: BaseException) -> None:
