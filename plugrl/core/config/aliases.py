@@ -72,12 +72,10 @@ def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
 
 def _look(tree: Any, path: KeyPath) -> Any:
     for part in path:
-        if isinstance(tree, dict) and part in tree:
-            tree = tree[part]
-        elif isinstance(tree, list) and isinstance(part, int):
-            tree = tree[part]
-        else:
+        fits = isinstance(tree, dict) and part in tree
+        if not fits and not (isinstance(tree, list) and isinstance(part, int)):
             return None
+        tree = tree[part]
     return tree
 
 
@@ -88,7 +86,7 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     parent = _look(layer.tree, old_path[:-1])
     if not isinstance(parent, dict) or old_path[-1] not in parent:
         return False
-    value = parent.pop(old_path[-1])
+    value = parent.pop(str(old_path[-1]))
     reshape = _RESHAPE.get(old)
     origin = nearest(layer.origins, old_path)
     if reshape is not None:
@@ -103,7 +101,7 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
         message = f"is the same as {dotted(new_path)} ({other}); write it in one place only"
         faults.append(Fault(dotted(old_path), origin, message))
         return False
-    target[new_path[-1]] = value
+    target[str(new_path[-1])] = value
     move(layer.origins, old_path, new_path)
     return True
 

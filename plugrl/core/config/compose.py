@@ -170,7 +170,7 @@ class _Reading:
 
 
 def _from_mapping(source: Mapping[str, Any], faults: list[Fault]) -> tuple[Layer, str, Path | None]:
-    import yaml
+    from plugrl.core.config.writer import dump_yaml
 
     try:
         given = plain(source)
@@ -180,7 +180,7 @@ def _from_mapping(source: Mapping[str, Any], faults: list[Fault]) -> tuple[Layer
     tree = _plain_data(given, (), origin, faults)
     origins: Origins = {}
     mark(tree, (), origin, origins)
-    return Layer(tree, origins), yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), None
+    return Layer(tree, origins), dump_yaml(tree), None
 
 
 def _plain_data(value: Any, path: KeyPath, origin: Origin, faults: list[Fault]) -> Any:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.errors import ConfigError
+
 #: Keys and list indexes from the root of a configuration to one value.
 KeyPath = tuple[str | int, ...]
 
@@ -97,3 +99,12 @@ def move(origins: Origins, old: KeyPath, new: KeyPath) -> None:
     """Let everything recorded under ``old`` be recorded under ``new``."""
     for known in [known for known in origins if known[: len(old)] == old]:
         origins[new + known[len(old) :]] = origins.pop(known)
+
+
+def raise_faults(faults: list[Fault], summary: str) -> None:
+    """Raise one ``ConfigError`` for all ``faults``, if there are any."""
+    lines = list(dict.fromkeys(str(fault) for fault in faults))
+    if len(lines) == 1:
+        raise ConfigError(lines[0])
+    if lines:
+        raise ConfigError(f"{summary}: {len(lines)} faults", lines)

@@ -19,6 +19,7 @@ from plugrl.core.errors import ConfigError
 MAX_DEPTH = 32
 MAX_VALUES = 100_000
 
+_YAML: Any = yaml
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)|0x[0-9a-fA-F]+|0o[0-7]+")
@@ -80,7 +81,7 @@ def read_text(
     """
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=_Loader):
+        for event in _YAML.parse(text, Loader=_Loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
                 if depth > MAX_DEPTH:
@@ -90,7 +91,7 @@ def read_text(
                     )
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
-        node = yaml.compose(text, Loader=_Loader)
+        node = _YAML.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax(error, origin)) from None
     except yaml.YAMLError as error:
@@ -152,7 +153,7 @@ class _Builder:
                 self._known_tag(node, path, "seq")
                 return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
             self._known_tag(node, path, "map")
-            return self._mapping(node, path)
+            return self._mapping(node.value, path)
         finally:
             self.open.discard(id(node))
 
@@ -160,11 +161,11 @@ class _Builder:
         if node.tag not in (f"{_TAG}{expected}", "!"):
             self._fault(path, node, f"tag {_tag_name(node.tag)} is not supported; write plain YAML")
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+    def _mapping(self, pairs: list[Any], path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         merged: list[yaml.Node] = []
         lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
+        for key_node, value_node in pairs:
             if key_node.tag == f"{_TAG}merge":
                 merged.append(value_node)
                 continue

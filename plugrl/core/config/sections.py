@@ -83,10 +83,13 @@ class DataConfig:
     type: Literal["auto", "files", "scenario"] = described(
         "auto", "auto: files when data_files is set, otherwise the scenario"
     )
-    data_files: list[str] = described([], "parquet, JSONL or CSV files, concatenated in order")
+    data_files: list[str] = described(
+        [], "parquet, JSONL or CSV files, concatenated in order", file="required"
+    )
     split: str = described("train", "split of the scenario's data")
     prompt_key: str = described("prompt", "column with the prompt")
     answer_key: str = described("answer", "column with the reference answer")
+    filter_prompts: bool = described(False, "leave out prompts over max_prompt_length")
     batch_size: int = described(32, "prompts a step")
     rollout_repeat_n: int = described(1, "samples a prompt")
     shuffle: bool = described(True, "reshuffle each epoch from the seed")
@@ -104,8 +107,10 @@ class DataConfig:
 class ValidationDataConfig:
     """The held-out problems."""
 
-    data_files: list[str] = described([], "parquet, JSONL or CSV files; empty: the scenario")
-    split: str = described("validation", "split of the scenario's data")
+    data_files: list[str] = described(
+        [], "parquet, JSONL or CSV files; empty: the scenario", file="required"
+    )
+    splits: list[str] = described(["validation"], "splits of the scenario's data, each reported")
     limit: int | None = described(None, "use only the first problems")
 
 
@@ -137,7 +142,7 @@ class TokenizerConfig:
 class ModelSourceConfig:
     """Where the weights of a model come from: a folder, or a configuration with random weights."""
 
-    path: str | None = described(None, "folder in the Hugging Face format")
+    path: str | None = described(None, "folder in the Hugging Face format", file="optional")
     config: dict[str, Any] = described({}, "transformers configuration with its model_type")
     tokenizer: TokenizerConfig = described(TokenizerConfig, "tokenizer, when path is not given")
     dtype: Literal["float32", "bfloat16", "float16"] = described("float32", "weights' data type")
@@ -172,10 +177,12 @@ class TrajectoryPoolConfig:
 class WeightConfig:
     """When and how the sampling weights follow the trained ones."""
 
+    type: Literal["default"] = described("default", "kind of controller")
     sync_mode: Literal["sync"] = described("sync", "sync: rollout and training alternate")
     staleness_threshold: int = described(0, "largest version gap of a trained token")
     parity_tolerance: float | None = described(
-        None, "largest mean log-probability difference after a sync; null: 1e-4, or 0.02 in bfloat16"
+        None,
+        "largest mean log-probability difference after a sync; null: 1e-4, or 0.02 in bfloat16",
     )
 
     def __post_init__(self) -> None:
@@ -209,3 +216,12 @@ TEXT: dict[str, Any] = {
 }
 
 DEFAULTS: dict[str, Any] = {"project_name": "plugrl", "experiment_name": "experiment", "seed": 0}
+
+#: Names that some trainer or world uses for a section; elsewhere they are at least no typing slip.
+_KNOWN = """
+project_name experiment_name seed plugins environment models data scenario protocol agents
+rollout_worker trajectory_pool algorithm trainer weight validate service train_service
+trackers logger runtime_monitor resume resource executor settings debug rl ppo spg
+reinforce solo_agent text_rl
+"""
+KNOWN = frozenset(_KNOWN.split())

@@ -1,0 +1,166 @@
+"""``plugrl config``: what a configuration amounts to, and what it may contain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plugrl.commands._group import examples, new_app
+
+if TYPE_CHECKING:
+    from plugrl.core.config.validation import ValidatedConfig
+
+EXAMPLES = """
+plugrl config show experiment.yaml --origin
+plugrl config schema trainer self_hosted_grpo
+plugrl config diff experiment.yaml runs/experiment/20260101-120000-ab12
+"""
+
+app = new_app("Show, explain and compare configurations.", EXAMPLES)
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to change.")
+]
+ConfigPath = Annotated[
+    list[Path] | None, typer.Option("--config-path", help="A folder with files for `defaults`.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+SHOW_EXAMPLES = """
+plugrl config show quickstart
+plugrl config show experiment.yaml data.batch_size=64 --origin
+"""
+SCHEMA_EXAMPLES = """
+plugrl config schema trainer self_hosted_grpo
+plugrl config schema section data
+plugrl config schema loss clipped --json
+"""
+DIFF_EXAMPLES = """
+plugrl config diff a.yaml b.yaml
+plugrl config diff runs/mine/20260101-120000-ab12 runs/mine/20260102-120000-cd34
+"""
+
+
+@app.command("show", epilog=examples(SHOW_EXAMPLES))
+def show(
+    config: Annotated[str, typer.Argument(help="A YAML file, a recipe or a run folder.")],
+    overrides: Overrides = None,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Say which file and line wrote each value.")
+    ] = False,
+    config_path: ConfigPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the whole configuration, with the defaults filled in."""
+    from plugrl.commands._output import emit_json, emit_table
+    from plugrl.core.config.origins import dotted, nearest
+    from plugrl.core.config.writer import dump_yaml
+
+    validated = _validated(config, overrides, config_path)
+    if origin:
+        rows = [
+            {"key": dotted(path), "value": _shown(value), "origin": str(nearest(origins, path))}
+            for origins in [validated.origins]
+            for path, value in _leaves(validated.tree)
+        ]
+        emit_table(rows, ("key", "value", "origin"), as_json=as_json)
+    elif as_json:
+        emit_json(validated.tree)
+    else:
+        print(dump_yaml(validated.tree), end="")
+
+
+@app.command("schema", epilog=examples(SCHEMA_EXAMPLES))
+def schema(
+    kind: Annotated[str, typer.Argument(help="A kind such as trainer or loss, or `section`.")],
+    name: Annotated[str, typer.Argument(help="The component's name, or the section's.")],
+    as_json: AsJson = False,
+) -> None:
+    """List the keys of a component or section: types, defaults and what they are for."""
+    from plugrl.commands._output import emit_table
+    from plugrl.core.config.describe import describe_component, describe_section
+    from plugrl.core.errors import UsageError
+    from plugrl.core.registry import default_registry
+    from plugrl.core.suggest import did_you_mean
+
+    if kind == "section":
+        from plugrl.core.config.sections import COMMON, TEXT
+
+        rows = describe_section(name)
+        if rows is None:
+            known = [*COMMON, *TEXT]
+            hint = did_you_mean(name, known) or f"; sections: {', '.join(known)}"
+            raise UsageError(f"there is no section {name!r}{hint}")
+    else:
+        rows = describe_component(default_registry().get(kind, name))
+    if as_json:
+        emit_table(rows, (), as_json=True)
+        return
+    if not rows:
+        print(f"{kind} {name} has no keys but type")
+        return
+    for row in rows:
+        row["default"] = "(required)" if row["required"] else _shown(row["default"])
+    emit_table(rows, ("key", "type", "default", "help"))
+
+
+@app.command("diff", epilog=examples(DIFF_EXAMPLES))
+def diff(
+    a: Annotated[str, typer.Argument(help="A YAML file, a recipe or a run folder.")],
+    b: Annotated[str, typer.Argument(help="Another one.")],
+    config_path: ConfigPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the values in which two configurations differ, defaults included."""
+    from plugrl.commands._output import emit_table
+    from plugrl.core.config.origins import dotted
+
+    left = dict(_leaves(_validated(a, None, config_path).tree))
+    right = dict(_leaves(_validated(b, None, config_path).tree))
+    missing = object()
+    rows: list[dict[str, Any]] = []
+    for path in dict.fromkeys([*left, *right]):
+        mine, other = left.get(path, missing), right.get(path, missing)
+        if mine is missing or other is missing or mine != other:
+            sides = {
+                side: ("(absent)" if value is missing else _shown(value))
+                for side, value in (("a", mine), ("b", other))
+            }
+            rows.append({"key": dotted(path), **sides})
+    emit_table(rows, ("key", "a", "b"), as_json=as_json)
+
+
+def _validated(
+    config: str, overrides: list[str] | None, config_path: list[Path] | None
+) -> ValidatedConfig:
+    from plugrl.core.config.compose import compose
+    from plugrl.core.config.validation import validate
+    from plugrl.core.registry import default_registry
+
+    inside = Path(config) / "config.yaml"
+    source = str(inside) if inside.is_file() else config
+    composed = compose(source, overrides or (), config_path=config_path or ())
+    return validate(composed, default_registry())
+
+
+def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[Any, Any]]:
+    """Give the values that hold no others; an empty mapping or list is one."""
+    if isinstance(value, dict) and value:
+        return [leaf for key, item in value.items() for leaf in _leaves(item, (*path, key))]
+    if isinstance(value, list) and value:
+        return [leaf for i, item in enumerate(value) for leaf in _leaves(item, (*path, i))]
+    return [(path, value)]
+
+
+def _shown(value: Any) -> str:
+    """Write a value as it would stand in a YAML file."""
+    import json
+
+    if isinstance(value, str) and value and value == value.strip() and "\n" not in value:
+        from plugrl.core.config.reader import plain_scalar
+
+        if isinstance(plain_scalar(value), str):
+            return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,55 @@
+"""``plugrl validate``: every fault of a configuration in one report, and its batch plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """
+plugrl validate quickstart
+plugrl validate experiment.yaml data.batch_size=64
+plugrl validate experiment.yaml --config-path shared/configs --json
+"""
+
+
+def command(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a recipe.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to change.")
+    ] = None,
+    config_path: Annotated[
+        list[Path] | None, typer.Option("--config-path", help="A folder with files for `defaults`.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a configuration and print its batch plan.
+
+    All faults come in one report: unknown keys, wrong types, unknown components, broken rules.
+    """
+    from plugrl.commands._output import emit_json
+    from plugrl.core.config.compose import compose
+    from plugrl.core.config.plan import batch_plan, plan_text
+    from plugrl.core.config.validation import validate
+    from plugrl.core.errors import ConfigError
+    from plugrl.core.registry import default_registry
+
+    try:
+        composed = compose(config, overrides or (), config_path=config_path or ())
+        validated = validate(composed, default_registry())
+    except ConfigError as error:
+        if not as_json:
+            raise
+        emit_json({"ok": False, "faults": list(error.faults)})
+        raise typer.Exit(error.exit_code) from None
+    rows = batch_plan(validated)
+    if as_json:
+        plan = [{"what": what, "count": count} for what, count in rows]
+        emit_json({"ok": True, "unchecked": validated.unchecked, "batch_plan": plan})
+        return
+    print("ok")
+    for key in validated.unchecked:
+        print(f"unchecked: {key} (no schema describes it)")
+    if rows:
+        print(plan_text(rows))

@@ -1,0 +1,343 @@
+"""A walk over a configuration beside its schema, that fills defaults and collects all faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+from plugrl.core.config import coerce
+from plugrl.core.config.bad import ABSENT, BAD, Touched
+from plugrl.core.config.origins import (
+    DEFAULT,
+    Fault,
+    KeyPath,
+    Origins,
+    dotted,
+    mark,
+    nearest,
+    raise_faults,
+)
+from plugrl.core.config.pick import Picker
+from plugrl.core.config.plain_values import locate, to_plain
+from plugrl.core.config.schema import COMPONENT, FILE, PHASES
+from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.suggest import close_names
+
+if TYPE_CHECKING:
+    from plugrl.core.kinds import Record
+    from plugrl.core.registry import Registry
+
+
+@functools.lru_cache(maxsize=512)
+def hints_of(schema: type) -> dict[str, Any]:
+    """Give the resolved annotations of a dataclass.
+
+    Raises:
+        PluginError: an annotation names something that is not there.
+    """
+    try:
+        return typing.get_type_hints(schema)
+    except Exception as error:
+        raise PluginError(
+            f"the annotations of {schema.__module__}.{schema.__qualname__} cannot be resolved: "
+            f"{error}; define what they name at module level"
+        ) from error
+
+
+class Checker:
+    """Checks values against schemas; faults are collected, never raised.
+
+    Args:
+        registry: where the names of components are resolved; by default this process's.
+        origins: where the values were written; origins of defaults are added.
+        unresolved: paths whose value is missing because of an earlier fault.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | None = None,
+        origins: Origins | None = None,
+        unresolved: frozenset[KeyPath] = frozenset(),
+    ) -> None:
+        self.origins: Origins = {} if origins is None else origins
+        self.faults: list[Fault] = []
+        self.unchecked: list[str] = []
+        self.records: dict[str, Record] = {}
+        self.plugin_error: PluginError | None = None
+        self.unresolved = unresolved
+        self.pick = Picker(self, registry)
+
+    def fault(self, path: KeyPath, message: str, suggestion: str | None = None) -> Any:
+        """Add a fault at ``path``."""
+        origin = nearest(self.origins, path)
+        self.faults.append(Fault(dotted(path), origin, message, suggestion))
+        return BAD
+
+    def broken(self, path: KeyPath, error: PluginError) -> None:
+        """Add a plugin that cannot be used to the report."""
+        self.plugin_error = self.plugin_error or error
+        self.fault(path, str(error))
+
+    def value(self, value: Any, hint: Any, path: KeyPath, metadata: Mapping[Any, Any]) -> Any:
+        """Check any value; give it with its defaults filled, or ``BAD``."""
+        if path in self.unresolved:
+            return BAD
+        if isinstance(value, str) and value == "???":
+            return self.fault(path, "is still ???; write a value")
+        if metadata.get(PHASES):
+            return [] if value is None else value
+        try:
+            checked = self._typed(value, hint, path)
+        except coerce.WrongType as error:
+            return self.fault(path, str(error))
+        if metadata.get(FILE):
+            return self._located(checked, path, metadata[FILE] == "required")
+        return checked
+
+    def _typed(self, value: Any, hint: Any, path: KeyPath) -> Any:
+        origin = get_origin(hint)
+        if hint is Any or hint is object:
+            return self._free(value, path)
+        if origin in (Union, types.UnionType):
+            return self._union(value, get_args(hint), path)
+        if origin is Literal:
+            return coerce.literal(value, hint)
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return self.fields(value, hint, path)[0]
+        if origin in (list, tuple) or hint in (list, tuple):
+            return self._items(value, (get_args(hint) or (Any,))[0], path)
+        if (isinstance(origin, type) and issubclass(origin, Mapping)) or hint in (dict, Mapping):
+            return self._entries(value, (get_args(hint) or (Any, Any))[1], path)
+        if hint in coerce.NAMES:
+            read = coerce.scalar(value, hint)
+            return self._located(str(read), path, False) if hint is Path else read
+        raise coerce.WrongType(f"has a type that schemas cannot use: {coerce.type_name(hint)}")
+
+    def _union(self, value: Any, members: tuple[Any, ...], path: KeyPath) -> Any:
+        if value is None and type(None) in members:
+            return None
+        rest = [member for member in members if member is not type(None)]
+        exact = [member for member in rest if isinstance(member, type) and type(value) is member]
+        if exact or len(rest) == 1:
+            return self._typed(value, exact[0] if exact else rest[0], path)
+        for member in rest:
+            before = len(self.faults)
+            try:
+                checked = self._typed(value, member, path)
+            except coerce.WrongType:
+                continue
+            if len(self.faults) == before:
+                return checked
+            del self.faults[before:]
+        asked = " or ".join(coerce.NAMES.get(member, coerce.type_name(member)) for member in rest)
+        raise coerce.WrongType(f"must be {asked}, not {coerce.shown_value(value)}")
+
+    def _items(self, value: Any, hint: Any, path: KeyPath) -> Any:
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise coerce.WrongType(f"must be a list, not {coerce.shown_value(value)}")
+        return [self.value(item, hint, (*path, i), {}) for i, item in enumerate(value)]
+
+    def _entries(self, value: Any, hint: Any, path: KeyPath) -> Any:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise coerce.WrongType(f"must be a mapping, not {coerce.shown_value(value)}")
+        return {key: self.value(item, hint, (*path, key), {}) for key, item in value.items()}
+
+    def _free(self, value: Any, path: KeyPath) -> Any:
+        """Take a value without a schema; only what no configuration can mean is a fault."""
+        if isinstance(value, dict):
+            return {key: self.value(item, Any, (*path, key), {}) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.value(item, Any, (*path, i), {}) for i, item in enumerate(value)]
+        if isinstance(value, float):
+            return coerce.scalar(value, float)
+        return value
+
+    def fields(
+        self,
+        value: Any,
+        schema: type,
+        path: KeyPath,
+        *,
+        extra: Mapping[str, bool] | None = None,
+        free_below: str | None = None,
+        free: bool = False,
+    ) -> tuple[Any, Any]:
+        """Check a mapping against a dataclass; give its plain values and the built object.
+
+        ``extra`` names keys that are taken as they are; whether they are listed as unchecked is
+        the value. Keys below the field ``free_below`` may be ones that its schema lacks.
+        """
+        value = {} if value is None else value
+        if not isinstance(value, dict):
+            raise coerce.WrongType(f"must be a mapping, not {coerce.shown_value(value)}")
+        extra = extra or {}
+        hints = hints_of(schema)
+        fields = {field.name: field for field in dataclasses.fields(schema) if field.init}
+        result: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
+        for key in value:
+            if key not in fields:
+                self._other_key(key, value[key], path, list(fields), extra, free, result)
+        for name, field in fields.items():
+            given = value.get(name, ABSENT)
+            below = name == free_below
+            result[name], objects[name] = self._field(
+                given, field, hints[name], (*path, name), below
+            )
+        return result, self._build(schema, result, objects, path)
+
+    def _other_key(
+        self,
+        key: str,
+        value: Any,
+        path: KeyPath,
+        known: list[str],
+        extra: Mapping[str, bool],
+        free: bool,
+        result: dict[str, Any],
+    ) -> None:
+        here = (*path, key)
+        if not free and key not in extra:
+            close = close_names(key, [*known, *extra], 1)
+            keys = "" if close or not known else f"; keys: {', '.join(known)}"
+            self.fault(here, f"unknown key{keys}", close[0] if close else None)
+            return
+        result[key] = self.value(value, Any, here, {})
+        if free or extra[key]:
+            self.unchecked.append(dotted(here))
+
+    def _field(
+        self, given: Any, field: dataclasses.Field[Any], hint: Any, path: KeyPath, free: bool
+    ) -> tuple[Any, Any]:
+        if given is ABSENT:
+            given = self.default(field, path)
+            if given is BAD:
+                return BAD, BAD
+        if COMPONENT in field.metadata and path not in self.unresolved:
+            checked = self.pick.field(given, field, path)
+            return checked, checked
+        nested = dataclasses.is_dataclass(hint) and isinstance(hint, type)
+        if nested and path not in self.unresolved:
+            try:
+                values, built = self.fields(given, hint, path, free=free)
+            except coerce.WrongType as error:
+                return self.fault(path, str(error)), BAD
+            return values, BAD if built is None else built
+        checked = self.value(given, hint, path, field.metadata)
+        return checked, Path(checked) if hint is Path and isinstance(checked, str) else checked
+
+    def default(self, field: dataclasses.Field[Any], path: KeyPath) -> Any:
+        """Give the plain default of a field, with its origin noted."""
+        if field.default is not dataclasses.MISSING:
+            made = field.default
+        elif field.default_factory is dataclasses.MISSING:
+            return self.fault(path, "is required; write a value")
+        elif isinstance(field.default_factory, type) and dataclasses.is_dataclass(
+            field.default_factory
+        ):
+            made = {}
+        else:
+            made = field.default_factory()
+        made = to_plain(made)
+        mark(made, path, DEFAULT, self.origins)
+        return made
+
+    def _build(
+        self, schema: type, result: dict[str, Any], objects: dict[str, Any], path: KeyPath
+    ) -> Any:
+        """Build the dataclass, so that its own rules run, and take back what they changed."""
+        try:
+            built = schema(**objects)
+        except Touched:
+            return None
+        except ConfigError as error:
+            for line in error.faults:
+                self._rule(list(objects), line, path)
+            return None
+        except Exception as error:
+            self._rule(list(objects), str(error) or type(error).__name__, path)
+            return None
+        for name, given in objects.items():
+            now = getattr(built, name, given)
+            if now is not given:
+                result[name] = to_plain(now)
+        return built
+
+    def _rule(self, names: list[str], message: str, path: KeyPath) -> None:
+        """Add the fault of a schema's own rule, at the key that the message begins with."""
+        name, _, rest = message.partition(" ")
+        if name in names and rest.partition(" ")[0] in ("must", "needs", "cannot", "is", "should"):
+            self.fault((*path, name), rest)
+        else:
+            self.fault(path, message)
+
+    def _located(self, value: Any, path: KeyPath, required: bool) -> Any:
+        """Make relative paths absolute when there is such a file beside its writer or here."""
+        if isinstance(value, list):
+            return [
+                self._located(item, (*path, i), required) if isinstance(item, str) else item
+                for i, item in enumerate(value)
+            ]
+        if not isinstance(value, str):
+            return value
+        found = locate(value, nearest(self.origins, path))
+        if found is None and required:
+            return self.fault(path, f"no such file: {value}")
+        return value if found is None else str(found)
+
+    def component(
+        self, obj: Any, value: dict[str, Any], path: KeyPath, *, extra: Mapping[str, bool]
+    ) -> dict[str, Any]:
+        """Check the section of a component against the component's ``Config``."""
+        schema = getattr(obj, "Config", None)
+        own = "Config" in vars(obj) if hasattr(obj, "__dict__") else schema is not None
+        if schema is None:
+            schema = _Nothing
+        if not (isinstance(schema, type) and dataclasses.is_dataclass(schema)):
+            name = getattr(obj, "__qualname__", obj)
+            self.broken(path, PluginError(f"Config of {name} is not a dataclass"))
+            return value
+        extra = {**extra, "type": False}
+        free_below = None
+        if not own:
+            free_below = "algorithm"
+            if "algorithm" not in {field.name for field in dataclasses.fields(schema)}:
+                extra["algorithm"] = True
+        ordered = {"type": value["type"], **value} if "type" in value else value
+        try:
+            renamed = self.pick.renamed(schema, ordered, path)
+            return typing.cast(
+                dict[str, Any],
+                self.fields(renamed, schema, path, extra=extra, free_below=free_below)[0],
+            )
+        except PluginError as error:
+            self.broken(path, error)
+            return value
+
+
+@dataclasses.dataclass
+class _Nothing:
+    """The schema of a component without a ``Config``."""
+
+
+def check_component(cls: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """Check the section of a component that is built by hand, and fill its defaults.
+
+    Raises:
+        ConfigError: with all faults.
+    """
+    checker = Checker()
+    extra = {"train_service": False, "evaluator_module_path": False}
+    extra.update({key: False for key in config if key.startswith("custom_")})
+    checked = checker.component(cls, config, (), extra=extra)
+    raise_faults(checker.faults, f"the configuration of {cls.__name__} is wrong")
+    return checked

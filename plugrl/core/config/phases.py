@@ -1,0 +1,189 @@
+"""Trainers that run phases: each phase is the run's configuration with its own sections on top."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, get_args
+
+from plugrl.core.config import coerce
+from plugrl.core.config.check import Checker, hints_of
+from plugrl.core.config.merge import Layer, merge
+from plugrl.core.config.origins import KeyPath, dotted
+from plugrl.core.config.sections import COMMON
+from plugrl.core.config.validation import RootChecker, ValidatedConfig
+
+
+def check_phases(root: RootChecker) -> list[tuple[str, ValidatedConfig]] | None:
+    """Check every phase as a configuration of its own, and the run's sections through them.
+
+    Gives ``None`` when the trainer runs no phases.
+    """
+    found = root.phase_field()
+    if found is None:
+        return None
+    checker = root.checker
+    key, declared = found
+    path: KeyPath = ("trainer", key)
+    section = root.tree.get("trainer")
+    items = section.get(key) if isinstance(section, dict) else None
+    if not isinstance(items, list) or not items:
+        if path not in checker.unresolved:
+            checker.fault(path, "must be a list of at least one phase, each a mapping with a name")
+        items = []
+    phases = [_Phase(root, item, (*path, i), declared) for i, item in enumerate(items)]
+    taken: set[str] = set()
+    for phase in phases:
+        phase.check_name(taken)
+        phase.run()
+    _root_sections(root, phases)
+    if not checker.faults:
+        root.filled["trainer"][key] = [phase.written() for phase in phases]
+        return [(phase.name, phase.root.result(phase.inner)) for phase in phases]
+    return []
+
+
+class _Phase:
+    """One item of the list, merged over the run's sections."""
+
+    def __init__(
+        self, outer: RootChecker, item: Any, path: KeyPath, declared: dataclasses.Field[Any]
+    ) -> None:
+        self.outer = outer
+        self.path = path
+        self.item = item
+        self.own: dict[str, Any] = {}
+        self.name = ""
+        self.inner: list[tuple[str, ValidatedConfig]] = []
+        self.schema = _item_schema(outer.cls, declared)
+        self.fields = (
+            {field.name for field in dataclasses.fields(self.schema)} if self.schema else {"name"}
+        )
+        whole, self.over = self._merged()
+        shared = frozenset(outer.tree) - frozenset(self.over.tree)
+        checker = Checker(
+            outer.checker.pick.registry, whole.origins, _below(outer.checker.unresolved, path)
+        )
+        self.root = RootChecker(checker, whole.tree, foreign=shared)
+
+    def _merged(self) -> tuple[Layer, Layer]:
+        outer = self.outer
+        base = Layer(
+            {k: copy.deepcopy(v) for k, v in outer.tree.items() if k != "trainer"},
+            {p: o for p, o in outer.checker.origins.items() if p[:1] != ("trainer",)},
+        )
+        over = Layer()
+        if isinstance(self.item, dict):
+            over.tree = {k: copy.deepcopy(v) for k, v in self.item.items() if k not in self.fields}
+            size = len(self.path)
+            over.origins = {
+                p[size:]: o
+                for p, o in outer.checker.origins.items()
+                if p[:size] == self.path and p[size : size + 1] and p[size] not in self.fields
+            }
+            self.own = {k: v for k, v in self.item.items() if k in self.fields}
+        merge(base, over, outer.checker.faults)
+        return base, over
+
+    def check_name(self, taken: set[str]) -> None:
+        """Check the keys of the item that are no sections."""
+        checker = self.outer.checker
+        if not isinstance(self.item, dict):
+            shown = coerce.shown_value(self.item)
+            checker.fault(self.path, f"must be a mapping with a name, not {shown}")
+            return
+        if self.schema is not None:
+            self.own = checker.fields(self.own, self.schema, self.path)[0]
+        name = self.own.get("name")
+        here: KeyPath = (*self.path, "name")
+        if not isinstance(name, str) or not name:
+            if not any(fault.path == dotted(here) for fault in checker.faults):
+                checker.fault(here, "is required; write a name")
+            return
+        if name in taken:
+            checker.fault(here, f"another phase is called {name}; choose another name")
+        taken.add(name)
+        self.name = name
+
+    def run(self) -> None:
+        """Check the merged configuration, and report its faults where they were written."""
+        if not isinstance(self.item, dict):
+            return
+        self.root.trainer()
+        inner = check_phases(self.root)
+        if inner is None:
+            self.root.sections()
+        self.inner = inner or []
+        checker, outer = self.root.checker, self.outer.checker
+        if not checker.faults and not outer.faults:
+            self.root.cross_check()
+        prefix = dotted(self.path)
+        written = {dotted(path) for path in self.over.origins}
+        for fault in checker.faults:
+            mine = fault.path in written or fault.path.partition(".")[0] not in self.outer.tree
+            if mine or fault.path.startswith("trainer"):
+                fault = dataclasses.replace(fault, path=f"{prefix}.{fault.path}")
+            outer.faults.append(fault)
+        outer.plugin_error = outer.plugin_error or checker.plugin_error
+        outer.unchecked.extend(
+            f"{prefix}.{key}" if key in written or key.startswith("trainer") else key
+            for key in checker.unchecked
+            if key in written or key.startswith("trainer") or key not in outer.unchecked
+        )
+        size = len(self.path)
+        for path, origin in checker.origins.items():
+            if path[:1] == ("trainer",) or (path[:1] and path[0] in self.over.tree):
+                outer.origins.setdefault(self.path[:size] + path, origin)
+
+    def written(self) -> dict[str, Any]:
+        """Give the item again with what it wrote filled in, so that it validates to the same."""
+        sections = {k: v for k, v in self.root.filled.items() if k in self.over.tree}
+        return {**self.own, **sections}
+
+
+def _item_schema(cls: Any, declared: dataclasses.Field[Any]) -> type | None:
+    arguments = get_args(hints_of(cls.Config)[declared.name])
+    if arguments and dataclasses.is_dataclass(arguments[0]) and isinstance(arguments[0], type):
+        return arguments[0]
+    return None
+
+
+def _below(paths: frozenset[KeyPath], prefix: KeyPath) -> frozenset[KeyPath]:
+    size = len(prefix)
+    inside = {path[size:] for path in paths if path[:size] == prefix}
+    return frozenset(inside | {path for path in paths if path[:1] != ("trainer",)})
+
+
+def _root_sections(root: RootChecker, phases: list[_Phase]) -> None:
+    """Check what belongs to the run itself, and keep the sections that some phase reads."""
+    read: dict[str, Any] = {}
+    for phase in phases:
+        for name, schema in phase.root.schemas.items():
+            read.setdefault(name, schema)
+    known = all(phase.root.cls is not None for phase in phases) and bool(phases)
+    for name, value in root.tree.items():
+        if name in COMMON or name == "trainer":
+            continue
+        if name in read:
+            root.filled[name] = _project(value, [p.root.filled.get(name) for p in phases])
+        elif known:
+            root._unread(name, value)
+    common: set[str] = set(COMMON) - {"trainer"}
+    for name in sorted(common - set(root.filled), key=list(COMMON).index):
+        root._section(name, COMMON[name])
+
+
+def _project(written: Any, filled: list[Any]) -> Any:
+    """Give what was written, each value as the first phase that kept it has it now."""
+    if isinstance(written, dict):
+        mappings = [value for value in filled if isinstance(value, dict)]
+        return {
+            key: _project(value, [m[key] for m in mappings if key in m])
+            for key, value in written.items()
+        }
+    for value in filled:
+        if isinstance(written, str) and isinstance(value, str) and value.endswith(written):
+            return value
+        if isinstance(written, list) and isinstance(value, list) and len(value) == len(written):
+            return value
+    return written

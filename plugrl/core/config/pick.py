@@ -1,0 +1,187 @@
+"""Which class or function the ``type`` of a section picks."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.config import coerce
+from plugrl.core.config.aliases import BACKEND_KINDS, component_name
+from plugrl.core.config.bad import BAD
+from plugrl.core.config.origins import DEFAULT, KeyPath, dotted, mark, move, nearest
+from plugrl.core.config.plain_values import locate
+from plugrl.core.config.schema import COMPONENT
+from plugrl.core.errors import (
+    ConfigError,
+    PluginError,
+    PlugrlDeprecationWarning,
+    UnknownComponentError,
+)
+
+if TYPE_CHECKING:
+    from plugrl.core.config.check import Checker
+    from plugrl.core.registry import Registry
+
+
+class Picker:
+    """The part of a :class:`Checker` that deals with components."""
+
+    def __init__(self, checker: Checker, registry: Registry | None) -> None:
+        self._checker = checker
+        self._registry = registry
+
+    @property
+    def registry(self) -> Registry:
+        """The registry; by default that of this process."""
+        if self._registry is None:
+            from plugrl.core.registry import default_registry
+
+            self._registry = default_registry()
+        return self._registry
+
+    def field(self, value: Any, field: dataclasses.Field[Any], path: KeyPath) -> Any:
+        """Check the value of a field that holds one component, or a list of them."""
+        kind = field.metadata[COMPONENT]
+        made = field.default_factory() if callable(field.default_factory) else field.default
+        if isinstance(made, list):
+            if value is None:
+                return []
+            items = value if isinstance(value, list) else [value]
+            if not isinstance(value, list):
+                self._checker.origins[(*path, 0)] = nearest(self._checker.origins, path) or DEFAULT
+            return [self.one(item, kind, (*path, i))[0] for i, item in enumerate(items)]
+        if value is None:
+            if made is None:
+                return None
+            value = made
+            mark(value, path, DEFAULT, self._checker.origins)
+        default = made["type"] if isinstance(made, dict) else None
+        return self.one(value, kind, path, default)[0]
+
+    def one(
+        self, value: Any, kind: str, path: KeyPath, default: str | None = None
+    ) -> tuple[Any, Any]:
+        """Check one component; give its section with the defaults filled, and the component."""
+        checker = self._checker
+        value = self._spelled(value, kind, path, default)
+        if not isinstance(value, dict):
+            return BAD, None
+        obj = self._load(value, kind, path)
+        if obj is None:
+            return value, None
+        extra = dict.fromkeys(_custom(kind), False)
+        if kind == "trainer":
+            extra["train_service"] = False
+        return checker.component(obj, value, path, extra=extra), obj
+
+    def load_class(self, value: Any, kind: str, path: KeyPath) -> Any:
+        """Load the class that a section picks, without checking the section or adding a fault."""
+        kept = len(self._checker.faults)
+        spelled = self._spelled(value, kind, path, None)
+        obj = self._load(spelled, kind, path) if isinstance(spelled, dict) else None
+        del self._checker.faults[kept:]
+        return obj
+
+    def _spelled(self, value: Any, kind: str, path: KeyPath, default: str | None) -> Any:
+        if isinstance(value, str) and value:
+            value = {"type": value}
+        if not isinstance(value, dict):
+            shown = coerce.shown_value(value)
+            self._checker.fault(path, f"must be the name of a {kind} or a mapping, not {shown}")
+            return None
+        value = dict(value)
+        if kind in BACKEND_KINDS and "backend" in value and "type" not in value:
+            value["type"] = value.pop("backend")
+            move(self._checker.origins, (*path, "backend"), (*path, "type"))
+        if default is not None and not any(key in value for key in ("type", *_custom(kind))):
+            value["type"] = default
+            self._checker.origins[(*path, "type")] = DEFAULT
+        return value
+
+    def _load(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
+        checker = self._checker
+        try:
+            if any(key in value for key in _custom(kind)):
+                record = self._custom_record(value, kind, path)
+            else:
+                record = self._named_record(value, kind, path)
+            if record is None:
+                return None
+            checker.records[dotted(path)] = record
+            return self.registry.load(record)
+        except PluginError as error:
+            checker.broken(path, error)
+        return None
+
+    def _named_record(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
+        checker = self._checker
+        name = value.get("type")
+        if (*path, "type") in checker.unresolved:
+            return None
+        if not isinstance(name, str) or not name:
+            names = ", ".join(sorted({r.name for r in self.registry.records(kind)})) or "none"
+            what = "type is missing" if "type" not in value else "type must be a name"
+            checker.fault(path, f"{what}; installed {kind} types: {names}")
+            return None
+        other = component_name(kind, name)
+        try:
+            return self.registry.resolve(kind, name)
+        except UnknownComponentError as error:
+            if other != name:
+                try:
+                    record = self.registry.resolve(kind, other)
+                except UnknownComponentError:
+                    record = None
+                if record is not None:
+                    value["type"] = other
+                    return record
+            checker.fault((*path, "type"), str(error))
+        except ConfigError as error:
+            checker.fault((*path, "type"), str(error))
+        return None
+
+    def _custom_record(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
+        checker = self._checker
+        file_key, class_key = _custom(kind)
+        for key in (file_key, class_key):
+            if not isinstance(value.get(key), str) or not value[key]:
+                checker.fault(path, f"{file_key} and {class_key} are needed together, as text")
+                return None
+        here = (*path, file_key)
+        found = locate(value[file_key], nearest(checker.origins, here))
+        if found is None:
+            checker.fault(
+                here,
+                f"no such file: {value[file_key]} (looked beside the file that names it, then "
+                "in the working directory)",
+            )
+            return None
+        value[file_key] = str(found)
+        return self.registry.load_path(kind, str(found), value[class_key])
+
+    def renamed(self, schema: type, value: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+        """Bring the old names in the ``RENAMED`` table of a schema to the new ones, warning."""
+        table: Mapping[str, str] = getattr(schema, "RENAMED", {})
+        known = {field.name for field in dataclasses.fields(schema)}
+        result = dict(value)
+        for old, new in table.items():
+            if old not in result or old in known:
+                continue
+            if new in result:
+                self._checker.fault((*path, old), f"is the old name of {new}; write only {new}")
+                result.pop(old)
+                continue
+            result[new] = result.pop(old)
+            move(self._checker.origins, (*path, old), (*path, new))
+            warnings.warn(
+                f"{dotted((*path, old))} is now called {new}; write {new}",
+                PlugrlDeprecationWarning,
+                stacklevel=2,
+            )
+        return result
+
+
+def _custom(kind: str) -> tuple[str, str]:
+    return f"custom_{kind}_module_path", f"custom_{kind}_class_name"

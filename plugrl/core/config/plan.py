@@ -1,0 +1,91 @@
+"""The batch plan: from prompts to optimizer steps, so that a wrong size is seen before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plugrl.core.config.validation import ValidatedConfig
+
+Rows = list[tuple[str, str]]
+
+
+def batch_plan(validated: ValidatedConfig) -> Rows:
+    """Give the plan as (what, how many) rows; empty for a trainer that has no batches of prompts.
+
+    The rows of a phase begin with its name.
+    """
+    if validated.phases:
+        return [
+            (f"{name}: {what}", count)
+            for name, phase in validated.phases
+            for what, count in batch_plan(phase)
+        ]
+    data = validated.tree.get("data")
+    if not isinstance(data, Mapping) or "batch_size" not in data:
+        return []
+    trainer = validated.tree["trainer"]
+    prompts, samples = data["batch_size"], data.get("rollout_repeat_n", 1)
+    sequences = prompts * samples
+    algorithm = trainer.get("algorithm") or {}
+    passes, splits = algorithm.get("epochs", 1), algorithm.get("minibatches", 1)
+    rows: Rows = [
+        ("prompts a step", str(prompts)),
+        ("samples a prompt", str(samples)),
+        ("sequences a step", f"{prompts} x {samples} = {sequences}"),
+        *_lengths(validated.tree.get("rollout_worker")),
+        ("sequences an optimizer step", _divided(sequences, splits)),
+        *_micro_batches(validated.tree.get("models"), -(-sequences // splits)),
+        ("optimizer steps a step", f"{passes} x {splits} = {passes * splits}"),
+    ]
+    steps = trainer.get("total_train_steps")
+    if isinstance(steps, int):
+        rows.append(("steps", str(steps)))
+        rows.append(("sequences in all", str(steps * sequences)))
+        rows.append(("optimizer steps in all", str(steps * passes * splits)))
+    return rows
+
+
+def _lengths(worker: Any) -> Rows:
+    if not isinstance(worker, Mapping):
+        return []
+    prompt, answer = worker.get("max_prompt_length"), worker.get("max_response_length")
+    if not isinstance(prompt, int) or not isinstance(answer, int):
+        return []
+    return [("tokens a sequence, at most", f"{prompt} + {answer} = {prompt + answer}")]
+
+
+def _micro_batches(models: Any, sequences: int) -> Rows:
+    rows: Rows = []
+    trained = {
+        name: model["train"]
+        for name, model in (models or {}).items()
+        if isinstance(model, Mapping) and isinstance(model.get("train"), Mapping)
+    }
+    for name, service in trained.items():
+        label = "micro-batches" if len(trained) == 1 else f"micro-batches of {name}"
+        size, tokens = service.get("micro_batch_size"), service.get("micro_batch_tokens")
+        if isinstance(size, int) and size > 0:
+            rows.append((label, _divided(sequences, -(-sequences // size), of=size)))
+        elif isinstance(tokens, int) and tokens > 0:
+            rows.append((label, f"as many as fit into {tokens} tokens"))
+    return rows
+
+
+def _divided(total: int, parts: int, of: int | None = None) -> str:
+    if of is not None:
+        rest = total % of if total > of else 0
+        tail = f", the last of {rest}" if rest else ""
+        return f"{parts} of {min(of, total)}{tail}"
+    size, rest = divmod(total, parts)
+    if parts == 1:
+        return str(total)
+    return (
+        f"{total} / {parts} = {size}" if not rest else f"{total} / {parts} = {size} or {size + 1}"
+    )
+
+
+def plan_text(rows: Rows) -> str:
+    """Align the rows for a terminal."""
+    width = max((len(what) for what, _ in rows), default=0)
+    return "\n".join(f"{what.ljust(width)}  {count}" for what, count in rows)

@@ -1,0 +1,271 @@
+"""The whole configuration against its schemas, in one report."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.config import coerce
+from plugrl.core.config.bad import BAD
+from plugrl.core.config.check import Checker
+from plugrl.core.config.compose import ComposedConfig
+from plugrl.core.config.origins import DEFAULT, Fault, KeyPath, Origins, mark, raise_faults
+from plugrl.core.config.relocate import relocate
+from plugrl.core.config.schema import COMPONENT, PHASES
+from plugrl.core.config.sections import COMMON, DEFAULTS, KNOWN, TEXT
+from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
+from plugrl.core.errors import PluginError
+from plugrl.core.suggest import close_names
+
+if TYPE_CHECKING:
+    from plugrl.core.kinds import Record
+    from plugrl.core.registry import Registry
+
+__all__ = ["Fault", "ValidatedConfig", "validate"]
+
+
+@dataclass(frozen=True)
+class ValidatedConfig:
+    """A configuration without faults.
+
+    Attributes:
+        tree: all values with the defaults filled in, plain; written to a file, it validates again
+            to an equal tree.
+        origins: where each value was written, or ``default``.
+        unchecked: keys that no schema describes.
+        records: the component that was picked at each path, such as ``models.policy.train``.
+        trainer: the trainer class.
+        phases: name and configuration of each phase, for a trainer that runs phases.
+    """
+
+    tree: dict[str, Any]
+    origins: Origins
+    unchecked: list[str]
+    records: dict[str, Record]
+    trainer: Any = None
+    phases: list[tuple[str, ValidatedConfig]] = field(default_factory=list)
+
+    @property
+    def hyper_params(self) -> HyperParameters:
+        """Everything that defines the experiment."""
+        values = {name: value for name, value in self.tree.items() if name != "settings"}
+        values["trainer"] = self._trainer_section()
+        return HyperParameters(values, checked=True)
+
+    @property
+    def settings(self) -> ExperimentSettings:
+        """What does not change the algorithm."""
+        return ExperimentSettings(self.tree["settings"], "settings", checked=True)
+
+    def section(self, name: str) -> ConfigView:
+        """Give one section as the component that it configures sees it.
+
+        Raises:
+            KeyError: the configuration has no such section, or it holds no mapping.
+        """
+        values = self._trainer_section() if name == "trainer" else self.tree[name]
+        if not isinstance(values, Mapping):
+            raise KeyError(name)
+        return ConfigView(values, name, checked=True)
+
+    def _trainer_section(self) -> dict[str, Any]:
+        """Mount the train service of the one trained model in the trainer's section."""
+        section = dict(self.tree["trainer"])
+        models = self.tree.get("models")
+        if "train_service" not in section and isinstance(models, dict):
+            trained = [
+                m["train"] for m in models.values() if isinstance(m, dict) and m.get("train")
+            ]
+            if len(trained) == 1:
+                section["train_service"] = trained[0]
+        return section
+
+
+def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
+    """Check a composed configuration and fill in the defaults.
+
+    Plugins that ``plugins.disable`` names are blocked in ``registry`` first.
+
+    Raises:
+        ConfigError: with all faults at once.
+        PluginError: the only thing wrong is a plugin that the configuration names.
+    """
+    from plugrl.core.config.phases import check_phases
+
+    checker = Checker(registry, dict(composed.origins), composed.unresolved)
+    root = RootChecker(checker, copy.deepcopy(composed.tree))
+    root.plugins()
+    root.trainer()
+    phases = check_phases(root)
+    if phases is None:
+        root.sections()
+    faults = [*composed.faults, *checker.faults]
+    if not faults:
+        root.cross_check()
+        faults = checker.faults
+    if checker.plugin_error is not None and all(
+        fault.message == str(checker.plugin_error) for fault in faults
+    ):
+        raise checker.plugin_error
+    name = str(composed.source) if composed.source is not None else "the configuration"
+    raise_faults(faults, f"{name} is wrong")
+    return root.result(phases or [])
+
+
+class RootChecker:
+    """The root of a configuration: which sections are read, and by which schema.
+
+    Args:
+        checker: checks the sections and collects the faults.
+        tree: the composed values; changed in place.
+        foreign: sections that this trainer may leave unread, because another phase reads them.
+    """
+
+    def __init__(
+        self, checker: Checker, tree: dict[str, Any], foreign: frozenset[str] = frozenset()
+    ) -> None:
+        self.checker = checker
+        self.tree = tree
+        self.foreign = foreign
+        self.filled: dict[str, Any] = {}
+        self.cls: Any = None
+
+    def plugins(self) -> None:
+        """Block and require plugins before any component is looked up."""
+        from plugrl.core.discovery import check_requirements
+
+        self._section("plugins", COMMON["plugins"])
+        section = self.filled["plugins"]
+        if not isinstance(section, dict):
+            return
+        disabled, required = section.get("disable"), section.get("require")
+        if isinstance(disabled, list) and disabled:
+            self.checker.pick.registry.disable([name for name in disabled if name is not BAD])
+        if isinstance(required, list):
+            texts = [text for text in required if isinstance(text, str)]
+            for line in check_requirements(texts) if texts else []:
+                self.checker.fault(("plugins", "require"), line)
+
+    def trainer(self) -> None:
+        """Find the trainer, which decides the sections, and check its own section."""
+        path: KeyPath = ("trainer",)
+        if path in self.checker.unresolved:
+            return
+        written = self.tree.get("trainer")
+        if written is None:
+            written = {}
+        if isinstance(written, str):
+            written = self.tree["trainer"] = {"type": written}
+        self.cls = self.checker.pick.load_class(written, "trainer", path)
+        relocate(self.tree, self.checker, frozenset(self.schemas))
+        self.filled["trainer"], _ = self.checker.pick.one(
+            self.tree.get("trainer") or {}, "trainer", path
+        )
+
+    @property
+    def schemas(self) -> dict[str, Any]:
+        """The sections that are read, with their schemas."""
+        return {**COMMON, **(TEXT if self.cls is None else self.cls.sections)}
+
+    @property
+    def name(self) -> str:
+        """What messages call the trainer."""
+        section = self.tree.get("trainer")
+        kind = section.get("type") if isinstance(section, dict) else None
+        return str(kind or getattr(self.cls, "__name__", "the trainer"))
+
+    def phase_field(self) -> tuple[str, dataclasses.Field[Any]] | None:
+        """Give the field of the trainer's schema that holds phases, if there is one."""
+        schema = getattr(self.cls, "Config", None)
+        fields = dataclasses.fields(schema) if dataclasses.is_dataclass(schema) else ()
+        for each in fields:
+            if each.metadata.get(PHASES):
+                return each.name, each
+        return None
+
+    def sections(self) -> None:
+        """Check all sections that the trainer reads; any other is a fault."""
+        schemas = self.schemas
+        for name, value in self.tree.items():
+            if name not in schemas and name not in self.foreign:
+                if self.cls is None and name in KNOWN:
+                    continue
+                self._unread(name, value)
+        for name, schema in schemas.items():
+            if name not in self.filled and name != "trainer":
+                self._section(name, schema)
+
+    def _unread(self, name: str, value: Any) -> None:
+        checker = self.checker
+        if name in KNOWN or (name not in COMMON and name in TEXT):
+            readers = self._readers(name)
+            who = f"; read by {', '.join(readers)}" if readers else ""
+            checker.fault((name,), f"trainer {self.name} does not read this section{who}")
+            return
+        close = close_names(name, [*self.schemas, *KNOWN], 1)
+        note = "" if close else f"; {self.name} reads: {', '.join(self.schemas)}"
+        checker.fault((name,), f"unknown section{note}", close[0] if close else None)
+
+    def _readers(self, name: str) -> list[str]:
+        registry = self.checker.pick.registry
+        found = []
+        for record in registry.records("trainer"):
+            try:
+                if name in registry.load(record).sections:
+                    found.append(record.name)
+            except PluginError:
+                continue
+        return found
+
+    def _section(self, name: str, schema: Any) -> None:
+        """Check one section and keep it with its defaults."""
+        checker, path = self.checker, (name,)
+        given = self.tree.get(name)
+        if name not in self.tree and name in DEFAULTS:
+            given = DEFAULTS[name]
+        if name not in self.tree:
+            mark(given, path, DEFAULT, checker.origins)
+        if path in checker.unresolved:
+            return
+        if isinstance(schema, dataclasses.Field):
+            if COMPONENT in schema.metadata:
+                self.filled[name] = checker.pick.field(given, schema, path)
+                return
+            if given is None:
+                given = checker.default(schema, path)
+            schema = Any
+        if schema is None:
+            if name in self.tree:
+                self.filled[name] = checker.value(given, Any, path, {})
+                checker.unchecked.append(name)
+            return
+        if given is None and name in self.tree and name in DEFAULTS:
+            checker.fault(path, f"must be {coerce.NAMES[schema]}, not null")
+            return
+        self.filled[name] = checker.value(given, schema, path, {})
+
+    def cross_check(self) -> None:
+        """Ask the trainer about what no single section can know.
+
+        A trainer class may have ``check_config(config)``, which gives ``(path, message)`` pairs.
+        """
+        check = getattr(self.cls, "check_config", None)
+        if check is None:
+            return
+        for path, message in check(self.result([]).hyper_params):
+            self.checker.fault(tuple(path.split(".")), message)
+
+    def result(self, phases: list[tuple[str, ValidatedConfig]]) -> ValidatedConfig:
+        """Give the outcome; only sound when there was no fault."""
+        order = [*self.schemas, *(name for name in self.filled if name not in self.schemas)]
+        return ValidatedConfig(
+            tree={name: self.filled[name] for name in order if name in self.filled},
+            origins=self.checker.origins,
+            unchecked=self.checker.unchecked,
+            records=self.checker.records,
+            trainer=self.cls,
+            phases=phases,
+        )
