@@ -135,14 +135,11 @@ def diff(
 def _validated(
     config: str, overrides: list[str] | None, config_path: list[Path] | None
 ) -> ValidatedConfig:
-    from plugrl.core.config.compose import compose
-    from plugrl.core.config.validation import validate
-    from plugrl.core.registry import default_registry
+    from plugrl.core.experiment import prepare
 
     inside = Path(config) / "config.yaml"
     source = str(inside) if inside.is_file() else config
-    composed = compose(source, overrides or (), config_path=config_path or ())
-    return validate(composed, default_registry())
+    return prepare(source, overrides or (), config_path=config_path or ()).validated
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[Any, Any]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from plugrl.core.experiment import Experiment
 
 EXAMPLES = """
 plugrl validate quickstart
@@ -29,20 +32,25 @@ def command(
     All faults come in one report: unknown keys, wrong types, unknown components, broken rules.
     """
     from plugrl.commands._output import emit_json
-    from plugrl.core.config.compose import compose
-    from plugrl.core.config.plan import batch_plan, plan_text
-    from plugrl.core.config.validation import validate
     from plugrl.core.errors import ConfigError
-    from plugrl.core.registry import default_registry
+    from plugrl.core.experiment import prepare
 
     try:
-        composed = compose(config, overrides or (), config_path=config_path or ())
-        validated = validate(composed, default_registry())
+        experiment = prepare(config, overrides or (), config_path=config_path or ())
     except ConfigError as error:
         if not as_json:
             raise
         emit_json({"ok": False, "faults": list(error.faults)})
         raise typer.Exit(error.exit_code) from None
+    report(experiment, as_json=as_json)
+
+
+def report(experiment: Experiment, *, as_json: bool) -> None:
+    """Print that a configuration is valid, what no schema describes, and the batch plan."""
+    from plugrl.commands._output import emit_json
+    from plugrl.core.config.plan import batch_plan, plan_text
+
+    validated = experiment.validated
     rows = batch_plan(validated)
     if as_json:
         plan = [{"what": what, "count": count} for what, count in rows]

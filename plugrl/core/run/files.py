@@ -57,12 +57,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
     """Return a configuration as YAML, in its own order."""
-    import yaml
+    from plugrl.core.config import writer
 
-    text: str = yaml.safe_dump(  # type: ignore[no-untyped-call]
-        dict(tree), sort_keys=False, allow_unicode=True
-    )
-    return text
+    return writer.dump_yaml(tree)
 
 
 def sync_folder(path: Path) -> None:
