@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from plugrl.core.text.evaluation import Evaluator as Evaluator
     from plugrl.core.text.services import InferenceService as InferenceService
     from plugrl.core.text.services import TrainService as TrainService
-    from plugrl.core.text.trainers import SelfHostedTrainer as SelfHostedTrainer
-    from plugrl.core.text.trainers import TrajectoryTrainer as TrajectoryTrainer
+    from plugrl.core.text.self_hosted import SelfHostedTrainer as SelfHostedTrainer
+    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer as TrajectoryTrainer
     from plugrl.core.text.trajectory import Trajectory as Trajectory
     from plugrl.core.text.worker import RolloutWorker as RolloutWorker
     from plugrl.core.trainer import Capabilities as Capabilities
@@ -69,8 +69,9 @@ _MODULES = {
     "plugrl.core.text.batch": ("Batch",),
     "plugrl.core.text.evaluation": ("BaseEvaluationTarget", "EvaluationRunResult", "Evaluator"),
     "plugrl.core.text.services": ("InferenceService", "TrainService"),
-    "plugrl.core.text.trainers": ("SelfHostedTrainer", "TrajectoryTrainer"),
+    "plugrl.core.text.self_hosted": ("SelfHostedTrainer",),
     "plugrl.core.text.trajectory": ("Trajectory",),
+    "plugrl.core.text.trajectory_trainer": ("TrajectoryTrainer",),
     "plugrl.core.text.worker": ("RolloutWorker",),
     "plugrl.core.trainer": ("Capabilities", "Trainer", "TrainerContext", "TrainingResult"),
 }

@@ -51,3 +51,31 @@ def cell(value: Any) -> str:
 def note(message: str) -> None:
     """Print a remark for the user on stderr."""
     print(message, file=sys.stderr)
+
+
+def show_progress() -> None:
+    """Let the messages of a run reach stderr, not only warnings."""
+    import logging
+
+    logger = logging.getLogger("plugrl")
+    logger.setLevel(min(logging.INFO, logger.level or logging.INFO))
+    for handler in logger.handlers:
+        if handler.get_name() == "plugrl.cli":
+            handler.setLevel(min(logging.INFO, handler.level))
+
+
+def emit_runs(runs: Sequence[Any]) -> None:
+    """Print the last metrics of finished runs: a column a run, a row a metric."""
+    tables = []
+    for run in runs:
+        metrics = {k: v for k, v in run.last_metrics.items() if not k.startswith("time/")}
+        tables.append({"run": str(run.folder), "seed": run.config.seed, **metrics})
+    names = dict.fromkeys(name for table in tables for name in table)
+    columns = [f"value {i}" if len(tables) > 1 else "value" for i in range(1, len(tables) + 1)]
+    emit_table(
+        [
+            {"name": name, **{c: t.get(name) for c, t in zip(columns, tables, strict=True)}}
+            for name in names
+        ],
+        ["name", *columns],
+    )

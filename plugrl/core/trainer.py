@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,7 @@ from plugrl.core.errors import UsageError
 
 if TYPE_CHECKING:
     from plugrl.core.config.view import ExperimentSettings, HyperParameters
-    from plugrl.core.registry import Registry
+    from plugrl.core.factory import Factory
     from plugrl.core.run.run import Run
     from plugrl.core.scenario import ScenarioInstance
 
@@ -28,14 +28,23 @@ class Capabilities:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One phase of a trainer that runs others: ``build(run)`` gives its trainer, bound to ``run``."""
+
+    name: str
+    build: Callable[[Run], Trainer]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerContext:
     """The collaborators that the factory gives to a trainer through ``bind``."""
 
     hyper_params: HyperParameters
     settings: ExperimentSettings
     run: Run
-    registry: Registry
+    factory: Factory
     scenario_instance: ScenarioInstance | None = None
+    phases: tuple[Phase, ...] = ()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -111,6 +120,13 @@ class Trainer(ABC):
     @abstractmethod
     def train(self) -> TrainingResult | None:
         """Run the whole training. After a resume, continue from the loaded state."""
+
+    def hand_over(self) -> Any:
+        """What the next phase of a sequence starts from, such as trained weights."""
+        return None
+
+    def take_over(self, handed: Any) -> None:
+        """Start from what the phase before gave with :meth:`hand_over`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything :meth:`train` needs to continue: nested dicts of tensors and plain values."""

@@ -1,1 +1,1 @@
-
+"""Adapters to other software, one folder each."""

@@ -1,1 +1,1 @@
-
+"""Built-in tasks, evaluators and rollout workers."""

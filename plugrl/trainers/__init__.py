@@ -1,1 +1,1 @@
-
+"""Built-in training algorithms, one file each."""

@@ -98,7 +98,9 @@ class Guards:
             if not math.isfinite(value) and _GUARDED.search(name):
                 self.check_finite(f"metric {name}", value, step=step)
 
-    def rewards(self, step: int, rewards: Any, valid: Any, *, batch: Any = None) -> None:
+    def rewards(
+        self, step: int, rewards: Any, valid: Any, *, batch: Any = None, reason: str = ""
+    ) -> None:
         """Check the rewards of one step: shape, finiteness, validity and spread.
 
         Args:
@@ -106,6 +108,7 @@ class Guards:
             rewards: one number for each trajectory.
             valid: one truth value for each trajectory; false: the agent or evaluator failed.
             batch: dumped when a valid reward is not finite.
+            reason: why one of the invalid ones failed, for the message.
 
         Raises:
             RunError: lengths differ, or no reward was valid for ``max_invalid_steps`` steps.
@@ -118,17 +121,17 @@ class Guards:
                 "evaluator must give one result for each trajectory"
             )
         kept = [number for number, truth in zip(numbers, truths, strict=True) if truth]
-        self._count_invalid(step, len(numbers), len(kept))
+        self._count_invalid(step, len(numbers), len(kept), reason)
         self._count_equal(step, kept)
         self.check_finite("reward", kept, step=step, batch=batch)
 
-    def _count_invalid(self, step: int, total: int, kept: int) -> None:
+    def _count_invalid(self, step: int, total: int, kept: int, reason: str) -> None:
         self._invalid_in_a_row = self._invalid_in_a_row + 1 if total and not kept else 0
         if self._invalid_in_a_row >= self.policy.max_invalid_steps:
             raise RunError(
                 f"no reward was valid in {self._invalid_in_a_row} steps in a row, up to step "
-                f"{step} (runtime_monitor.max_invalid_steps); log.txt says why agents or "
-                "evaluators failed"
+                f"{step} (runtime_monitor.max_invalid_steps)"
+                + (f"; one of the failures: {reason}" if reason else "")
             )
 
     def _count_equal(self, step: int, kept: list[float]) -> None:

@@ -1,1 +1,1 @@
-
+"""Built-in advantages, one file each."""

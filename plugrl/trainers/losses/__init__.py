@@ -1,1 +1,1 @@
-
+"""Built-in losses, one file each."""

@@ -1,0 +1,29 @@
+"""``plugrl resume``: take up a run again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """
+plugrl resume runs/quickstart/20260101-120000-a1b2c3
+plugrl resume latest
+"""
+
+
+def command(
+    run: Annotated[
+        str, typer.Argument(help="Path, id or start of the id of a run, or latest.", metavar="RUN")
+    ],
+    runs_folder: Annotated[str, typer.Option(help="Where runs are looked up.")] = "runs",
+) -> None:
+    """Continue a run from its newest checkpoint, or from the start when it has none."""
+    from pathlib import Path
+
+    from plugrl.commands._output import emit_runs, show_progress
+    from plugrl.core.experiment import resume
+    from plugrl.core.run.folder import find
+
+    show_progress()
+    emit_runs([resume(find(run, Path(runs_folder)))])

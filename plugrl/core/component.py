@@ -1,0 +1,46 @@
+"""``Component``: what evaluators, workers, services, scenarios and trackers have in common."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from plugrl.core.config.view import ConfigView, configure
+
+
+@dataclass
+class NoConfig:
+    """The schema of a component that has nothing to configure."""
+
+
+class Component:
+    """A class that a configuration picks by name and that is built from its own section.
+
+    Args:
+        config: the component's section, as a mapping, an OmegaConf node or a ``ConfigView``.
+
+    Raises:
+        ConfigError: a key of ``config`` is unknown to ``Config`` or has the wrong type.
+    """
+
+    #: Dataclass that describes the section; inherited when a subclass has none.
+    Config: ClassVar[type] = NoConfig
+
+    def __init__(self, config: Any = None) -> None:
+        self.config: ConfigView = configure(type(self), {} if config is None else config)
+
+    @property
+    def _config(self) -> ConfigView:
+        """The name that the guides use for :attr:`config`."""
+        return self.config
+
+
+def build(cls: type, config: Any) -> Any:
+    """Build a component; a constructor without a ``config`` parameter is called without it."""
+    parameters = list(inspect.signature(cls).parameters.values())
+    takes_config = any(
+        p.name == "config" or p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.POSITIONAL_OR_KEYWORD)
+        for p in parameters
+    )
+    return cls(config) if takes_config else cls()

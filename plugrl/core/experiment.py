@@ -1,0 +1,286 @@
+"""From a configuration to a finished run, and back from a run folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core import threads
+from plugrl.core.config.compose import ComposedConfig, compose
+from plugrl.core.config.validation import ValidatedConfig, validate
+from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
+from plugrl.core.discovery import LoadedPlugins, load_hook_plugins
+from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
+from plugrl.core.hooks import HookCaller
+from plugrl.core.registry import Registry, default_registry
+from plugrl.core.run.run import Run
+
+if TYPE_CHECKING:
+    from plugrl.core.trainer import Phase, Trainer, TrainerContext, TrainingResult
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A validated configuration with the plugins it was validated with."""
+
+    composed: ComposedConfig
+    validated: ValidatedConfig
+    plugins: LoadedPlugins
+    registry: Registry
+
+    @property
+    def strict(self) -> bool:
+        """Whether plugin faults end the run."""
+        return bool(self.validated.tree["plugins"]["strict"])
+
+    def hooks(self) -> HookCaller:
+        """The caller of the loaded plugins; each may refuse the configuration.
+
+        Raises:
+            ConfigError: a plugin refuses it.
+        """
+        caller = HookCaller(self.plugins.manager, strict=self.strict)
+        caller.call("plugrl_configure", config=self.validated.hyper_params)
+        return caller
+
+
+def prepare(
+    config: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    config_path: Sequence[str | Path] = (),
+    registry: Registry | None = None,
+) -> Experiment:
+    """Compose and validate a configuration, with the installed plugins loaded.
+
+    Raises:
+        ConfigError: the configuration is wrong; ``faults`` holds all there is to say.
+        PluginError: a plugin that it needs cannot be used.
+    """
+    registry = registry or default_registry()
+    composed = compose(config, overrides, config_path=[Path(folder) for folder in config_path])
+    section = composed.tree.get("plugins")
+    section = section if isinstance(section, Mapping) else {}
+    disable = section.get("disable")
+    if isinstance(disable, list):
+        registry.disable([name for name in disable if isinstance(name, str)])
+    plugins = load_hook_plugins(registry=registry, strict=section.get("strict") is True)
+    return Experiment(composed, validate(composed, registry), plugins, registry)
+
+
+def train(
+    config: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    config_path: Sequence[str | Path] = (),
+) -> TrainedRun:
+    """Train as a configuration says, in a new run folder.
+
+    Args:
+        config: a YAML file, the name of a packaged recipe, or a mapping.
+        overrides: ``key=value`` strings, as on the command line.
+        config_path: further folders in which ``defaults`` are looked up.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        PluginError: a plugin that it needs cannot be used.
+        RunError: the run failed; its folder says why.
+    """
+    return start(prepare(config, overrides, config_path=config_path))
+
+
+def start(experiment: Experiment) -> TrainedRun:
+    """Train a prepared experiment in a new run folder; the errors are those of :func:`train`."""
+    _enter(experiment)
+    hooks = experiment.hooks()
+    trackers = _trackers(experiment)
+    trainer_class = _factory(experiment.validated, experiment.registry).load(
+        "trainer", experiment.validated.tree["trainer"], "trainer"
+    )
+    run = Run.create(
+        experiment.validated,
+        experiment.composed,
+        hooks=hooks,
+        trackers=trackers,
+        records=sorted(experiment.registry.used, key=lambda r: (r.kind, r.name)),
+        installed=experiment.registry.records(),
+    )
+    return _train(experiment, run, trainer_class)
+
+
+def resume(folder: str | Path) -> TrainedRun:
+    """Continue a run from its newest whole checkpoint, or from the start when it has none.
+
+    Raises:
+        ConfigError: the folder holds no run.
+        UsageError: another process owns the run.
+        PluginError: plugins changed and ``plugins.strict`` is set.
+        RunError: the run failed again.
+    """
+    from plugrl.core.run.start import read_tree
+
+    # What relative paths meant was settled when the run began.
+    experiment = prepare(read_tree(Path(folder)))
+    _enter(experiment)
+    trainer_class = _factory(experiment.validated, experiment.registry).load(
+        "trainer", experiment.validated.tree["trainer"], "trainer"
+    )
+    run = Run.open(
+        folder,
+        hooks=experiment.hooks(),
+        trackers=_trackers(experiment),
+        records=experiment.registry.used,
+    )
+    return _train(experiment, run, trainer_class)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run folder as Python sees it."""
+
+    folder: Path
+    config: HyperParameters
+    status: Mapping[str, Any]
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One mapping a line of ``metrics.jsonl``, in order."""
+        lines = (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+
+    @property
+    def last_metrics(self) -> dict[str, Any]:
+        """The last value of every metric."""
+        last: dict[str, Any] = {}
+        for line in self.metrics:
+            last |= line
+        return last
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The newest whole checkpoint: nested mappings of tensors and plain values.
+
+        Raises:
+            ConfigError: the run has none.
+        """
+        from plugrl.core.run.checkpoint import load_newest
+
+        found = load_newest(self.folder / "checkpoints")
+        if found is None:
+            raise ConfigError(f"{self.folder} has no checkpoint")
+        return found[1]
+
+
+def load_run(path: str | Path) -> TrainedRun:
+    """Look into a run folder without owning it.
+
+    Raises:
+        ConfigError: the folder holds no run.
+    """
+    from plugrl.core.run.start import read_tree
+
+    folder = Path(path)
+    tree = read_tree(folder)
+    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+    return TrainedRun(folder, HyperParameters(tree), status)
+
+
+def _enter(experiment: Experiment) -> None:
+    """Bring the process into the state that the run expects, before torch is used."""
+    tree = experiment.validated.tree
+    os.environ.update(tree["environment"]["variables"])
+    threads.limit(tree["settings"]["torch_threads"])
+    _seed(int(tree["seed"]))
+
+
+def _seed(seed: int) -> None:
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _train(experiment: Experiment, run: Run, trainer_class: type) -> TrainedRun:
+    logger.info("run folder %s", run.folder)
+    with run:
+        trainer = _build_trainer(experiment.validated, experiment.registry, run, trainer_class)
+        run.attach(trainer)
+        run.restore()
+        trainer.train()
+    return load_run(run.folder)
+
+
+def _factory(validated: ValidatedConfig, registry: Registry) -> Factory:
+    return Factory(registry, validated.records)
+
+
+def _trackers(experiment: Experiment) -> list[Any]:
+    factory = _factory(experiment.validated, experiment.registry)
+    sections = ConfigView({"trackers": experiment.validated.tree["trackers"]}, checked=True)
+    return [
+        factory.build("tracker", section, f"trackers[{i}]")
+        for i, section in enumerate(sections["trackers"])
+    ]
+
+
+def _build_trainer(
+    validated: ValidatedConfig, registry: Registry, run: Run, cls: type[Trainer] | None = None
+) -> Trainer:
+    factory = _factory(validated, registry)
+    section = validated.section("trainer")
+    cls = cls or factory.load("trainer", section, "trainer")
+    trainer = cls(section)
+    trainer.bind(_context(validated, registry, factory, run))
+    return trainer
+
+
+def _context(
+    validated: ValidatedConfig, registry: Registry, factory: Factory, run: Run
+) -> TrainerContext:
+    from plugrl.core.trainer import TrainerContext
+
+    instance = None
+    # A trainer of phases has no task of its own; each phase builds the one it reads.
+    if validated.tree.get("scenario") is not None and not validated.phases:
+        built = factory.build("scenario", validated.section("scenario"), "scenario")
+        instance = built.build(int(validated.tree["seed"]))
+    settings = dict(validated.settings)
+    settings["device"] = _device(str(settings["device"]))
+    return TrainerContext(
+        hyper_params=validated.hyper_params,
+        settings=ExperimentSettings(settings),
+        run=run,
+        factory=factory,
+        scenario_instance=instance,
+        phases=tuple(_phase(name, phase, registry) for name, phase in validated.phases),
+    )
+
+
+def _phase(name: str, validated: ValidatedConfig, registry: Registry) -> Phase:
+    from plugrl.core.trainer import Phase
+
+    return Phase(name=name, build=lambda run: _build_trainer(validated, registry, run))
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"settings.device {name} cannot be used: {str(error).splitlines()[0]}"
+        ) from error
+    return name

@@ -1,0 +1,59 @@
+"""From a validated configuration to built components."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.component import build
+from plugrl.core.errors import ConfigError, PlugrlError, PluginError
+
+if TYPE_CHECKING:
+    from plugrl.core.kinds import Record
+    from plugrl.core.registry import Registry
+
+
+class Factory:
+    """Builds the components that a configuration picks.
+
+    Args:
+        registry: where names are resolved.
+        records: what validation already resolved, by path in the configuration.
+    """
+
+    def __init__(self, registry: Registry, records: Mapping[str, Record] | None = None) -> None:
+        self.registry = registry
+        self._records = dict(records or {})
+
+    def load(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
+        """The class or function that ``section`` at ``path`` picks.
+
+        Raises:
+            ConfigError: the section names no component.
+            PluginError: the component cannot be imported.
+        """
+        record = self._records.get(path)
+        if record is None:
+            name = section.get("type")
+            if not name:
+                raise ConfigError(f"{path}: type is missing; it names a {kind}")
+            record = self.registry.resolve(kind, str(name))
+        return self.registry.load(record)
+
+    def build(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
+        """The component that ``section`` at ``path`` picks, built from that section.
+
+        Raises:
+            ConfigError: as :meth:`load`, or the section is wrong.
+            PluginError: the component's constructor failed.
+        """
+        cls = self.load(kind, section, path)
+        try:
+            return build(cls, section)
+        except PlugrlError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"{path}: {kind} {section.get('type', cls.__name__)!r} could not be built: "
+                f"{type(error).__name__}: {error}"
+            ) from error

@@ -1,0 +1,47 @@
+"""``Scenario``: a task, and ``ScenarioInstance``: the task built for one run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugrl.core.component import Component
+from plugrl.core.errors import ConfigError
+
+#: One problem: its prompt, its reference answer and whatever else the task needs.
+DataItem = Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class ScenarioInstance:
+    """The components of a task, built for one run.
+
+    ``datasets`` maps the name of a split to its problems.
+    """
+
+    name: str
+    datasets: Mapping[str, Sequence[DataItem]] = field(default_factory=dict)
+
+    def dataset(self, split: str) -> Sequence[DataItem]:
+        """The problems of ``split``.
+
+        Raises:
+            ConfigError: the scenario has no such split.
+        """
+        try:
+            return self.datasets[split]
+        except KeyError:
+            known = ", ".join(sorted(self.datasets)) or "none"
+            raise ConfigError(
+                f"scenario {self.name!r} has no split {split!r}; it has: {known}"
+            ) from None
+
+
+class Scenario(Component, ABC):
+    """A task that builds its problems and components from its section and a seed."""
+
+    @abstractmethod
+    def build(self, seed: int) -> ScenarioInstance:
+        """Build the task; equal configurations and seeds give equal instances."""

@@ -1,0 +1,91 @@
+"""The advantage contract, and how its answer reaches trajectories and batches.
+
+An advantage is ``f(rewards[R], group[R], run[R], valid[R], batch, config) -> [R] or [R, T]``
+over R trajectories: ``group`` numbers the prompts, ``run`` the attempts at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.trajectory import Trajectory
+
+Advantage = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Batch | None, Any], torch.Tensor
+]
+
+
+def group_numbers(keys: Sequence[Any]) -> torch.Tensor:
+    """Number equal keys alike, in order of appearance: [R]."""
+    numbers: dict[Any, int] = {}
+    return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys], dtype=torch.long)
+
+
+def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
+    """Advantages of a batch: [R] or [R, T]; invalid rows get 0.
+
+    Raises:
+        ValueError: the function answers with another shape or a number that is not finite.
+    """
+    valid = batch.metadata["valid"]
+    result = advantage(
+        batch.metadata["rewards"],
+        group_numbers(batch.metadata["group_id"]),
+        batch.metadata["run_id"],
+        valid,
+        batch,
+        config,
+    )
+    rows, tokens = batch.values["loss_mask"].shape
+    name = getattr(advantage, "__name__", type(advantage).__name__)
+    if tuple(result.shape) not in ((rows,), (rows, tokens)):
+        raise ValueError(
+            f"advantage {name} returned shape {tuple(result.shape)}; ({rows},) or "
+            f"({rows}, {tokens}) is expected"
+        )
+    if not bool(torch.isfinite(result[valid]).all()):
+        raise ValueError(f"advantage {name} returned a number that is not finite")
+    keep = valid if result.dim() == 1 else valid[:, None]
+    return torch.where(keep, result, 0.0)
+
+
+def attach(batch: Batch, advantages: torch.Tensor) -> Batch:
+    """Put advantages into ``metadata`` ([R]) and, times the mask, into ``values`` ([R, T])."""
+    mask = batch.values["loss_mask"].to(torch.float32)
+    per_token = advantages[:, None] * mask if advantages.dim() == 1 else advantages * mask
+    batch.values["advantages"] = per_token
+    batch.metadata["advantages"] = (
+        advantages if advantages.dim() == 1 else per_token.sum(1) / mask.sum(1).clamp_min(1)
+    )
+    return batch
+
+
+def mirror(batch: Batch) -> Batch:
+    """Give ``values`` the advantages that a trainer wrote into ``metadata`` only.
+
+    Raises:
+        ValueError: there is not one advantage a row.
+    """
+    if "advantages" in batch.values or "advantages" not in batch.metadata:
+        return batch
+    advantages = torch.as_tensor(batch.metadata["advantages"], dtype=torch.float32)
+    if len(advantages) != len(batch):
+        raise ValueError(
+            f"metadata['advantages'] has {len(advantages)} entries for {len(batch)} rows"
+        )
+    return attach(batch, advantages)
+
+
+def for_trajectories(
+    advantage: Advantage, trajectories: Sequence[Trajectory], config: Any
+) -> list[Trajectory]:
+    """Set ``advantage`` on each trajectory, equal to what a batch of them would get."""
+    batch = Batch.from_trajectories(trajectories)
+    values = attach(batch, compute(advantage, batch, config)).metadata["advantages"].tolist()
+    for trajectory, value in zip(trajectories, values, strict=True):
+        trajectory.advantage = value
+    return list(trajectories)

@@ -1,0 +1,195 @@
+"""Prompts: read from files or a scenario, in an order that a seed and a position determine."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.scenario import DataItem, ScenarioInstance
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One attempt to be made at one problem: ``group_id`` names the problem's turn in the data."""
+
+    data: DataItem
+    index: int
+    run_id: int
+    group_id: str
+    prompt_key: str = "prompt"
+    answer_key: str = "answer"
+
+
+def read_files(paths: Sequence[str | Path]) -> list[DataItem]:
+    """Problems from parquet, JSONL and CSV files, in order.
+
+    Raises:
+        ConfigError: a file is missing, unreadable, of unknown type or malformed.
+    """
+    return [item for path in paths for item in _read(Path(path))]
+
+
+def _read(path: Path) -> list[DataItem]:
+    readers = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ConfigError(f"data file {path}: unknown type; use {', '.join(readers)}")
+    try:
+        return list(reader(path))
+    except OSError as error:
+        raise ConfigError(f"data file {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"data file {path}: not UTF-8 text") from None
+
+
+def _parquet(path: Path) -> Iterator[DataItem]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        yield from pyarrow.parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowInvalid as error:
+        raise ConfigError(f"data file {path}: {str(error).splitlines()[0]}") from None
+
+
+def _jsonl(path: Path) -> Iterator[DataItem]:
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                item = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"data file {path}:{number}: {error.msg}") from None
+            if not isinstance(item, dict):
+                raise ConfigError(f"data file {path}:{number}: an object is expected")
+            yield item
+
+
+def _csv(path: Path) -> Iterator[DataItem]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        for number, row in enumerate(csv.DictReader(lines), 2):
+            if None in row or None in row.values():
+                raise ConfigError(f"data file {path}:{number}: wrong number of columns")
+            yield row
+
+
+def problems(
+    data: Mapping[str, Any], split: str, scenario: ScenarioInstance | None, *, section: str = "data"
+) -> Sequence[DataItem]:
+    """The problems that a ``data`` section asks for.
+
+    Raises:
+        ConfigError: there are none, or nothing says where they come from.
+    """
+    if data["data_files"] and data.get("type", "auto") != "scenario":
+        items: Sequence[DataItem] = read_files(data["data_files"])
+        origin = ", ".join(map(str, data["data_files"]))
+    elif scenario is not None:
+        items = scenario.dataset(split)
+        origin = f"split {split!r} of scenario {scenario.name!r}"
+    else:
+        raise ConfigError(f"{section}: no data; set {section}.data_files or a scenario")
+    if not items:
+        raise ConfigError(f"{section}: {origin} holds no problems")
+    return items
+
+
+def require_column(items: Sequence[DataItem], column: str, setting: str) -> None:
+    """Check that every problem has ``column``.
+
+    Raises:
+        ConfigError: one has not; the message lists the columns that it has.
+    """
+    for number, item in enumerate(items):
+        if column not in item:
+            raise ConfigError(
+                f"{setting}: problem {number} has no column {column!r}; "
+                f"it has: {', '.join(map(str, item)) or 'nothing'}"
+            )
+
+
+class PromptLoader:
+    """Gives batches of prompts for ever; each epoch is a new permutation from the seed.
+
+    Args:
+        items: the problems.
+        batch_size: problems a batch.
+        repeat: attempts at each; they share a group id and differ in run id.
+        shuffle: whether an epoch is permuted.
+        seed: what the permutations depend on, with the epoch.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[DataItem],
+        *,
+        batch_size: int,
+        repeat: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        prompt_key: str = "prompt",
+        answer_key: str = "answer",
+    ) -> None:
+        self._items = items
+        self._batch_size = batch_size
+        self._repeat = repeat
+        self._shuffle = shuffle
+        self._seed = seed
+        self._keys = (prompt_key, answer_key)
+        self._epoch = 0
+        self._position = 0
+        self._order = self._permutation()
+
+    def _permutation(self) -> list[int]:
+        if not self._shuffle:
+            return list(range(len(self._items)))
+        generator = np.random.default_rng([self._seed, self._epoch])
+        return [int(i) for i in generator.permutation(len(self._items))]
+
+    def next_batch(self) -> list[Prompt]:
+        """The next ``batch_size`` problems, each ``repeat`` times."""
+        batch: list[Prompt] = []
+        for _ in range(self._batch_size):
+            if self._position == len(self._order):
+                self._epoch += 1
+                self._position = 0
+                self._order = self._permutation()
+            index = self._order[self._position]
+            self._position += 1
+            batch += attempts(
+                self._items[index], index, f"{self._epoch}/{index}", self._repeat, self._keys
+            )
+        return batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The position in the data."""
+        return {"epoch": self._epoch, "position": self._position, "items": len(self._items)}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue at a saved position.
+
+        Raises:
+            ConfigError: the data has another number of problems than when it was saved.
+        """
+        if state["items"] != len(self._items):
+            raise ConfigError(
+                f"data: the checkpoint was made with {state['items']} problems and there are now "
+                f"{len(self._items)}; resume with the same data"
+            )
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._order = self._permutation()
+
+
+def attempts(
+    item: DataItem, index: int, group_id: str, repeat: int, keys: tuple[str, str]
+) -> list[Prompt]:
+    """``repeat`` attempts at one problem."""
+    return [Prompt(item, index, run, group_id, *keys) for run in range(repeat)]

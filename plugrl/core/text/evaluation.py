@@ -1,0 +1,81 @@
+"""Evaluators: from an answer to a reward, or to the fact that there is none."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugrl.core.component import Component
+
+
+@dataclass(slots=True)
+class BaseEvaluationTarget:
+    """What an evaluator judges: the final answer of an agent."""
+
+    final_answer: str
+    is_truncated: bool = False
+
+
+@dataclass(slots=True)
+class EvaluationRunResult:
+    """An evaluator's judgement. ``metrics`` are averaged into the run's metrics."""
+
+    reward: float = 0.0
+    ground_truth: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    extra_info: dict[str, Any] = field(default_factory=dict)
+
+
+class Evaluator(Component, ABC):
+    """Judges one answer to one problem."""
+
+    @abstractmethod
+    def evaluate(
+        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
+    ) -> EvaluationRunResult:
+        """Judge ``evaluation_target`` against the problem ``data``.
+
+        An exception, a reward that is not a finite number or a result of another type make the
+        trajectory invalid: it is counted and not trained on.
+        """
+
+
+class EvaluationFailedError(Exception):
+    """An evaluator raised or answered something that is no judgement."""
+
+
+def evaluate(
+    evaluator: Evaluator, data: Mapping[str, Any], target: BaseEvaluationTarget
+) -> EvaluationRunResult:
+    """Ask ``evaluator`` and check its answer.
+
+    Raises:
+        EvaluationFailedError: it raised, or its answer is no finite reward with float metrics.
+    """
+    name = type(evaluator).__name__
+    try:
+        result = evaluator.evaluate(data, target)
+    except Exception as error:
+        raise EvaluationFailedError(f"{name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(result, EvaluationRunResult):
+        raise EvaluationFailedError(
+            f"{name} returned {type(result).__name__}; an EvaluationRunResult is expected"
+        )
+    result.reward = _finite(name, "reward", result.reward)
+    result.metrics = {key: _finite(name, key, value) for key, value in result.metrics.items()}
+    return result
+
+
+def _finite(evaluator: str, name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise EvaluationFailedError(
+            f"{evaluator} returned {name} of type {type(value).__name__}; a number is expected"
+        ) from None
+    if not math.isfinite(number):
+        raise EvaluationFailedError(f"{evaluator} returned {name} {number}; a finite number is expected")
+    return number

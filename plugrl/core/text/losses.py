@@ -1,0 +1,93 @@
+"""The loss contract: a loss gives a number per token; core masks, weighs and sums it.
+
+A loss is ``f(logp, batch, config) -> (per_token, metrics)`` with ``logp`` and ``per_token`` of
+shape [B, T] and metrics as (sum, count). Position t is about token t given the ones before it.
+The denominator is that of the whole optimizer step, so the gradient does not depend on how the
+rows are split into micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.batch import Batch
+
+Metrics = dict[str, tuple[float, float]]
+Loss = Callable[[torch.Tensor, Batch, Any], tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]]
+Aggregation = Literal[
+    "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
+]
+
+#: Key of the per-token weights, [B, T], that ``weigh`` adds to a batch.
+LOSS_WEIGHTS = "loss_weights"
+
+
+def aggregation_weights(
+    loss_mask: torch.Tensor, aggregation: Aggregation, norm_length: int | None = None
+) -> torch.Tensor:
+    """Weights w, [B, T], such that the aggregated loss is the sum of w times the per-token loss.
+
+    With M the mask, N the number of rows that have a trained token, and L ``norm_length``:
+    ``token-mean`` M / sum(M); ``seq-mean-token-mean`` M / (N * row sum);
+    ``seq-mean-token-sum`` M / N; ``seq-mean-token-sum-norm`` M / (N * L) (Dr. GRPO,
+    arXiv 2503.20783). Rows without a trained token do not count.
+
+    Raises:
+        ConfigError: the aggregation is unknown, or L is missing where it is needed.
+    """
+    mask = loss_mask.to(torch.float32)
+    per_row = mask.sum(1, keepdim=True)
+    rows = (per_row > 0).sum().clamp_min(1)
+    if aggregation == "token-mean":
+        return mask / mask.sum().clamp_min(1)
+    if aggregation == "seq-mean-token-mean":
+        return mask / (per_row.clamp_min(1) * rows)
+    if aggregation == "seq-mean-token-sum":
+        return mask / rows
+    if aggregation == "seq-mean-token-sum-norm":
+        if not norm_length:
+            raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+        return mask / (rows * norm_length)
+    raise ConfigError(f"unknown aggregation {aggregation!r}")
+
+
+@dataclass(frozen=True)
+class WeightedLoss:
+    """A loss function with its section of the configuration, ready to be applied."""
+
+    function: Loss
+    config: Any
+
+    @property
+    def skips_zero_advantage(self) -> bool:
+        """Whether rows whose advantages are all zero have no gradient."""
+        return bool(getattr(self.function, "skips_zero_advantage", False))
+
+    def __call__(self, logp: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, Metrics]:
+        """The weighted sum over ``batch`` and the metrics.
+
+        Raises:
+            ValueError: the loss function does not answer with [B, T].
+        """
+        per_token, metrics = self.function(logp, batch, self.config)
+        if per_token.shape != logp.shape:
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            raise ValueError(
+                f"loss {name} returned shape {tuple(per_token.shape)}; one number per token, "
+                f"{tuple(logp.shape)}, is expected"
+            )
+        weights = batch.values[LOSS_WEIGHTS]
+        # Masked positions may hold anything, inf and NaN included: zero times NaN is NaN.
+        total = torch.where(weights > 0, per_token * weights, 0.0).sum()
+        return total, {k: (float(s), float(n)) for k, (s, n) in metrics.items()}
+
+
+def masked_sum(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sum, count) of ``values`` where ``mask`` is not 0, for a loss's metrics."""
+    selected = mask != 0
+    return torch.where(selected, values.detach(), 0.0).sum(), selected.sum()

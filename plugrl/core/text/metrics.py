@@ -1,0 +1,49 @@
+"""Means over trajectories and tokens, and what a set of rollouts says in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plugrl.core.text.trajectory import Trajectory
+
+
+class Means:
+    """Adds up (sum, count) pairs by name."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[float, float]] = {}
+
+    def add(self, metrics: Mapping[str, tuple[float, float]]) -> None:
+        """Add sums and counts."""
+        for name, (total, count) in metrics.items():
+            held_total, held_count = self._totals.get(name, (0.0, 0.0))
+            self._totals[name] = (held_total + total, held_count + count)
+
+    def means(self, prefix: str = "") -> dict[str, float]:
+        """Mean of each name that has a count."""
+        return {
+            f"{prefix}{name}": total / count for name, (total, count) in self._totals.items() if count
+        }
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory], prefix: str = "rollout") -> dict[str, float]:
+    """Rewards, lengths, invalid share and the evaluators' own metrics of some rollouts."""
+    if not trajectories:
+        return {}
+    valid = [t for t in trajectories if t.valid]
+    totals = Means()
+    for t in valid:
+        totals.add({name: (value, 1) for name, value in t.metrics.items()})
+    metrics = {
+        "invalid": 1 - len(valid) / len(trajectories),
+        "response_length": sum(sum(t.loss_mask) for t in trajectories) / len(trajectories),
+        "truncated": sum(t.finish_reason == "length" for t in trajectories) / len(trajectories),
+    }
+    if valid:
+        rewards = [t.reward for t in valid]
+        metrics |= {
+            "reward": sum(rewards) / len(rewards),
+            "reward_min": min(rewards),
+            "reward_max": max(rewards),
+        }
+    return {f"{prefix}/{name}": value for name, value in (metrics | totals.means()).items()}

@@ -1,0 +1,124 @@
+"""``Models``: every model of a run, with the services that sample from it and train it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.services import InferenceService, ModelSpec, TrainService
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugrl.core.config.view import ConfigView
+    from plugrl.core.factory import Factory
+
+
+@dataclass
+class Model:
+    """One model; without a train service it is frozen."""
+
+    name: str
+    inference: InferenceService
+    train: TrainService | None
+
+    def trained(self) -> TrainService:
+        """The train service.
+
+        Raises:
+            ConfigError: the model is frozen.
+        """
+        if self.train is None:
+            raise ConfigError(
+                f"model {self.name!r} is frozen; give models.{self.name}.train to train it"
+            )
+        return self.train
+
+
+class Models(Mapping[str, Model]):
+    """The models of a run by name."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = dict(models)
+
+    @classmethod
+    def load(cls, section: ConfigView, factory: Factory, *, seed: int, device: str) -> Models:
+        """Build and load the services of every entry of ``models``.
+
+        Raises:
+            ConfigError: there is no model, or a source cannot be loaded.
+        """
+        if not section:
+            raise ConfigError("models is empty; name at least one model, such as models.policy")
+        loaded = {}
+        for name in section:
+            config, path = section[name], f"models.{name}"
+            spec = ModelSpec(name, config.source, seed, device)
+            inference = factory.build("inference_service", config.inference, f"{path}.inference")
+            inference.load(spec)
+            train = None
+            if config.get("train") is not None:
+                train = factory.build("train_service", config.train, f"{path}.train")
+                train.load(spec)
+            loaded[name] = Model(name, inference, train)
+        return cls(loaded)
+
+    def __getitem__(self, name: str) -> Model:
+        try:
+            return self._models[name]
+        except KeyError:
+            known = ", ".join(sorted(self._models))
+            raise ConfigError(f"no model {name!r} in models; it has: {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    @property
+    def inference(self) -> dict[str, InferenceService]:
+        """The inference services by model name."""
+        return {name: model.inference for name, model in self._models.items()}
+
+    @property
+    def trained(self) -> dict[str, TrainService]:
+        """The train services by model name, frozen models left out."""
+        return {n: model.train for n, model in self._models.items() if model.train is not None}
+
+    def weights(self) -> dict[str, Mapping[str, torch.Tensor]]:
+        """Copies of the trained weights by model name."""
+        return {
+            name: {key: value.detach().clone() for key, value in train.weights().items()}
+            for name, train in self.trained.items()
+        }
+
+    def load_weights(self, weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Start the trained models from ``weights``, as :meth:`weights` gave them."""
+        for name, train in self.trained.items():
+            if name in weights:
+                train.load_weights(weights[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state and version of every trained model."""
+        return {
+            name: {"version": train.version, "state": train.state_dict()}
+            for name, train in self.trained.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave.
+
+        Raises:
+            ConfigError: the trained models are not those of the saved state.
+        """
+        if set(state) != set(self.trained):
+            raise ConfigError(
+                f"the checkpoint holds models {', '.join(sorted(state)) or 'none'}, the "
+                f"configuration trains {', '.join(sorted(self.trained)) or 'none'}"
+            )
+        for name, train in self.trained.items():
+            train.load_state_dict(state[name]["state"])
+            train.version = state[name]["version"]

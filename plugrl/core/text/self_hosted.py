@@ -1,0 +1,181 @@
+"""``SelfHostedTrainer``: trains on padded batches; you write ``_prepare_batch``."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
+from plugrl.core.registry import default_registry
+from plugrl.core.text import advantages
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.losses import LOSS_WEIGHTS, Aggregation, WeightedLoss, aggregation_weights
+from plugrl.core.text.metrics import Means, rollout_metrics
+from plugrl.core.text.services import TrainService
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
+
+
+@dataclass
+class AlgorithmConfig:
+    """How rewards become a gradient."""
+
+    advantage: Any = component("advantage", "grpo", help="from rewards to advantages")
+    loss: Any = component("loss", "clipped", help="from log-probabilities to a loss per token")
+    aggregation: Aggregation = described("token-mean", "how the loss per token is summed up")
+    norm_length: int | None = described(None, "length for seq-mean-token-sum-norm")
+    epochs: int = described(1, "passes over the rollouts of a step")
+    minibatches: int = described(1, "optimizer steps a pass")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.aggregation == "seq-mean-token-sum-norm" and not self.norm_length:
+            raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+
+
+@dataclass
+class SelfHostedTrainerConfig(TrajectoryTrainerConfig):
+    """The trainer section of a self-hosted trainer."""
+
+    algorithm: AlgorithmConfig = described(AlgorithmConfig, "advantage, loss and their options")
+
+
+class SelfHostedTrainer(TrajectoryTrainer):
+    """Prepares a batch and trains a model with a train service.
+
+    Subclass it for a new algorithm: ``_prepare_batch(batch) -> (batch, metrics)`` adds what the
+    loss needs. Advantages go to ``batch.values["advantages"]`` ([B, T]) or
+    ``batch.metadata["advantages"]`` (one a row); every tensor put into ``batch.values`` reaches
+    the loss.
+    """
+
+    Config: ClassVar[type] = SelfHostedTrainerConfig
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        method = cls.__dict__.get("_prepare_batch")
+        if method is not None and len(inspect.signature(method).parameters) != 2:
+            raise TypeError(
+                f"{cls.__name__}._prepare_batch has the wrong signature; write "
+                "_prepare_batch(self, batch) -> tuple[Batch, dict] and return the metrics"
+            )
+
+    @abstractmethod
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """Add what the loss needs to ``batch`` and return it with metrics."""
+
+    def train_step(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        """Train the model of ``trajectories`` once; its version grows by one."""
+        model = trajectories[0].model
+        service = self.models[model].trained()
+        batch = Batch.from_trajectories(
+            trajectories,
+            pad_token_id=self._pad_token_id,
+            temperature=self._sampling.temperature or 1.0,
+        )
+        batch.values["loss_mask"] *= batch.metadata["valid"][:, None]
+        batch, metrics = self._prepare_batch(batch)
+        batch = advantages.mirror(batch)
+        self._check_prepared(batch)
+        report = self._optimize(service, batch)
+        service.version += 1
+        return report | metrics
+
+    def _check_prepared(self, batch: Batch) -> None:
+        shape = batch.values["input_ids"].shape
+        for name in ("loss_mask", "attention_mask", "advantages"):
+            value = batch.values.get(name)
+            if value is not None and value.shape != shape:
+                raise ValueError(
+                    f"{type(self).__name__}._prepare_batch gave {name} of shape "
+                    f"{tuple(value.shape)}; {tuple(shape)} is expected"
+                )
+
+    def _optimize(self, service: TrainService, batch: Batch) -> dict[str, float]:
+        loss = self._loss
+        means, steps = Means(), Means()
+        for part in self._minibatches(batch):
+            totals = service.forward_backward(part, loss)
+            report = service.optimizer_step()
+            finite = self.run.guards.check_finite(
+                "gradient norm", report["grad_norm"], step=self._step + 1, batch=part
+            )
+            means.add({k: v for k, v in totals.items() if k != "loss"})
+            steps.add({k: (v, 1) for k, v in report.items()} if finite else {})
+            steps.add({"loss": totals["loss"]} if finite else {"skipped": (1, 1)})
+        return means.means() | steps.means()
+
+    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
+        algorithm = self.config.algorithm
+        seed = self.hyper_params.seed
+        for epoch in range(algorithm.epochs):
+            order = np.random.default_rng([seed, self._step + 1, epoch]).permutation(len(batch))
+            for rows in np.array_split(order, min(algorithm.minibatches, len(batch))):
+                part = self._weighed(batch.select(torch.from_numpy(rows)))
+                if len(part):
+                    yield part
+
+    def _weighed(self, part: Batch) -> Batch:
+        """Give rows their weights in the whole optimizer step, then drop those without effect."""
+        algorithm = self.config.algorithm
+        weights = aggregation_weights(
+            part.values["loss_mask"], algorithm.aggregation, algorithm.norm_length
+        )
+        part.values[LOSS_WEIGHTS] = weights
+        effect = weights
+        if self._loss.skips_zero_advantage and "advantages" in part.values:
+            effect = weights * part.values["advantages"]
+        rows = effect.ne(0).any(1).nonzero().flatten()
+        return part if len(rows) == len(part) else part.select(rows)
+
+    @property
+    def _factory(self) -> Factory:
+        return Factory(default_registry()) if self._context is None else self._context.factory
+
+    @property
+    def _loss(self) -> WeightedLoss:
+        section = self.config.algorithm.loss
+        function = self._factory.load("loss", section, "trainer.algorithm.loss")
+        return WeightedLoss(function, section)
+
+    @property
+    def _pad_token_id(self) -> int:
+        """The padding token of the trained model; 0 outside a run."""
+        if self._models is None and self._context is None:
+            return 0
+        name = self.hyper_params.rollout_worker.model
+        return self.models[name].inference.tokenizer.pad_token_id
+
+    def _log_rollout_metrics(self, batch: Batch) -> dict[str, float]:
+        """Rewards, lengths and truncation of the rows of ``batch``."""
+        return rollout_metrics(batch.to_trajectories())
+
+    def _reward_fn(self, batch: Batch) -> torch.Tensor:
+        """Rewards on the last trained token of each row, 0 elsewhere: [B, T]."""
+        mask = batch.values["loss_mask"]
+        positions = torch.arange(mask.shape[1]).expand_as(mask)
+        last = torch.where(mask != 0, positions, -1).max(1).values
+        scores = torch.zeros(mask.shape, dtype=torch.float32)
+        rows = (last >= 0).nonzero().flatten()
+        scores[rows, last[rows]] = batch.metadata["rewards"][rows]
+        return scores
+
+    def _compute_old_log_probs(self, batch: Batch) -> torch.Tensor:
+        """Log-probabilities under the model as it is now: [B, T]."""
+        return self.models[batch.metadata["model"]].trained().compute_log_prob(batch)
+
+    def _compute_advantage(self, batch: Batch) -> Batch:
+        """Add the advantages of ``algorithm.advantage`` to ``values`` and ``metadata``."""
+        section = self.config.algorithm.advantage
+        function = self._factory.load("advantage", section, "trainer.algorithm.advantage")
+        return advantages.attach(batch, advantages.compute(function, batch, section))

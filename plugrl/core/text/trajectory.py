@@ -1,0 +1,116 @@
+"""``Trajectory``: the tokens of one rollout of one model, and everything known about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
+
+#: The policy version of a token that no model sampled.
+NOT_SAMPLED = -1
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One sequence of tokens as sampled: the truth that training reads.
+
+    It also answers to item access (``traj["advantage"]``); keys that are no field live in
+    ``extra_fields``. All per-token lists have the length of ``tokens``; a group is the set of
+    rollouts of one prompt, a run is one attempt at it.
+
+    Args:
+        tokens: token ids, prompt first.
+        loss_mask: 1 where the token is trained, else 0.
+        reward: the evaluator's reward; meaningless when ``valid`` is false.
+        logprobs: log-probability of each token under the model that sampled it, 0.0 elsewhere.
+            ``None``: unknown.
+        versions: policy version that sampled each token, ``NOT_SAMPLED`` elsewhere.
+        model: name of the model, a key of ``models``.
+        group_id: which prompt.
+        run_id: which attempt at that prompt.
+        valid: whether the agent and the evaluator worked; invalid ones are left out of group
+            statistics and of training, and ``failure`` says why.
+
+    Raises:
+        ValueError: the lengths disagree, the mask is not 0 or 1, a token is negative, or a
+            log-probability of a trained token is not finite.
+    """
+
+    tokens: list[int]
+    loss_mask: list[int]
+    reward: float = 0.0
+    logprobs: list[float] | None = None
+    versions: list[int] | None = None
+    model: str = "policy"
+    group_id: str = ""
+    run_id: int = 0
+    valid: bool = True
+    finish_reason: FinishReason = "stop"
+    failure: str = ""
+    is_val: bool = False
+    advantage: float | None = None
+    token_advantages: list[float] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Check the invariants; called at construction and by the pool."""
+        length = len(self.tokens)
+        if length == 0:
+            raise ValueError(f"{self._name()} has no tokens")
+        self._check_length("loss_mask", self.loss_mask, length)
+        if any(value not in (0, 1) for value in self.loss_mask):
+            raise ValueError(f"{self._name()}: loss_mask holds values other than 0 and 1")
+        if min(self.tokens) < 0:
+            raise ValueError(f"{self._name()}: a token id is negative")
+        if self.versions is not None:
+            self._check_length("versions", self.versions, length)
+        if self.logprobs is not None:
+            self._check_length("logprobs", self.logprobs, length)
+            if not math.isfinite(sum(self.logprobs)):
+                raise ValueError(f"{self._name()}: a log-probability is NaN or infinite")
+
+    def _check_length(self, name: str, values: Sequence[Any], length: int) -> None:
+        if len(values) != length:
+            raise ValueError(
+                f"{self._name()}: {name} has {len(values)} values for {length} tokens"
+            )
+
+    def _name(self) -> str:
+        return f"trajectory of group {self.group_id!r}, run {self.run_id}"
+
+    def __getitem__(self, key: str) -> Any:
+        if key in _FIELDS:
+            return getattr(self, key)
+        return self.extra_fields[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in _FIELDS:
+            setattr(self, key, value)
+        else:
+            self.extra_fields[key] = value
+
+    def __contains__(self, key: object) -> bool:
+        return key in _FIELDS or key in self.extra_fields
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The field or extra field ``key``, or ``default`` when there is none."""
+        return self[key] if key in self else default
+
+    def keys(self) -> Iterator[str]:
+        """Names of all fields and extra fields."""
+        yield from (name for name in _FIELDS if name != "extra_fields")
+        yield from self.extra_fields
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Pairs of all fields and extra fields."""
+        return ((key, self[key]) for key in self.keys())
+
+
+_FIELDS = frozenset(f.name for f in fields(Trajectory))

@@ -1,0 +1,311 @@
+"""``TrajectoryTrainer``: rollouts to pool to ``train_step`` to weight sync, step by step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.config.sections import TEXT
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.text.data import PromptLoader, problems, require_column
+from plugrl.core.text.metrics import rollout_metrics
+from plugrl.core.text.models import Models
+from plugrl.core.text.pool import TrajectoryPool
+from plugrl.core.text.rollouts import LockstepRollouts
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.validation import Validation
+from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
+from plugrl.core.text.worker import RolloutWorker
+from plugrl.core.trainer import Trainer, TrainingResult
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugrl.core.text.data import Prompt
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TrajectoryTrainerConfig:
+    """How long to train."""
+
+    total_train_steps: int = described(100, "training steps")
+    stop_at: dict[str, float] = described(
+        {}, "end early once each of these metrics has reached its value"
+    )
+
+    def __post_init__(self) -> None:
+        if self.total_train_steps < 0:
+            raise ConfigError("total_train_steps must not be negative")
+
+
+class TrajectoryTrainer(Trainer):
+    """Trains models on trajectories; subclass it and write :meth:`train_step`.
+
+    A step collects rollouts of ``data.batch_size`` prompts, gives the trajectories of each
+    trained model to ``train_step``, syncs the sampling weights, validates when due and ends with
+    ``run.end_step``.
+    """
+
+    Config: ClassVar[type] = TrajectoryTrainerConfig
+    sections: ClassVar[Mapping[str, Any]] = TEXT
+    #: Whether the algorithm learns from rewards, so that dead or missing ones are a fault.
+    uses_rewards: ClassVar[bool] = True
+
+    def __init__(self, config: Any, *, models: Models | None = None) -> None:
+        super().__init__(config)
+        self._models = models
+        self._step = -1
+        self._reached = False
+        self._last_metrics: dict[str, float] = {}
+        self._pending_state: Mapping[str, Any] | None = None
+        self._initial_weights: Mapping[str, Mapping[str, torch.Tensor]] = {}
+
+    @abstractmethod
+    def train_step(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        """Train one model on its trajectories once and return metrics."""
+
+    @property
+    def models(self) -> Models:
+        """The models of the run.
+
+        Raises:
+            UsageError: the trainer is not bound to a run.
+        """
+        if self._models is None:
+            context = self._bound("models")
+            self._models = Models.load(
+                context.hyper_params.models,
+                context.factory,
+                seed=context.hyper_params.seed,
+                device=context.settings.device,
+            )
+        return self._models
+
+    def hand_over(self) -> dict[str, Mapping[str, torch.Tensor]]:
+        """Copies of the trained weights by model name."""
+        return self.models.weights()
+
+    def take_over(self, handed: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Begin with these weights, by model name, instead of those of the sources."""
+        self._initial_weights = handed or {}
+
+    def train(self) -> TrainingResult:
+        """Run all steps; after a resume, the remaining ones."""
+        self._set_up()
+        if self._step < 0:
+            self._end_step(0, self._validate(0) if self._validate_before else {})
+        total = self.config.total_train_steps
+        with closing(self.run.progress("Training", total)) as progress:
+            while self._step < total and not self._reached:
+                self._end_step(self._step + 1, self._one_step(self._step + 1))
+                progress.update(self._step, **self._shown())
+        return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
+
+    def _set_up(self) -> None:
+        params, factory = self.hyper_params, self._bound("train").factory
+        models = self.models
+        section = params.rollout_worker
+        worker: RolloutWorker = factory.build("rollout_worker", section, "rollout_worker")
+        if section.get("evaluator") is not None:
+            path = "rollout_worker.evaluator"
+            worker.evaluator = factory.build("evaluator", section.evaluator, path)
+        self._sampling = SamplingParams(
+            temperature=section.temperature,
+            top_p=section.top_p,
+            max_new_tokens=section.max_response_length,
+            stop_token_ids=(models[section.model].inference.tokenizer.eos_token_id,),
+        )
+        self._rollouts = LockstepRollouts(worker, models.inference, params.seed)
+        self._pool = TrajectoryPool(params.trajectory_pool.key_list)
+        self._loader = self._make_loader()
+        self._validation = self._make_validation()
+        self._syncs = {name: WeightSync(models[name], self._tolerance(name)) for name in models.trained}
+        models.load_weights(self._initial_weights)
+        if self._pending_state is not None:
+            self._apply(self._pending_state)
+        for sync in self._syncs.values():
+            sync()
+
+    def _tolerance(self, model: str) -> float:
+        configured = self.hyper_params.weight.parity_tolerance
+        dtype = self.hyper_params.models[model].source.dtype
+        return PARITY_TOLERANCE[dtype] if configured is None else float(configured)
+
+    def _make_loader(self) -> PromptLoader:
+        params = self.hyper_params
+        data = params.data
+        items = problems(data, data.split, self.scenario_instance)
+        require_column(items, data.prompt_key, "data.prompt_key")
+        if data.filter_prompts:
+            items = self._short_enough(items)
+        return PromptLoader(
+            items,
+            batch_size=data.batch_size,
+            repeat=data.rollout_repeat_n,
+            shuffle=data.shuffle,
+            seed=params.seed if data.seed is None else data.seed,
+            prompt_key=data.prompt_key,
+            answer_key=data.answer_key,
+        )
+
+    def _short_enough(self, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        worker, key = self.hyper_params.rollout_worker, self.hyper_params.data.prompt_key
+        encode = self.models[worker.model].inference.tokenizer.encode
+        limit = worker.max_prompt_length
+        kept = [item for item in items if len(encode(str(item[key]))) <= limit]
+        if not kept:
+            raise ConfigError(
+                f"data.filter_prompts: all {len(items)} prompts have more than "
+                f"rollout_worker.max_prompt_length={limit} tokens"
+            )
+        return kept
+
+    def _make_validation(self) -> Validation | None:
+        section, data = self.hyper_params.validate, self.hyper_params.data
+        if not section.enabled:
+            return None
+        splits = ["validation"] if section.data.data_files else section.data.splits
+        datasets = {
+            split: problems(section.data, split, self.scenario_instance, section="validate.data")
+            for split in splits
+        }
+        for split, items in datasets.items():
+            require_column(items, data.prompt_key, f"validate.data ({split})")
+            datasets[split] = items[: section.data.limit]
+        return Validation(
+            self._rollouts,
+            datasets,
+            self._sampling,
+            temperature=section.temperature,
+            keys=(data.prompt_key, data.answer_key),
+        )
+
+    @property
+    def _validate_before(self) -> bool:
+        return bool(self._validation and self.hyper_params.validate.validate_before_train)
+
+    def _validate_due(self, step: int) -> bool:
+        every = self.hyper_params.validate.every
+        last = step == self.config.total_train_steps
+        return self._validation is not None and (last or bool(every and step % every == 0))
+
+    def _one_step(self, step: int) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        prompts = self._loader.next_batch()
+        with self._timed("rollout", metrics):
+            trajectories = self._collect(prompts, step)
+        metrics |= rollout_metrics(trajectories)
+        self._pool.put(trajectories)
+        with self._timed("train", metrics):
+            self._train_models(metrics, step)
+        with self._timed("sync", metrics):
+            self._sync(trajectories, metrics, step)
+        if self._validate_due(step):
+            metrics |= self._validate(step)
+        return metrics
+
+    def _collect(self, prompts: Sequence[Prompt], step: int) -> list[Trajectory]:
+        trajectories = self._rollouts.collect(prompts, step, self._sampling)
+        if self.uses_rewards:
+            self.run.guards.rewards(
+                step,
+                [t.reward for t in trajectories],
+                [t.valid for t in trajectories],
+                reason=next((t.failure for t in trajectories if not t.valid), ""),
+            )
+        self.run.hooks.call(
+            "plugrl_rollouts_collected",
+            run=self.run,
+            step=step,
+            trajectories=trajectories,
+            metrics=rollout_metrics(trajectories),
+        )
+        return trajectories
+
+    def _train_models(self, metrics: dict[str, float], step: int) -> None:
+        waiting = self._pool.models()
+        for name in waiting:
+            trajectories = self._pool.take(name)
+            if self.models[name].train is None or not any(t.valid for t in trajectories):
+                continue
+            prefix = "train" if len(self.models.trained) == 1 else f"train/{name}"
+            report = self.train_step(trajectories)
+            metrics |= {f"{prefix}/{key}": value for key, value in report.items()}
+
+    def _sync(
+        self, trajectories: Sequence[Trajectory], metrics: dict[str, float], step: int
+    ) -> None:
+        for name, sync in self._syncs.items():
+            sync.observe([t for t in trajectories if t.model == name])
+            parity = sync()
+            prefix = "sync" if len(self._syncs) == 1 else f"sync/{name}"
+            if parity is not None:
+                metrics[f"{prefix}/parity"] = parity
+        versions = {name: train.version for name, train in self.models.trained.items()}
+        self.run.hooks.call("plugrl_weights_synced", run=self.run, step=step, versions=versions)
+
+    def _validate(self, step: int) -> dict[str, float]:
+        if self._validation is None:
+            raise RunError("validation is switched off (validate.enabled)")
+        metrics: dict[str, float] = {}
+        with self._timed("validate", metrics):
+            scores, trajectories = self._validation(step)
+        logger.info("step %d: %s", step, "  ".join(f"{k} {v:.4g}" for k, v in scores.items()))
+        decode = self.models[self.hyper_params.rollout_worker.model].inference.tokenizer.decode
+        for t in trajectories[:4]:
+            self.run.sample("validation", {"step": step, "text": decode(t.tokens), "reward": t.reward})
+        self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=scores)
+        return metrics | scores
+
+    @contextmanager
+    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
+        started = time.perf_counter()
+        with self.run.phase(phase):
+            yield
+        metrics[f"time/{phase}"] = time.perf_counter() - started
+
+    def _end_step(self, step: int, metrics: dict[str, float]) -> None:
+        self._step = step
+        self._last_metrics |= metrics
+        targets = self.config.stop_at
+        self._reached = bool(targets) and all(
+            metrics.get(name, float("-inf")) >= value for name, value in targets.items()
+        )
+        self.run.end_step(step, metrics)
+
+    def _shown(self) -> dict[str, float]:
+        return {k: v for k, v in self._last_metrics.items() if k.endswith(("reward", "loss"))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Models, optimizers, data position, probe and counters."""
+        return {
+            "step": self._step,
+            "reached": self._reached,
+            "last_metrics": dict(self._last_metrics),
+            "models": self.models.state_dict(),
+            "loader": self._loader.state_dict(),
+            "syncs": {name: sync.state_dict() for name, sync in self._syncs.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave; it is applied when training goes on."""
+        self._pending_state = state
+        self._step = state["step"]
+        self._reached = state["reached"]
+        self._last_metrics = dict(state["last_metrics"])
+
+    def _apply(self, state: Mapping[str, Any]) -> None:
+        self.models.load_state_dict(state["models"])
+        self._loader.load_state_dict(state["loader"])
+        for name, sync in self._syncs.items():
+            sync.load_state_dict(state["syncs"][name])
+        self._pending_state = None

@@ -1,0 +1,74 @@
+"""Weight sync: the sampling weights follow the trained ones, and a probe proves that they did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from plugrl.core.errors import RunError
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from plugrl.core.text.models import Model
+
+#: Largest mean absolute difference of log-probabilities after a sync, by data type.
+PARITY_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.02}
+PROBE_SIZE = 4
+
+
+class WeightSync:
+    """Copies the trained weights of a model to its inference service.
+
+    Args:
+        model: a trained model.
+        tolerance: largest mean absolute difference between the log-probabilities of both
+            services on the probe.
+    """
+
+    def __init__(self, model: Model, tolerance: float) -> None:
+        self._model = model
+        self._tolerance = tolerance
+        self._probe: list[list[int]] = []
+
+    def observe(self, trajectories: Sequence[Trajectory]) -> None:
+        """Take the probe's sequences from the first trajectories that hold an answer."""
+        if not self._probe:
+            answered = [t.tokens for t in trajectories if any(t.loss_mask) and len(t.tokens) > 1]
+            self._probe = [list(tokens) for tokens in answered[:PROBE_SIZE]]
+
+    def __call__(self) -> float | None:
+        """Sync, and give the parity on the probe (``None`` before there is one).
+
+        Raises:
+            RunError: the services disagree by more than the tolerance.
+        """
+        train, inference = self._model.trained(), self._model.inference
+        inference.update_weights(train.weights(), train.version)
+        return self._parity() if self._probe else None
+
+    def _parity(self) -> float:
+        batch = Batch.from_trajectories(
+            [Trajectory(tokens, [0] + [1] * (len(tokens) - 1)) for tokens in self._probe]
+        )
+        trained = self._model.trained().compute_log_prob(batch)
+        difference, count = 0.0, 0
+        for row, scores in zip(trained.tolist(), self._model.inference.score(self._probe), strict=True):
+            difference += sum(abs(a - b) for a, b in zip(row[1 : len(scores)], scores[1:], strict=True))
+            count += len(scores) - 1
+        parity = difference / count
+        if not parity <= self._tolerance:
+            raise RunError(
+                f"after the weight sync of model {self._model.name!r} the sampler's "
+                f"log-probabilities differ from the trainer's by {parity:.2e} on average, more "
+                f"than {self._tolerance:.0e}; the sampler does not run the trained weights"
+            )
+        return parity
+
+    def state_dict(self) -> dict[str, list[list[int]]]:
+        """The probe."""
+        return {"probe": self._probe}
+
+    def load_state_dict(self, state: dict[str, list[list[int]]]) -> None:
+        """Take back the probe."""
+        self._probe = [list(tokens) for tokens in state["probe"]]

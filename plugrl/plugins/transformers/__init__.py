@@ -1,0 +1,1 @@
+"""Models of the ``transformers`` library, sampled from and trained in this process."""

@@ -1,0 +1,171 @@
+"""The ``local`` train service: gradients and AdamW in this process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.losses import WeightedLoss
+from plugrl.core.text.services import ModelSpec, TrainService
+from plugrl.plugins.transformers.forward import token_log_probs
+from plugrl.plugins.transformers.loading import load_model
+
+
+@dataclass
+class ScheduleConfig:
+    """Learning rate over optimizer steps: a linear ramp, then constant or a decay."""
+
+    warmup_steps: int = described(0, "optimizer steps of the linear ramp from 0")
+    decay: Literal["constant", "linear", "cosine"] = described("constant", "shape after the ramp")
+    total_steps: int | None = described(None, "optimizer step at which the decay ends")
+    final_factor: float = described(0.0, "share of the learning rate at the end of the decay")
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise ConfigError("warmup_steps must not be negative")
+        if self.decay != "constant" and not self.total_steps:
+            raise ConfigError(f"decay {self.decay} needs total_steps")
+        if self.total_steps is not None and self.total_steps <= self.warmup_steps:
+            raise ConfigError("total_steps must be larger than warmup_steps")
+
+    @staticmethod
+    def factor(config: Any, step: int) -> float:
+        """Share of the learning rate at optimizer step ``step``, counted from 0."""
+        if step < config.warmup_steps:
+            return float((step + 1) / (config.warmup_steps + 1))
+        if config.decay == "constant":
+            return 1.0
+        done = min((step - config.warmup_steps) / (config.total_steps - config.warmup_steps), 1.0)
+        shape = 1 - done if config.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return float(config.final_factor + (1 - config.final_factor) * shape)
+
+
+@dataclass
+class LocalTrainConfig:
+    """Options of the train service ``local``."""
+
+    learning_rate: float = described(1e-6, "AdamW's learning rate")
+    betas: list[float] = described([0.9, 0.999], "AdamW's betas")
+    eps: float = described(1e-8, "AdamW's epsilon")
+    weight_decay: float = described(0.01, "AdamW's weight decay")
+    grad_clip_norm: float = described(1.0, "largest norm of the gradient")
+    micro_batch_size: int = described(64, "rows of one forward and backward pass")
+    schedule: ScheduleConfig = described(ScheduleConfig, "learning rate over optimizer steps")
+
+    def __post_init__(self) -> None:
+        if self.learning_rate < 0 or not math.isfinite(self.learning_rate):
+            raise ConfigError("learning_rate must be a finite number that is not negative")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError("betas must be two numbers from 0 to below 1")
+        if self.grad_clip_norm <= 0:
+            raise ConfigError("grad_clip_norm must be above 0")
+        if self.micro_batch_size < 1:
+            raise ConfigError("micro_batch_size must be at least 1")
+
+
+class LocalTrainService(TrainService):
+    """Trains all weights of a ``transformers`` model with AdamW."""
+
+    Config: ClassVar[type] = LocalTrainConfig
+
+    def load(self, spec: ModelSpec) -> None:
+        """Load the model and make its optimizer.
+
+        Raises:
+            ConfigError: the source cannot be used.
+        """
+        self._model = load_model(spec)
+        self._device = spec.device
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=self.config.learning_rate,
+            betas=tuple(self.config.betas),
+            eps=self.config.eps,
+            weight_decay=self.config.weight_decay,
+            fused=True,
+        )
+        self._optimizer_steps = 0
+
+    @torch.no_grad()
+    def compute_log_prob(self, batch: Batch) -> torch.Tensor:
+        """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
+        return torch.cat([self._log_probs(part).cpu() for part in self._micro_batches(batch)])
+
+    def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
+        """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count)."""
+        totals: dict[str, tuple[float, float]] = {}
+        total_loss = 0.0
+        for part in self._micro_batches(batch):
+            value, metrics = loss(self._log_probs(part), part)
+            value.backward()
+            total_loss += float(value.detach())
+            for name, (total, count) in metrics.items():
+                held = totals.get(name, (0.0, 0.0))
+                totals[name] = (held[0] + total, held[1] + count)
+        return totals | {"loss": (total_loss, 1.0)}
+
+    def _micro_batches(self, batch: Batch) -> Iterator[Batch]:
+        """Parts of at most ``micro_batch_size`` rows, on the device."""
+        size = self.config.micro_batch_size
+        for start in range(0, len(batch), size):
+            rows = torch.arange(start, min(start + size, len(batch)))
+            part = batch if len(rows) == len(batch) else batch.select(rows)
+            yield Batch(
+                {name: value.to(self._device) for name, value in part.values.items()}, part.metadata
+            )
+
+    def _log_probs(self, batch: Batch) -> torch.Tensor:
+        values = batch.values
+        return token_log_probs(
+            self._model,
+            values["input_ids"],
+            values["attention_mask"],
+            values["position_ids"],
+            values["loss_mask"],
+            float(batch.metadata.get("temperature", 1.0)),
+        )
+
+    def optimizer_step(self) -> dict[str, float]:
+        """Clip and apply the accumulated gradient; one that is not finite is dropped."""
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self.config.grad_clip_norm)
+        rate = self.config.learning_rate * ScheduleConfig.factor(
+            self.config.schedule, self._optimizer_steps
+        )
+        if bool(torch.isfinite(norm)):
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            self._optimizer.step()
+            self._optimizer_steps += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        return {"grad_norm": float(norm), "learning_rate": rate}
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The current weights by name."""
+        return self._model.state_dict()
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the weights."""
+        self._model.load_state_dict(dict(weights))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer and the number of optimizer steps."""
+        return {
+            "weights": dict(self._model.state_dict()),
+            "optimizer": self._optimizer.state_dict()["state"],
+            "optimizer_steps": self._optimizer_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        self._model.load_state_dict(dict(state["weights"]))
+        current = self._optimizer.state_dict()
+        held = {int(key): dict(value) for key, value in state["optimizer"].items()}
+        self._optimizer.load_state_dict({**current, "state": held})
+        self._optimizer_steps = int(state["optimizer_steps"])

@@ -1,0 +1,1 @@
+"""Addition problems that a very small model can learn."""

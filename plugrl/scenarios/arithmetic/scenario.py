@@ -1,0 +1,79 @@
+"""Addition of two numbers with a fixed number of digits, such as ``12+34=`` to ``046``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
+
+
+@dataclass
+class ArithmeticConfig:
+    """Sizes of the splits. ``validation`` and ``development`` do not depend on the seed."""
+
+    digits: int = described(2, "digits of each number")
+    validation: int = described(256, "held-out problems that measure the result")
+    development: int = described(256, "held-out problems for decisions during training")
+    demonstrations: int = described(1000, "problems with answers for supervised training")
+    train: int | None = described(None, "problems for reinforcement learning; null: the rest")
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.digits <= 4:
+            raise ConfigError("digits must be between 1 and 4")
+        for name in ("validation", "development", "demonstrations"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative")
+
+
+class ArithmeticScenario(Scenario):
+    """Generates all problems, then splits them.
+
+    A problem and its mirror (``a+b`` and ``b+a``) never stand on two sides of the line between
+    held-out and training problems.
+    """
+
+    Config: ClassVar[type] = ArithmeticConfig
+
+    def build(self, seed: int) -> ScenarioInstance:
+        """Split the problems; the held-out splits are equal for every seed.
+
+        Raises:
+            ConfigError: the splits ask for more problems than there are.
+        """
+        low, high = 10 ** (self.config.digits - 1), 10**self.config.digits
+        if self.config.digits == 1:
+            low = 0
+        pairs = [(a, b) for a in range(low, high) for b in range(a, high)]
+        order = np.random.default_rng(self.config.digits).permutation(len(pairs))
+        held_out = self.config.validation + self.config.development
+        if held_out + self.config.demonstrations > len(pairs):
+            raise ConfigError(
+                f"scenario arithmetic: {held_out} held-out problems and "
+                f"{self.config.demonstrations} demonstrations are more than the {len(pairs)} "
+                f"pairs of {self.config.digits}-digit numbers"
+            )
+        kept = [pairs[i] for i in order]
+        # Which of a pair and its mirror is held out is as arbitrary as the order.
+        held = [(a, b) if i % 2 else (b, a) for i, (a, b) in enumerate(kept[:held_out])]
+        rest = [(a, b) for pair in kept[held_out:] for a, b in sorted({pair, pair[::-1]})]
+        training = [rest[i] for i in np.random.default_rng([seed, 1]).permutation(len(rest))]
+        demonstrations = training[: self.config.demonstrations]
+        train = training[self.config.demonstrations :][: self.config.train]
+        return ScenarioInstance(
+            name="arithmetic",
+            datasets={
+                "validation": self._items(held[: self.config.validation]),
+                "development": self._items(held[self.config.validation :]),
+                "demonstrations": self._items(demonstrations),
+                "train": self._items(train),
+            },
+        )
+
+    def _items(self, pairs: list[tuple[int, int]]) -> list[DataItem]:
+        width = self.config.digits + 1
+        return [{"prompt": f"{a}+{b}=", "answer": f"{a + b:0{width}d}"} for a, b in pairs]

@@ -1,0 +1,43 @@
+"""Exact match: an answer is right when it equals the reference, letter by letter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
+
+
+@dataclass
+class ExactMatchConfig:
+    """Options of the evaluator ``exact_match``."""
+
+    answer_key: str = described("answer", "column with the reference answer")
+    strip: bool = described(True, "ignore white space around both")
+    ignore_case: bool = described(False, "compare without regard to case")
+
+
+class ExactMatchEvaluator(Evaluator):
+    """Reward 1 for an answer that equals the reference, else 0."""
+
+    Config: ClassVar[type] = ExactMatchConfig
+
+    def evaluate(
+        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
+    ) -> EvaluationRunResult:
+        """Compare the final answer with the problem's reference answer.
+
+        Raises:
+            KeyError: the problem has no reference answer.
+        """
+        truth = str(data[self.config.answer_key])
+        reward = float(self._form(evaluation_target.final_answer) == self._form(truth))
+        return EvaluationRunResult(
+            reward=reward, ground_truth=truth, metrics={"exact_match": reward}
+        )
+
+    def _form(self, text: str) -> str:
+        text = text.strip() if self.config.strip else text
+        return text.casefold() if self.config.ignore_case else text

@@ -1,0 +1,1 @@
+"""Built-in rollout workers, one file each."""

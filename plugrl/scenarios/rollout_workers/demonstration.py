@@ -1,0 +1,40 @@
+"""Demonstrations: trajectories made of a problem's prompt and reference answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import RolloutTask
+from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
+
+
+class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
+    """Gives the reference answer as the trajectory to learn from; validation asks the model."""
+
+    def rollout(self, task: RolloutTask) -> Trajectory | Awaitable[Trajectory]:
+        """The demonstration of ``task``, ended by the end-of-sequence token.
+
+        Raises:
+            ConfigError: the prompt or the answer is over its limit.
+        """
+        if task.is_val:
+            return super().rollout(task)
+        tokenizer = task.tokenizers[self.config.model]
+        prompt = self._encode(task)
+        answer = [*tokenizer.encode(task.answer), tokenizer.eos_token_id]
+        limit = self.config.max_response_length
+        if len(answer) > limit:
+            raise ConfigError(
+                f"problem {task.item} has an answer of {len(answer)} tokens, more than "
+                f"rollout_worker.max_response_length={limit}"
+            )
+        return Trajectory(
+            tokens=[*prompt, *answer],
+            loss_mask=[0] * len(prompt) + [1] * len(answer),
+            model=self.config.model,
+            group_id=task.group_id,
+            run_id=task.run_id,
+            finish_reason="demonstration",
+        )

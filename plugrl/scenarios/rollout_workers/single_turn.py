@@ -1,0 +1,36 @@
+"""One prompt, one answer."""
+
+from __future__ import annotations
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import RolloutTask, RolloutWorker, trajectory_of
+
+
+class SingleTurnRolloutWorker(RolloutWorker):
+    """Sends the prompt to the model and lets the evaluator judge the answer."""
+
+    async def rollout(self, task: RolloutTask) -> Trajectory:
+        """Attempt ``task`` with one request.
+
+        Raises:
+            ConfigError: the prompt is longer than ``max_prompt_length``.
+        """
+        model = self.config.model
+        tokenizer = task.tokenizers[model]
+        prompt = self._encode(task)
+        completion = await task.ask(model, prompt, task.sampling)
+        trajectory = trajectory_of(task, model, prompt, completion)
+        return self.judge(task, trajectory, tokenizer.decode(completion.tokens))
+
+    def _encode(self, task: RolloutTask) -> list[int]:
+        prompt = task.tokenizers[self.config.model].encode(task.prompt)
+        limit = self.config.max_prompt_length
+        if len(prompt) > limit:
+            raise ConfigError(
+                f"problem {task.item} has a prompt of {len(prompt)} tokens, more than "
+                f"rollout_worker.max_prompt_length={limit}; raise it or set data.filter_prompts"
+            )
+        if not prompt:
+            raise ConfigError(f"problem {task.item} has an empty prompt ({task.prompt_key})")
+        return prompt

@@ -1,0 +1,71 @@
+"""The clipped policy-gradient loss.
+
+Source: PPO (arXiv 1707.06347), equation 7, with separate lower and upper ranges (DAPO, arXiv
+2503.14476, equation 10) and the dual clip for negative advantages (arXiv 1912.09729, equation 5).
+With r = exp(logp - old_log_probs): loss = max(-A r, -A clip(r, 1 - low, 1 + high)), and for A < 0
+at most -A * dual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.losses import masked_sum
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+@dataclass
+class ClippedConfig:
+    """Options of the loss ``clipped``."""
+
+    clip_ratio_low: float = described(0.2, "the ratio is clipped below at 1 - this")
+    clip_ratio_high: float = described(0.2, "the ratio is clipped above at 1 + this")
+    clip_ratio_dual: float | None = described(
+        None, "bound of the ratio's effect at negative advantages, above 1; null: none"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_ratio_low <= 1:
+            raise ConfigError("clip_ratio_low must be between 0 and 1")
+        if self.clip_ratio_high < 0:
+            raise ConfigError("clip_ratio_high must not be negative")
+        if self.clip_ratio_dual is not None and self.clip_ratio_dual <= 1:
+            raise ConfigError("clip_ratio_dual must be above 1")
+
+
+def clipped(
+    logp: torch.Tensor, batch: Batch, config: Any
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """Loss per token, [B, T].
+
+    Raises:
+        ConfigError: the batch has no advantages or no old log-probabilities.
+    """
+    for name in ("advantages", "old_log_probs"):
+        if name not in batch.values:
+            raise ConfigError(f"loss clipped needs batch.values[{name!r}], which nobody set")
+    advantages, mask = batch.values["advantages"], batch.values["loss_mask"]
+    log_ratio = torch.where(mask != 0, logp - batch.values["old_log_probs"], 0.0)
+    ratio = log_ratio.exp()
+    bounded = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+    plain, limited = -advantages * ratio, -advantages * bounded
+    loss = torch.maximum(plain, limited)
+    if config.clip_ratio_dual is not None:
+        ceiling = -advantages * config.clip_ratio_dual
+        loss = torch.where(advantages < 0, torch.minimum(loss, ceiling), loss)
+    metrics = {
+        "clip_fraction": masked_sum((limited > plain).float(), mask),
+        "kl_to_sampler": masked_sum(ratio - 1 - log_ratio, mask),
+    }
+    return loss, metrics
+
+
+clipped.Config = ClippedConfig  # type: ignore[attr-defined]
+clipped.skips_zero_advantage = True  # type: ignore[attr-defined]

@@ -1,0 +1,23 @@
+"""Cross-entropy: the negative log-probability of the tokens of a demonstration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.component import NoConfig
+from plugrl.core.text.losses import masked_sum
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+def cross_entropy(
+    logp: torch.Tensor, batch: Batch, config: Any
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """Loss per token, [B, T]: -log p(token)."""
+    return -logp, {"log_prob": masked_sum(logp, batch.values["loss_mask"])}
+
+
+cross_entropy.Config = NoConfig  # type: ignore[attr-defined]

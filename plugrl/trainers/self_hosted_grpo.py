@@ -1,0 +1,24 @@
+"""Group Relative Policy Optimization on a train service of our own (arXiv 2402.03300)."""
+
+from __future__ import annotations
+
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.self_hosted import SelfHostedTrainer
+
+
+class SelfHostedGrpoTrainer(SelfHostedTrainer):
+    """Samples several answers to each prompt and reinforces those above the group's mean.
+
+    The behaviour log-probabilities kept from sampling are the old ones of the ratio: in ``sync``
+    mode they are exact, so no second forward pass is made.
+    """
+
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        if "old_log_probs" not in batch.values:
+            batch.values["old_log_probs"] = self._compute_old_log_probs(batch)
+        batch = self._compute_advantage(batch)
+        advantages = batch.metadata["advantages"]
+        return batch, {
+            "advantage_abs": float(advantages.abs().mean()),
+            "zero_advantage": float((advantages == 0).float().mean()),
+        }
