@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+from plugrl.core.errors import ConfigError
+
 
 class ConfigView(Mapping[str, Any]):
     """A read-only mapping with attribute access, equal to any mapping of the same content.
@@ -47,7 +49,10 @@ class ConfigView(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._values:
             raise KeyError(self._miss(key))
-        return self._child(self._values[key], f"{self._path}.{key}" if self._path else key)
+        value = self._values[key]
+        if not isinstance(value, (dict, list)):
+            return value
+        return self._child(value, f"{self._path}.{key}" if self._path else key)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self._values:
@@ -107,20 +112,33 @@ def _rebuild(cls: type[ConfigView], values: dict[str, Any], path: str, checked: 
     return cls(values, path, checked=checked)
 
 
-def plain(value: Any) -> Any:
-    """Copy views, OmegaConf nodes, tuples and other mappings to plain dictionaries and lists."""
+def plain(value: Any, *, resolve: bool = True) -> Any:
+    """Copy views, OmegaConf nodes, tuples and other mappings to plain dictionaries and lists.
+
+    Raises:
+        ConfigError: an interpolation of an OmegaConf node cannot be resolved.
+    """
     if isinstance(value, ConfigView):
         value = value._values
     if type(value).__module__.partition(".")[0] == "omegaconf":
-        from omegaconf import OmegaConf
-
-        if OmegaConf.is_config(value):
-            value = OmegaConf.to_container(value, resolve=True)
+        value = _from_omegaconf(value, resolve)
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: plain(item, resolve=resolve) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [plain(item, resolve=resolve) for item in value]
     return value
+
+
+def _from_omegaconf(value: Any, resolve: bool) -> Any:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not OmegaConf.is_config(value):
+        return value
+    try:
+        return OmegaConf.to_container(value, resolve=resolve)
+    except OmegaConfBaseException as error:
+        raise ConfigError(" ".join(str(error).split())) from None
 
 
 def configure(cls: Any, config: Any) -> ConfigView:
@@ -133,7 +151,6 @@ def configure(cls: Any, config: Any) -> ConfigView:
         ConfigError: with one line for each unknown key, wrong type or failed rule.
     """
     from plugrl.core.config.check import check_component
-    from plugrl.core.errors import ConfigError
 
     if isinstance(config, ConfigView) and config._checked:
         return config

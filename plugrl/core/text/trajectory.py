@@ -11,6 +11,7 @@ FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
 
 #: The policy version of a token that no model sampled.
 NOT_SAMPLED = -1
+_BITS = frozenset((0, 1))
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Trajectory:
         if length == 0:
             raise ValueError(f"{self._name()} has no tokens")
         self._check_length("loss_mask", self.loss_mask, length)
-        if any(value not in (0, 1) for value in self.loss_mask):
+        if not _BITS.issuperset(self.loss_mask):
             raise ValueError(f"{self._name()}: loss_mask holds values other than 0 and 1")
         if min(self.tokens) < 0:
             raise ValueError(f"{self._name()}: a token id is negative")

@@ -24,14 +24,15 @@ def token_log_probs(
     vocabulary projection is the dearest part of a forward pass. Logits are divided by
     ``temperature`` first, as the sampler does.
     """
+    # Nothing follows the last token, so what the model makes of it is not needed.
     hidden = model.base_model(
-        input_ids=input_ids,
-        attention_mask=attention_mask,
-        position_ids=position_ids,
+        input_ids=input_ids[:, :-1],
+        attention_mask=attention_mask[:, :-1],
+        position_ids=position_ids[:, :-1],
         use_cache=False,
     ).last_hidden_state
     picked = wanted[:, 1:] != 0
-    logits = model.get_output_embeddings()(hidden[:, :-1][picked]).float() / temperature
+    logits = model.get_output_embeddings()(hidden[picked]).float() / temperature
     targets = input_ids[:, 1:][picked]
     chosen = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
     shifted = torch.zeros(picked.shape, dtype=torch.float32, device=chosen.device)

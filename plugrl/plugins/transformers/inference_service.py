@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -48,6 +49,9 @@ class TransformersInferenceService(InferenceService):
             ConfigError: the source cannot be used.
         """
         self._model = load_model(spec)
+        # transformers 5.24 renamed the argument.
+        accepted = inspect.signature(self._model.base_model.forward).parameters
+        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         self._tokenizer = load_tokenizer(spec)
         self._device = spec.device
 
@@ -90,30 +94,38 @@ class TransformersInferenceService(InferenceService):
     @torch.inference_mode()
     def _decode(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         sampling = requests[0].sampling
-        input_ids, mask = self._left_padded([r.prompt_tokens for r in requests])
+        prompts = list(dict.fromkeys(tuple(r.prompt_tokens) for r in requests))
+        input_ids, mask = self._left_padded(prompts)
         limit = min(sampling.max_new_tokens, self.max_sequence_length - input_ids.shape[1])
         if limit < 1:
             raise ConfigError(
                 f"a prompt of {input_ids.shape[1]} tokens fills the model's context of "
                 f"{self.max_sequence_length}; lower rollout_worker.max_prompt_length"
             )
+        cache: Any = DynamicCache(config=self._model.config)
         positions = (mask.cumsum(1) - 1).clamp_min(0)
+        logits = self._forward(input_ids, mask, positions, cache)
+        # The samples of a group share a prompt: it is computed once, then its cache is copied.
+        number = {prompt: i for i, prompt in enumerate(prompts)}
+        rows = torch.tensor([number[tuple(r.prompt_tokens)] for r in requests])
+        rows = rows.to(self._device)
+        if len(prompts) < len(requests):
+            cache.batch_select_indices(rows)
+        logits, mask, positions = logits[rows], mask[rows], positions[rows]
         seeds = stream_seeds([r.stream for r in requests])
         stops = torch.tensor(sampling.stop_token_ids, device=self._device)
-        cache: Any = DynamicCache(config=self._model.config)
         open_ = torch.ones(len(requests), dtype=torch.bool, device=self._device)
         tokens, logprobs = [], []
         for position in range(limit):
-            logits = self._forward(input_ids, mask, positions, cache)
             chosen, logprob = sample(logits, sampling, uniforms(seeds, position))
             tokens.append(torch.where(open_, chosen, -1))
             logprobs.append(logprob)
             open_ = open_ & ~torch.isin(chosen, stops)
-            if not bool(open_.any()):
+            if position + 1 == limit or not bool(open_.any()):
                 break
-            input_ids = chosen[:, None]
             mask = torch.cat([mask, mask.new_ones(len(requests), 1)], 1)
             positions = positions[:, -1:] + 1
+            logits = self._forward(chosen[:, None], mask, positions, cache)
         return self._completions(torch.stack(tokens, 1), torch.stack(logprobs, 1), open_)
 
     def _forward(
@@ -125,7 +137,7 @@ class TransformersInferenceService(InferenceService):
             attention_mask=mask,
             position_ids=positions,
             use_cache=True,
-            past_key_values=cache,
+            **{self._cache_argument: cache},
         ).last_hidden_state[:, -1]
         logits: torch.Tensor = self._model.get_output_embeddings()(hidden).float()
         return logits

@@ -42,25 +42,28 @@ def grpo(
 ) -> torch.Tensor:
     """Group-relative advantages, [R]; invalid trajectories get 0 and count nowhere."""
     advantages = torch.zeros_like(rewards, dtype=torch.float32)
-    for members in _members(group, valid):
-        runs, index = run[members].unique(return_inverse=True)
-        if len(runs) < 2:
-            continue
-        sums = torch.zeros(len(runs), dtype=torch.float64)
-        sums.index_add_(0, index, rewards[members].double())
-        means = sums / torch.bincount(index)
-        centred = means - means.mean()
-        if config.normalize:
-            centred = centred / (means.std(correction=1) + config.epsilon)
-        advantages[members] = centred[index].float()
+    rows = valid.nonzero().flatten()
+    if not len(rows):
+        return advantages
+    pairs, run_of_row = torch.stack([group[rows], run[rows]], 1).unique(
+        dim=0, return_inverse=True
+    )
+    means = _mean_by(rewards[rows].double(), run_of_row, len(pairs))
+    groups, group_of_run = pairs[:, 0].unique(return_inverse=True)
+    centred = means - _mean_by(means, group_of_run, len(groups))[group_of_run]
+    if config.normalize:
+        runs = torch.bincount(group_of_run)
+        variance = _mean_by(centred.square(), group_of_run, len(groups)) * runs
+        deviation = (variance / (runs - 1).clamp_min(1)).sqrt()
+        centred = centred / (deviation[group_of_run] + config.epsilon)
+    advantages[rows] = centred[run_of_row].float()
     return advantages
 
 
-def _members(group: torch.Tensor, valid: torch.Tensor) -> list[torch.Tensor]:
-    rows = valid.nonzero().flatten()
-    order = group[rows].argsort(stable=True)
-    _, sizes = group[rows][order].unique_consecutive(return_counts=True)
-    return list(rows[order].split(sizes.tolist()))
+def _mean_by(values: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
+    """Mean of ``values`` for each number in ``index``: [size]."""
+    totals = torch.zeros(size, dtype=values.dtype).index_add_(0, index, values)
+    return totals / torch.bincount(index, minlength=size)
 
 
 grpo.Config = GrpoConfig  # type: ignore[attr-defined]
