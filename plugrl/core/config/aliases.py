@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from plugrl.core.config.merge import Layer
+from plugrl.core.config.merge import Indexed, Layer
 from plugrl.core.config.origins import Fault, KeyPath, dotted, move, nearest
 from plugrl.core.errors import PlugrlDeprecationWarning
 
@@ -65,9 +65,9 @@ def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
         if isinstance(parent, dict) and isinstance(parent.get(key), str):
             parent[key] = values.get(parent[key], parent[key])
     phases = _look(root, ("trainer", "phases"))
-    items = enumerate(phases) if isinstance(phases, list) else ()
-    for index, _ in items:
-        canonical(layer, faults, (*prefix, "trainer", "phases", index))
+    if isinstance(phases, (list, Indexed)):
+        for index in range(len(phases)) if isinstance(phases, list) else list(phases):
+            canonical(layer, faults, (*prefix, "trainer", "phases", index))
 
 
 def _look(tree: Any, path: KeyPath) -> Any:

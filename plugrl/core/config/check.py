@@ -74,7 +74,7 @@ class Checker:
 
     def fault(self, path: KeyPath, message: str, suggestion: str | None = None) -> Any:
         """Add a fault at ``path``."""
-        origin = nearest(self.origins, path)
+        origin = nearest(self.origins, path, written=True)
         self.faults.append(Fault(dotted(path), origin, message, suggestion))
         return BAD
 

@@ -173,7 +173,7 @@ def _from_mapping(source: Mapping[str, Any], faults: list[Fault]) -> tuple[Layer
     from plugrl.core.config.writer import dump_yaml
 
     try:
-        given = plain(source)
+        given = plain(source, resolve=False)
     except (RecursionError, ValueError) as error:
         raise ConfigError(f"the configuration cannot be read: {type(error).__name__}") from None
     origin = Origin(PYTHON.source, None, Path.cwd())

@@ -61,11 +61,14 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def nearest(origins: Origins, path: KeyPath) -> Origin | None:
-    """Give the origin of ``path``, or of the closest thing around it that has one."""
+def nearest(origins: Origins, path: KeyPath, *, written: bool = False) -> Origin | None:
+    """Give the origin of ``path``, or of the closest thing around it that has one.
+
+    With ``written``, defaults are passed over: somebody wrote what is wrong.
+    """
     for length in range(len(path), -1, -1):
         found = origins.get(path[:length])
-        if found is not None:
+        if found is not None and not (written and found is DEFAULT):
             return found
     return None
 

@@ -53,7 +53,7 @@ def _read(text: str, faults: list[Fault]) -> Layer | None:
     origin = Origin(COMMAND_LINE.source, None, Path.cwd())
     scratch: Origins = {}
     try:
-        parsed = read_text(value, origin, scratch, faults)
+        parsed = read_text(value, origin, scratch, faults, path)
     except ConfigError as error:
         message = str(error).removeprefix(f"{COMMAND_LINE.source}: ")
         faults.append(Fault("", COMMAND_LINE, f"override {text!r}: {message}"))

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from plugrl.core.config import coerce
 from plugrl.core.config.check import Checker, hints_of
 from plugrl.core.config.merge import Layer, merge
-from plugrl.core.config.origins import KeyPath, dotted
+from plugrl.core.config.origins import KeyPath, dotted, nearest
 from plugrl.core.config.sections import COMMON
 from plugrl.core.config.validation import RootChecker, ValidatedConfig
 
@@ -83,6 +83,9 @@ class _Phase:
             }
             self.own = {k: v for k, v in self.item.items() if k in self.fields}
         merge(base, over, outer.checker.faults)
+        place = nearest(outer.checker.origins, self.path)
+        if place is not None:
+            base.origins[()] = place
         return base, over
 
     def check_name(self, taken: set[str]) -> None:

@@ -195,7 +195,9 @@ class RootChecker:
                     continue
                 self._unread(name, value)
         for name, schema in schemas.items():
-            if name not in self.filled and name != "trainer":
+            # Without a trainer nobody knows whether an absent section would be read.
+            read = self.cls is not None or name in COMMON or name in self.tree
+            if read and name not in self.filled and name != "trainer":
                 self._section(name, schema)
 
     def _unread(self, name: str, value: Any) -> None:

@@ -1,0 +1,306 @@
+# ruff: noqa: E501
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from plugrl.core.config import aliases
+from plugrl.core.config.compose import compose
+from plugrl.core.config.schema import component
+from plugrl.core.config.sections import DataConfig, ModelConfig, ValidateConfig
+from plugrl.core.errors import PlugrlDeprecationWarning
+from plugrl.core.run.trackers import Tracker
+from plugrl.core.text.evaluation import Evaluator
+from plugrl.core.text.services import InferenceService, TrainService
+from plugrl.core.text.worker import RolloutWorker
+from plugrl.core.trainer import Trainer
+
+SOURCE = "source: {config: {model_type: qwen3}}"
+
+
+class TextTrainer(Trainer):
+    sections: ClassVar = {
+        "models": dict[str, ModelConfig],
+        "data": DataConfig,
+        "rollout_worker": component("rollout_worker", "single_turn"),
+        "validate": ValidateConfig,
+    }
+
+    def train(self):
+        return None
+
+
+def concrete(name: str, base: type) -> type:
+    """A subclass whose abstract methods do nothing: these components are only configured."""
+    methods = {method: lambda self, *_: None for method in base.__abstractmethods__}
+    return type(name, (base,), {**methods, "__module__": __name__})
+
+
+Local = concrete("Local", TrainService)
+Embedded = concrete("Embedded", InferenceService)
+SingleTurn = concrete("SingleTurn", RolloutWorker)
+Exact = concrete("Exact", Evaluator)
+
+
+class Board(Tracker):
+    pass
+
+
+@pytest.fixture
+def registry(registry):
+    registry.register("trainer", "text", TextTrainer)
+    registry.register("train_service", "local", Local)
+    registry.register("inference_service", "transformers", Embedded)
+    registry.register("rollout_worker", "single_turn", SingleTurn)
+    registry.register("evaluator", "exact", Exact)
+    registry.register("tracker", "board", Board)
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("given", "tree"),
+    [
+        ({"algorithm": {"x": 1}}, {"trainer": {"algorithm": {"x": 1}}}),
+        (
+            {"algorithm": {"x": 1}, "trainer": "toy"},
+            {"trainer": {"type": "toy", "algorithm": {"x": 1}}},
+        ),
+        ({"algorithm": {"x": 1}, "trainer": None}, {"trainer": {"algorithm": {"x": 1}}}),
+        ({"train_service": {"url": "u"}}, {"trainer": {"train_service": {"url": "u"}}}),
+        (
+            {"service": {"train_service": {"url": "u"}}},
+            {"trainer": {"train_service": {"url": "u"}}},
+        ),
+        ({"trainer": {"save_freq": 5}}, {"settings": {"checkpoint_every": 5}}),
+        ({"validate": {"eval": {"compute_interval": 5}}}, {"validate": {"every": 5}}),
+        (
+            {"validate": {"eval": {"type": "default", "compute_interval": 5}}},
+            {"validate": {"eval": {"type": "default"}, "every": 5}},
+        ),
+        ({"validate": {"validate_freq": 5}}, {"validate": {"every": 5}}),
+        ({"data": {"type": "torch"}}, {"data": {"type": "files"}}),
+        ({"logger": {"backend": "board"}}, {"trackers": ["board"]}),
+        (
+            {"logger": {"backend": ["console", "board"], "board": {"x": 1}}},
+            {"trackers": [{"type": "board", "x": 1}]},
+        ),
+        ({"logger": [{"type": "board"}]}, {"trackers": [{"type": "board"}]}),
+        ({"logger": "board"}, {"trackers": ["board"]}),
+        ({"logger": None}, {"trackers": []}),
+        (
+            {"rollout_worker": {"evaluator_module_path": "a/b.py:Mine"}},
+            {
+                "rollout_worker": {
+                    "evaluator": {
+                        "custom_evaluator_module_path": "a/b.py",
+                        "custom_evaluator_class_name": "Mine",
+                    }
+                }
+            },
+        ),
+        (
+            {"trainer": {"phases": [{"name": "a", "algorithm": {"x": 1}}]}},
+            {"trainer": {"phases": [{"name": "a", "trainer": {"algorithm": {"x": 1}}}]}},
+        ),
+    ],
+)
+def test_second_spellings(files, given, tree):
+    files()
+    composed = compose(given)
+    assert composed.faults == ()
+    assert composed.tree == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "algorithm: {x: 1}\ntrainer:\n  algorithm: {y: 1}\n",
+            "algorithm (a.yaml:1): is the same as trainer.algorithm (a.yaml:3); write it in one place only",
+        ),
+        (
+            "logger: board\ntrackers: []\n",
+            "logger (a.yaml:1): is the same as trackers (a.yaml:2); write it in one place only",
+        ),
+        (
+            "validate:\n  every: 1\n  validate_freq: 2\n",
+            "validate.validate_freq (a.yaml:3): is the same as validate.every (a.yaml:2);"
+            " write it in one place only",
+        ),
+        (
+            "logger: {backend: board, bord: {}}",
+            "logger (a.yaml:1): unknown keys: bord; write options as `trackers` does",
+        ),
+        (
+            "rollout_worker: {evaluator_module_path: mine.py}",
+            "rollout_worker.evaluator_module_path (a.yaml:1): must be file.py:ClassName, not 'mine.py'",
+        ),
+    ],
+)
+def test_both_spellings_at_once_and_bad_ones(files, text, line):
+    files(a=text)
+    assert [str(fault) for fault in compose("a.yaml").faults] == [line]
+
+
+def test_precedence_does_not_depend_on_the_spelling(files):
+    files(base="algorithm: {x: 1, y: 1}", a="defaults: [base]\ntrainer: {algorithm: {x: 2}}")
+    composed = compose("a.yaml", ["algorithm.y=3"])
+    assert composed.faults == ()
+    assert composed.tree == {"trainer": {"algorithm": {"x": 2, "y": 3}}}
+    assert str(composed.origins[("trainer", "algorithm", "x")]) == "a.yaml:2"
+    assert str(composed.origins[("trainer", "algorithm", "y")]) == "command line"
+
+
+def test_a_key_that_goes_away_warns(files, monkeypatch):
+    monkeypatch.setitem(aliases.RENAMED, "data.batchsize", "data.batch_size")
+    files(a="data: {batchsize: 3}")
+    with pytest.warns(
+        PlugrlDeprecationWarning, match="data.batchsize is now called data.batch_size"
+    ):
+        assert compose("a.yaml").tree == {"data": {"batch_size": 3}}
+
+
+# Services and models.
+
+
+def test_the_train_service_belongs_to_the_one_model(files, check):
+    files(
+        a=f"trainer: text\ntrain_service: {{backend: self-hosted}}\nmodels: {{policy: {{{SOURCE}}}}}\n"
+    )
+    validated = check("a.yaml")
+    assert validated.tree["models"]["policy"]["train"] == {"type": "local"}
+    assert "train_service" not in validated.tree["trainer"]
+    assert validated.section("trainer").train_service == {"type": "local"}
+    assert validated.hyper_params.trainer.train_service.type == "local"
+    assert validated.records["models.policy.train"].name == "local"
+    assert str(validated.origins[("models", "policy", "train", "type")]) == "a.yaml:2"
+    assert check(validated.tree).tree == validated.tree
+
+
+def test_the_inference_service_too(files, check):
+    files(
+        a="trainer: text\nservice: {inference_service: {backend: transformers}, train_service: local}\n"
+        f"models: {{policy: {{{SOURCE}}}}}\n"
+    )
+    model = check("a.yaml").tree["models"]["policy"]
+    assert model["inference"] == {"type": "transformers"}
+    assert model["train"] == {"type": "local"}
+
+
+@pytest.mark.parametrize(
+    ("models", "line"),
+    [
+        (
+            f"{{a: {{{SOURCE}}}, b: {{{SOURCE}}}}}",
+            "trainer.train_service (a.yaml:2): fits one model only (a, b); write models.NAME.train instead",
+        ),
+        (
+            f"{{a: {{{SOURCE}, train: local}}}}",
+            "trainer.train_service (a.yaml:2): is the same as models.a.train (a.yaml:3);"
+            " write it in one place only",
+        ),
+        (
+            "{}",
+            "trainer.train_service (a.yaml:2): fits one model only (none is named);"
+            " write models.NAME.train instead",
+        ),
+    ],
+)
+def test_a_train_service_that_fits_no_model(files, faults, models, line):
+    files(a=f"trainer: text\ntrain_service: local\nmodels: {models}\n")
+    assert faults("a.yaml") == [line]
+
+
+def test_a_model_without_weights(files, faults):
+    files(
+        a="trainer: text\nmodels:\n  policy:\n  other: {source: {path: x, config: {model_type: y}}}\n"
+    )
+    assert faults("a.yaml") == [
+        "models.policy.source (a.yaml:3): path (a model folder) or config (with model_type) is required",
+        "models.other.source (a.yaml:4): path and config exclude each other",
+    ]
+
+
+@pytest.mark.parametrize("name", ["nexau", "simple", "single_turn"])
+def test_names_of_components(files, check, name):
+    files(a=f"trainer: text\nrollout_worker: {name}\n")
+    assert check("a.yaml").tree["rollout_worker"]["type"] == "single_turn"
+
+
+def test_an_installed_component_keeps_its_name(files, check, registry):
+    class Nexau(SingleTurn):
+        pass
+
+    registry.register("rollout_worker", "nexau", Nexau)
+    files(a="trainer: text\nrollout_worker: nexau\n")
+    assert check("a.yaml").tree["rollout_worker"]["type"] == "nexau"
+
+
+def test_a_service_that_is_not_installed(files, faults):
+    files(a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: vllm}}}}\n")
+    assert faults("a.yaml") == [
+        "models.policy.inference.type (a.yaml:2): unknown inference_service 'vllm'; installed: transformers"
+    ]
+
+
+def test_a_default_component_keeps_its_type_when_a_key_is_set(files, check):
+    files(a="trainer: text\nrollout_worker: {max_prompt_length: 9}\n")
+    worker = check("a.yaml").tree["rollout_worker"]
+    assert worker["type"] == "single_turn"
+    assert worker["max_prompt_length"] == 9
+
+
+# The prompt limit.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data: {max_prompt_length: 7}\n",
+        "data: {max_prompt_length: 7}\nrollout_worker: single_turn\n",
+        "data: {max_prompt_length: '${rollout_worker.max_prompt_length}'}\n"
+        "rollout_worker: {max_prompt_length: 7}\n",
+    ],
+)
+def test_the_prompt_limit_is_the_workers(files, check, text):
+    files(a=f"trainer: text\n{text}")
+    validated = check("a.yaml")
+    assert validated.tree["rollout_worker"]["max_prompt_length"] == 7
+    assert "max_prompt_length" not in validated.tree["data"]
+
+
+def test_two_prompt_limits_must_agree(files, faults):
+    files(a="trainer: text\ndata: {max_prompt_length: 7}\nrollout_worker: {max_prompt_length: 8}\n")
+    assert faults("a.yaml") == [
+        "data.max_prompt_length (a.yaml:2): differs from rollout_worker.max_prompt_length, 8 (a.yaml:3);"
+        " write it once, there"
+    ]
+
+
+def test_an_evaluator_from_a_file(files, check):
+    folder = files(
+        conf__a="trainer: text\nrollout_worker: {evaluator_module_path: 'mine.py:Mine'}\n"
+    )
+    (folder / "conf" / "mine.py").write_text(
+        "from plugrl.core.text.evaluation import Evaluator\n"
+        "class Mine(Evaluator):\n    def evaluate(self, data, evaluation_target): ...\n"
+    )
+    validated = check("conf/a.yaml")
+    assert validated.records["rollout_worker.evaluator"].name == "Mine"
+    path = validated.tree["rollout_worker"]["evaluator"]["custom_evaluator_module_path"]
+    assert path == str(folder / "conf" / "mine.py")
+
+
+def test_trackers(files, check, faults):
+    files(
+        a="trainer: text\nlogger: {backend: [console, board]}\n",
+        b="trainer: text\ntrackers: board\n",
+    )
+    assert check("a.yaml").tree["trackers"] == [{"type": "board"}]
+    assert check("b.yaml").tree["trackers"] == [{"type": "board"}]
+    assert check("b.yaml").records["trackers[0]"].name == "board"
+    files(a="trainer: text\ntrackers: [{type: bord}]\n")
+    assert faults("a.yaml") == [
+        "trackers[0].type (a.yaml:2): unknown tracker 'bord'; did you mean board? installed: board"
+    ]
