@@ -1,1 +1,1 @@
-
+"""One module for each command of the command line."""

@@ -23,7 +23,7 @@ from plugrl.core.registry import Registry, default_registry
 from plugrl.core.run.run import Run
 
 if TYPE_CHECKING:
-    from plugrl.core.trainer import Phase, Trainer, TrainerContext, TrainingResult
+    from plugrl.core.trainer import Phase, Trainer, TrainerContext
 
 logger = logging.getLogger(__name__)
 

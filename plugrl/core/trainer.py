@@ -29,7 +29,7 @@ class Capabilities:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """One phase of a trainer that runs others: ``build(run)`` gives its trainer, bound to ``run``."""
+    """One phase of a trainer that runs others; ``build(run)`` gives its bound trainer."""
 
     name: str
     build: Callable[[Run], Trainer]
@@ -126,11 +126,28 @@ class Trainer(ABC):
         return None
 
     def take_over(self, handed: Any) -> None:
-        """Start from what the phase before gave with :meth:`hand_over`."""
+        """Start from what the phase before gave with :meth:`hand_over`.
+
+        Raises:
+            UsageError: this trainer cannot start from it.
+        """
+        raise UsageError(
+            f"{type(self).__name__} cannot start from a {type(handed).__name__} of the phase "
+            "before; it needs a take_over method"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything :meth:`train` needs to continue: nested dicts of tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave."""
+        """Take back what :meth:`state_dict` gave.
+
+        Raises:
+            UsageError: there is a state and the subclass does not take it.
+        """
+        if state:
+            raise UsageError(
+                f"{type(self).__name__} has state_dict() but no load_state_dict(state); write it, "
+                "or declare Capabilities(resume=False)"
+            )

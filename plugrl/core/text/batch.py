@@ -12,7 +12,14 @@ import torch
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
 #: Per-token tensors that every batch made from trajectories has, all [B, T].
-TOKEN_FIELDS = ("input_ids", "attention_mask", "position_ids", "loss_mask", "old_log_probs", "versions")
+TOKEN_FIELDS = (
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "loss_mask",
+    "old_log_probs",
+    "versions",
+)
 
 
 @dataclass

@@ -77,5 +77,7 @@ def _finite(evaluator: str, name: str, value: Any) -> float:
             f"{evaluator} returned {name} of type {type(value).__name__}; a number is expected"
         ) from None
     if not math.isfinite(number):
-        raise EvaluationFailedError(f"{evaluator} returned {name} {number}; a finite number is expected")
+        raise EvaluationFailedError(
+            f"{evaluator} returned {name} {number}; a finite number is expected"
+        )
     return number

@@ -18,7 +18,9 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 
 Metrics = dict[str, tuple[float, float]]
-Loss = Callable[[torch.Tensor, Batch, Any], tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]]
+Loss = Callable[
+    [torch.Tensor, Batch, Any], tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
+]
 Aggregation = Literal[
     "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
 ]

@@ -22,11 +22,15 @@ class Means:
     def means(self, prefix: str = "") -> dict[str, float]:
         """Mean of each name that has a count."""
         return {
-            f"{prefix}{name}": total / count for name, (total, count) in self._totals.items() if count
+            f"{prefix}{name}": total / count
+            for name, (total, count) in self._totals.items()
+            if count
         }
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], prefix: str = "rollout") -> dict[str, float]:
+def rollout_metrics(
+    trajectories: Sequence[Trajectory], prefix: str = "rollout"
+) -> dict[str, float]:
     """Rewards, lengths, invalid share and the evaluators' own metrics of some rollouts."""
     if not trajectories:
         return {}

@@ -112,7 +112,12 @@ class LockstepRollouts:
         self._tokenizers = {name: service.tokenizer for name, service in services.items()}
 
     def collect(
-        self, prompts: Sequence[Prompt], step: int, sampling: SamplingParams, *, is_val: bool = False
+        self,
+        prompts: Sequence[Prompt],
+        step: int,
+        sampling: SamplingParams,
+        *,
+        is_val: bool = False,
     ) -> list[Trajectory]:
         """Attempt every prompt; trajectories come in the order of the prompts.
 
@@ -187,22 +192,26 @@ class LockstepRollouts:
             return [_failed(task, error)]
 
     def _checked(self, task: RolloutTask, result: object) -> list[Trajectory]:
-        trajectories = result if isinstance(result, list) else [result]
-        for trajectory in trajectories:
+        trajectories: list[Trajectory] = []
+        for trajectory in result if isinstance(result, list) else [result]:
             if not isinstance(trajectory, Trajectory):
                 raise RunError(
                     f"{type(self._worker).__name__}.rollout returned "
                     f"{type(trajectory).__name__}; a Trajectory or a list of them is expected"
                 )
             trajectory.check()
-            service = self._services.get(trajectory.model)
-            if service is not None and max(trajectory.tokens) >= service.vocabulary_size:
-                raise RunError(
-                    f"{type(self._worker).__name__} built a trajectory with token "
-                    f"{max(trajectory.tokens)}, outside the vocabulary of model "
-                    f"{trajectory.model!r} ({service.vocabulary_size} tokens)"
-                )
+            self._check_vocabulary(trajectory)
+            trajectories.append(trajectory)
         return trajectories
+
+    def _check_vocabulary(self, trajectory: Trajectory) -> None:
+        service = self._services.get(trajectory.model)
+        if service is not None and max(trajectory.tokens) >= service.vocabulary_size:
+            raise RunError(
+                f"{type(self._worker).__name__} built a trajectory with token "
+                f"{max(trajectory.tokens)}, outside the vocabulary of model "
+                f"{trajectory.model!r} ({service.vocabulary_size} tokens)"
+            )
 
 
 async def _finish_all(

@@ -102,7 +102,9 @@ class InferenceService(Component, ABC):
         """Answer all requests, in their order."""
 
     @abstractmethod
-    def score(self, sequences: Sequence[Sequence[int]], temperature: float = 1.0) -> list[list[float]]:
+    def score(
+        self, sequences: Sequence[Sequence[int]], temperature: float = 1.0
+    ) -> list[list[float]]:
         """Log-probability of each token given the ones before it; 0.0 for the first."""
 
     @abstractmethod

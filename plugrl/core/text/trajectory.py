@@ -79,9 +79,7 @@ class Trajectory:
 
     def _check_length(self, name: str, values: Sequence[Any], length: int) -> None:
         if len(values) != length:
-            raise ValueError(
-                f"{self._name()}: {name} has {len(values)} values for {length} tokens"
-            )
+            raise ValueError(f"{self._name()}: {name} has {len(values)} values for {length} tokens")
 
     def _name(self) -> str:
         return f"trajectory of group {self.group_id!r}, run {self.run_id}"
@@ -102,7 +100,7 @@ class Trajectory:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The field or extra field ``key``, or ``default`` when there is none."""
-        return self[key] if key in self else default
+        return getattr(self, key) if key in _FIELDS else self.extra_fields.get(key, default)
 
     def keys(self) -> Iterator[str]:
         """Names of all fields and extra fields."""

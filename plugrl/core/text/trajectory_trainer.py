@@ -128,7 +128,9 @@ class TrajectoryTrainer(Trainer):
         self._pool = TrajectoryPool(params.trajectory_pool.key_list)
         self._loader = self._make_loader()
         self._validation = self._make_validation()
-        self._syncs = {name: WeightSync(models[name], self._tolerance(name)) for name in models.trained}
+        self._syncs = {
+            name: WeightSync(models[name], self._tolerance(name)) for name in models.trained
+        }
         models.load_weights(self._initial_weights)
         if self._pending_state is not None:
             self._apply(self._pending_state)
@@ -259,12 +261,20 @@ class TrajectoryTrainer(Trainer):
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
             scores, trajectories = self._validation(step)
-        logger.info("step %d: %s", step, "  ".join(f"{k} {v:.4g}" for k, v in scores.items()))
+        logger.info("step %d: %s", step, self._headline(scores))
         decode = self.models[self.hyper_params.rollout_worker.model].inference.tokenizer.decode
         for t in trajectories[:4]:
-            self.run.sample("validation", {"step": step, "text": decode(t.tokens), "reward": t.reward})
+            self.run.sample(
+                "validation", {"step": step, "text": decode(t.tokens), "reward": t.reward}
+            )
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=scores)
         return metrics | scores
+
+    @staticmethod
+    def _headline(scores: Mapping[str, float]) -> str:
+        """The rewards and the evaluators' own metrics of a validation."""
+        details = ("invalid", "response_length", "truncated", "reward_min", "reward_max")
+        return "  ".join(f"{k} {v:.4g}" for k, v in scores.items() if not k.endswith(details))
 
     @contextmanager
     def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:

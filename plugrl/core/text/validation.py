@@ -58,9 +58,7 @@ class Validation:
         for split, prompts in self._prompts.items():
             trajectories = self._rollouts.collect(prompts, step, self._sampling, is_val=True)
             if not any(t.valid for t in trajectories):
-                raise RunError(
-                    f"no attempt of {split} could be judged: {trajectories[0].failure}"
-                )
+                raise RunError(f"no attempt of {split} could be judged: {trajectories[0].failure}")
             metrics |= rollout_metrics(trajectories, split)
             everything += trajectories
         return metrics, everything

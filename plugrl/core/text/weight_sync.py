@@ -53,8 +53,12 @@ class WeightSync:
         )
         trained = self._model.trained().compute_log_prob(batch)
         difference, count = 0.0, 0
-        for row, scores in zip(trained.tolist(), self._model.inference.score(self._probe), strict=True):
-            difference += sum(abs(a - b) for a, b in zip(row[1 : len(scores)], scores[1:], strict=True))
+        for row, scores in zip(
+            trained.tolist(), self._model.inference.score(self._probe), strict=True
+        ):
+            difference += sum(
+                abs(a - b) for a, b in zip(row[1 : len(scores)], scores[1:], strict=True)
+            )
             count += len(scores) - 1
         parity = difference / count
         if not parity <= self._tolerance:

@@ -45,9 +45,7 @@ def grpo(
     rows = valid.nonzero().flatten()
     if not len(rows):
         return advantages
-    pairs, run_of_row = torch.stack([group[rows], run[rows]], 1).unique(
-        dim=0, return_inverse=True
-    )
+    pairs, run_of_row = torch.stack([group[rows], run[rows]], 1).unique(dim=0, return_inverse=True)
     means = _mean_by(rewards[rows].double(), run_of_row, len(pairs))
     groups, group_of_run = pairs[:, 0].unique(return_inverse=True)
     centred = means - _mean_by(means, group_of_run, len(groups))[group_of_run]
