@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config import coerce
-from plugrl.core.config.bad import BAD
 from plugrl.core.config.check import Checker
 from plugrl.core.config.compose import ComposedConfig
 from plugrl.core.config.origins import DEFAULT, Fault, KeyPath, Origins, mark, raise_faults
@@ -138,12 +138,19 @@ class RootChecker:
         from plugrl.core.discovery import check_requirements
 
         self._section("plugins", COMMON["plugins"])
-        section = self.filled["plugins"]
+        section = self.filled.get("plugins")
         if not isinstance(section, dict):
             return
         disabled, required = section.get("disable"), section.get("require")
-        if isinstance(disabled, list) and disabled:
-            self.checker.pick.registry.disable([name for name in disabled if name is not BAD])
+        for index, name in enumerate(disabled if isinstance(disabled, list) else ()):
+            if not isinstance(name, str):
+                continue
+            if re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+                self.checker.pick.registry.disable([name])
+            else:
+                self.checker.fault(
+                    ("plugins", "disable", index), f"{name!r} is no name of a plugin"
+                )
         if isinstance(required, list):
             texts = [text for text in required if isinstance(text, str)]
             for line in check_requirements(texts) if texts else []:

@@ -126,7 +126,8 @@ def plain_loss(logp: Any, batch: Any, config: Any) -> Any:
 
 
 @pytest.fixture
-def registry() -> Registry:
+def registry(monkeypatch) -> Registry:
+    monkeypatch.setenv("PLUGRL_PLUGINS_BLOCKED", "")
     registry = Registry(entry_points=())
     for name, cls in {
         "toy": ToyTrainer,

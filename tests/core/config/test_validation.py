@@ -514,11 +514,7 @@ def test_validation_changes_neither_the_composed_tree_nor_its_origins(files, reg
     assert composed.origins == origins
 
 
-def test_disabled_plugins_are_blocked_before_components_are_found(
-    files, check, registry, monkeypatch
-):
-    monkeypatch.delenv("PLUGRL_PLUGINS_BLOCKED", raising=False)
-    monkeypatch.setenv("PLUGRL_PLUGINS_BLOCKED", "")
+def test_disabled_plugins_are_blocked_before_components_are_found(files, check, registry):
     files(a=TOY + "plugins: {disable: [some-plugin]}\n")
     check("a.yaml")
     assert registry.selection.refusal("some-plugin", "x") is not None

@@ -1,0 +1,104 @@
+"""Whatever a configuration holds, the answer is a report and never another exception."""
+
+from __future__ import annotations
+
+import copy
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plugrl.core.config.compose import compose
+from plugrl.core.config.validation import validate
+from plugrl.core.config.writer import dump_yaml
+from plugrl.core.errors import PlugrlError
+
+FIXTURES = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
+PATHS = [
+    ("seed",), ("plugins",), ("plugins", "disable"), ("plugins", "require"), ("environment",),
+    ("settings",), ("settings", "torch_threads"), ("trackers",), ("logger",), ("trainer",),
+    ("trainer", "type"), ("trainer", "phases"), ("trainer", "algorithm"), ("algorithm",),
+    ("trainer", "algorithm", "loss"), ("trainer", "losses"), ("trainer", "train_service"),
+    ("trainer", "custom_trainer_module_path"), ("train_service",), ("service",), ("data",),
+    ("data", "data_files"), ("data", "max_prompt_length"), ("rollout_worker",), ("models",),
+    ("rollout_worker", "evaluator_module_path"), ("validate",), ("validate", "eval"), ("notes",),
+    ("defaults",), ("hydra",), ("hydra", "searchpath"), ("rl",), ("zzz",),
+]  # fmt: skip
+TRAINERS = [
+    {"type": "toy"},
+    {"type": "heir"},
+    {
+        "type": "phases",
+        "phases": [{"name": "a", "trainer": "toy"}, {"name": "b", "trainer": "other"}],
+    },
+]
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(
+        ["toy", "phases", "???", "${seed}", "${a.b}", "${", "${trainer}", "${env.X_}", "/"]
+    ),
+)
+KEYS = st.one_of(
+    st.sampled_from(["type", "name", "backend", "trainer", "phases", "algorithm", "source", "x"]),
+    st.text(max_size=4),
+    st.integers(),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@FIXTURES
+@given(
+    trainer=st.sampled_from(TRAINERS),
+    changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES), max_size=3),
+)
+def test_mappings_of_any_shape(files, registry, trainer, changes):
+    files()
+    tree = {"trainer": copy.deepcopy(trainer)}
+    for path, value in changes:
+        node = tree
+        for part in path[:-1]:
+            if not isinstance(node.get(part), dict):
+                node[part] = {}
+            node = node[part]
+        node[path[-1]] = copy.deepcopy(value)
+    kept = registry.snapshot()
+    try:
+        validated = validate(compose(tree), registry)
+    except PlugrlError as error:
+        assert str(error)
+        return
+    finally:
+        registry.restore(kept)
+    assert validate(compose(validated.tree), registry).tree == validated.tree
+    again = yaml.safe_load(dump_yaml(validated.tree))
+    assert validate(compose(again), registry).tree == validated.tree
+
+
+@FIXTURES
+@given(text=st.text(alphabet="ab:-[]{}&*<>!|'\"#\n ,?%@`~\t01.$\\", max_size=40))
+def test_files_of_any_text(files, registry, text):
+    files(a=text)
+    try:
+        validate(compose("a.yaml"), registry)
+    except PlugrlError as error:
+        assert str(error)
+
+
+@FIXTURES
+@given(overrides=st.lists(st.text(alphabet="ab.=[]{}0+~:\"' $", max_size=12), max_size=3))
+def test_overrides_of_any_text(files, registry, overrides):
+    files(a="trainer: toy\na: {b: [1, {a: 0}]}\n")
+    try:
+        validate(compose("a.yaml", overrides), registry)
+    except PlugrlError as error:
+        assert str(error)
