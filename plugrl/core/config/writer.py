@@ -13,6 +13,10 @@ _YAML: Any = yaml
 _BASE: Any = yaml.SafeDumper
 
 
+#: Line ends that PyYAML escapes between double quotes only.
+_SEPARATORS = frozenset("\r\x85\u2028\u2029\ufeff")
+
+
 class _Dumper(_BASE):  # type: ignore[misc]
     """PyYAML's dumper, that also quotes what only YAML 1.2 takes for a number."""
 
@@ -21,7 +25,7 @@ class _Dumper(_BASE):  # type: ignore[misc]
 
 
 def _text(dumper: Any, data: str) -> Any:
-    quoted = not isinstance(plain_scalar(data), str)
+    quoted = not isinstance(plain_scalar(data), str) or not _SEPARATORS.isdisjoint(data)
     return dumper.represent_scalar("tag:yaml.org,2002:str", data, style='"' if quoted else None)
 
 

@@ -185,6 +185,9 @@ def test_a_folder_is_no_file(files):
         "a: b",
         "1_0",
         "é",
+        "\x85",
+        "a\u2028b",
+        "a\rb",
     ],
 )
 def test_written_text_reads_back_as_text(files, value):
