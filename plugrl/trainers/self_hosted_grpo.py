@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.self_hosted import SelfHostedTrainer
+from plugrl.core.text.self_hosted import SelfHostedTrainer, SelfHostedTrainerConfig
 
 
 class SelfHostedGrpoTrainer(SelfHostedTrainer):
@@ -12,6 +14,9 @@ class SelfHostedGrpoTrainer(SelfHostedTrainer):
     The behaviour log-probabilities kept from sampling are the old ones of the ratio: in ``sync``
     mode they are exact, so no second forward pass is made.
     """
+
+    #: Named here, so that a key which it does not know is an error and not a free key.
+    Config: ClassVar[type] = SelfHostedTrainerConfig
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         if "old_log_probs" not in batch.values:

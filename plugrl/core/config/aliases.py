@@ -21,6 +21,7 @@ RENAMED: dict[str, str] = {}
 ALIASES: dict[str, str] = {
     "logger": "trackers",
     "algorithm": "trainer.algorithm",
+    "trainer.algorithm.type": "trainer.algorithm.advantage",
     "train_service": "trainer.train_service",
     "service.train_service": "trainer.train_service",
     "trainer.save_freq": "settings.checkpoint_every",
