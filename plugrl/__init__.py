@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from plugrl.core.text.evaluation import BaseEvaluationTarget as BaseEvaluationTarget
     from plugrl.core.text.evaluation import EvaluationRunResult as EvaluationRunResult
     from plugrl.core.text.evaluation import Evaluator as Evaluator
+    from plugrl.core.text.self_hosted import SelfHostedTrainer as SelfHostedTrainer
     from plugrl.core.text.services import InferenceService as InferenceService
     from plugrl.core.text.services import TrainService as TrainService
-    from plugrl.core.text.self_hosted import SelfHostedTrainer as SelfHostedTrainer
-    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer as TrajectoryTrainer
     from plugrl.core.text.trajectory import Trajectory as Trajectory
+    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer as TrajectoryTrainer
     from plugrl.core.text.worker import RolloutWorker as RolloutWorker
     from plugrl.core.trainer import Capabilities as Capabilities
     from plugrl.core.trainer import Trainer as Trainer

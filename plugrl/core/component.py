@@ -40,7 +40,8 @@ def build(cls: type, config: Any) -> Any:
     """Build a component; a constructor without a ``config`` parameter is called without it."""
     parameters = list(inspect.signature(cls).parameters.values())
     takes_config = any(
-        p.name == "config" or p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.POSITIONAL_OR_KEYWORD)
+        p.name == "config"
+        or p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.POSITIONAL_OR_KEYWORD)
         for p in parameters
     )
     return cls(config) if takes_config else cls()

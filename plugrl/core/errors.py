@@ -59,7 +59,7 @@ class PluginError(PlugrlError):
     exit_code = EXIT_PLUGIN
 
 
-class StopRun(Exception):  # noqa: N818 - it is a request, not an error
+class StopRun(Exception):
     """Raised by a hook or a trainer to end the run cleanly (exit code 0)."""
 
 

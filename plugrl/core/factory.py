@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.component import build
-from plugrl.core.errors import ConfigError, PlugrlError, PluginError
+from plugrl.core.errors import ConfigError, PluginError, PlugrlError
 
 if TYPE_CHECKING:
     from plugrl.core.kinds import Record
