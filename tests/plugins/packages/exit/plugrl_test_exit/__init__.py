@@ -1,0 +1,1 @@
+"""A plugin that ends the process when it is imported."""

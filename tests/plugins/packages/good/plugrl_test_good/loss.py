@@ -1,0 +1,2 @@
+def good_loss(logp, batch, config):
+    return -logp, {}

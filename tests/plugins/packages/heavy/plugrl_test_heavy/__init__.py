@@ -1,0 +1,1 @@
+"""A plugin whose hook module imports torch."""

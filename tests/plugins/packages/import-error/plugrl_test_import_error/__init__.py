@@ -1,0 +1,1 @@
+"""A plugin that imports a package which is not there."""

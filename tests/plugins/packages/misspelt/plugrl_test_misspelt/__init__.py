@@ -1,0 +1,1 @@
+"""A plugin with a misspelt hook."""

@@ -1,0 +1,6 @@
+from plugrl import hookimpl
+
+
+@hookimpl
+def plugrl_run_edn(run, outcome):
+    print(outcome)

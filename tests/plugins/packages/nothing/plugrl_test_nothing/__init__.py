@@ -1,0 +1,1 @@
+"""A plugin whose entry point leads to nothing."""

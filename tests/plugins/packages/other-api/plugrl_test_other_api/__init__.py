@@ -1,0 +1,1 @@
+"""A plugin for another version of the hooks."""

@@ -1,0 +1,1 @@
+"""A plugin that takes names of plugrl itself."""

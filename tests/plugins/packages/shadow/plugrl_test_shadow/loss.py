@@ -1,0 +1,2 @@
+def clipped(logp, batch, config):
+    return logp, {}

@@ -1,0 +1,1 @@
+"""A plugin that takes long to import."""

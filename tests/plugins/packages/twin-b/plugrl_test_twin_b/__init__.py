@@ -1,0 +1,1 @@
+"""The other of two plugins with one name."""

@@ -1,0 +1,1 @@
+"""A plugin whose trainer is no Trainer."""

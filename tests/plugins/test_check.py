@@ -1,0 +1,66 @@
+"""``plugrl plugins check`` survives every plugin and tells what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def check(plugrl, *arguments):
+    done = plugrl("plugins", "check", *arguments, "--json")
+    return done.returncode, {(r["kind"], r["name"]): r for r in json.loads(done.stdout)}
+
+
+def test_good(plugrl):
+    code, found = check(plugrl, "plugrl-test-good")
+    assert code == 0
+    assert {key: row["status"] for key, row in found.items()} == {
+        ("trainer", "good"): "ok",
+        ("loss", "good"): "ok",
+        ("hook", "good"): "ok",
+        ("command", "greet"): "ok",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "problem"),
+    [
+        ("import_error", ("trainer", "import_error"), "No module named 'package_that_is_not"),
+        ("exit", ("trainer", "exit"), "its import ended the process with code 7"),
+        ("plugrl-test-exit", ("hook", "exit"), "import: SystemExit: 0"),
+        ("wrong_base", ("trainer", "wrong_base"), "does not subclass Trainer"),
+        ("misspelt", ("hook", "misspelt"), "did you mean plugrl_run_end?"),
+        ("other_api", ("hook", "other_api"), "written for hook API 2"),
+        ("nothing", ("trainer", "nothing"), "No module named 'plugrl_test_nothing.gone'"),
+    ],
+)
+def test_bad(plugrl, name, key, problem):
+    code, found = check(plugrl, name)
+    assert code == 3
+    assert found[key]["status"] == "failed"
+    assert problem in found[key]["problem"]
+
+
+def test_slow_imports_are_timed_and_bounded(plugrl):
+    code, found = check(plugrl, "slow")
+    assert code == 0
+    assert 1.5 <= found["hook", "slow"]["seconds"] < 30
+    code, found = check(plugrl, "slow", "--timeout", "1")
+    assert code == 3
+    assert found["hook", "slow"]["problem"] == "its import took longer than 1 s"
+
+
+def test_torch_in_a_hook_module_is_a_warning(plugrl):
+    code, found = check(plugrl, "heavy")
+    row = found["hook", "heavy"]
+    assert (code, row["status"]) == (0, "warning")
+    assert "torch" in row["heavy"]
+    assert "it imports torch" in row["problem"]
+
+
+def test_clashes_are_warnings(plugrl):
+    code, found = check(plugrl, "plugrl-test-shadow")
+    assert code == 0
+    assert found["loss", "clipped"]["status"] == "warning"
+    assert "write plugrl-test-shadow/clipped" in found["loss", "clipped"]["problem"]

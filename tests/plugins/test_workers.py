@@ -1,0 +1,102 @@
+"""A spawned process finds what the driver resolved, from the records alone."""
+
+from __future__ import annotations
+
+import json
+
+DRIVER = """
+import json, multiprocessing, sys
+from plugrl.core.discovery import load_hook_plugins
+from plugrl.core.registry import Record, default_registry, register_loss
+
+@register_loss("of_the_script")
+def of_the_script(logp, batch, config):
+    return logp, {}
+
+def work(texts, queue):
+    registry = default_registry()
+    values = [registry.load(Record.from_json(json.loads(text))) for text in texts]
+    queue.put([f"{value.__module__}:{value.__qualname__}" for value in values])
+
+if __name__ == "__main__":
+    registry = default_registry()
+    load_hook_plugins(registry=registry)
+    records = [
+        registry.resolve("trainer", "good"),
+        registry.resolve("loss", "found_at_run_time"),
+        registry.resolve("loss", "of_the_script"),
+        registry.load_path("loss", "mine.py", "my_loss"),
+    ]
+    here = [f"{v.__module__}:{v.__qualname__}" for v in map(registry.load, records)]
+    texts = [json.dumps(record.to_json()) for record in records]
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=work, args=(texts, queue))
+    process.start()
+    there = queue.get(timeout=100)
+    process.join()
+    print(json.dumps({"here": here, "there": there, "texts": texts}))
+"""
+
+
+def write_user_files(folder):
+    (folder / "driver.py").write_text(DRIVER)
+    (folder / "helper.py").write_text("SCALE = 2.0\n")
+    (folder / "mine.py").write_text(
+        "from .helper import SCALE\n\n\ndef my_loss(logp, batch, config):\n"
+        "    return SCALE * logp, {}\n"
+    )
+
+
+def test_spawned_process(python, tmp_path):
+    write_user_files(tmp_path)
+    done = python("driver.py", only="plugrl-test-good")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    names = [text.rpartition(":")[2] for text in result["here"]]
+    assert names == [
+        "GoodTrainer",
+        "plugrl_register_components.<locals>.found_at_run_time",
+        "of_the_script",
+        "my_loss",
+    ]
+    # multiprocessing names the main module of a child differently; the component is the same.
+    assert [text.replace("__mp_main__", "__main__") for text in result["there"]] == result["here"]
+
+
+UNRELATED = """
+import json, sys
+from plugrl.core.registry import Record, default_registry
+for line in json.loads(sys.argv[1]):
+    print(default_registry().load(Record.from_json(json.loads(line))).__qualname__)
+"""
+
+
+def test_a_process_that_shares_nothing_but_the_disk(python, tmp_path):
+    write_user_files(tmp_path)
+    texts = json.loads(python("driver.py", only="plugrl-test-good").stdout)["texts"]
+    done = python("-c", UNRELATED, json.dumps(texts), only="plugrl-test-good")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "GoodTrainer",
+        "plugrl_register_components.<locals>.found_at_run_time",
+        "of_the_script",
+        "my_loss",
+    ]
+
+
+def test_another_version_is_an_error(python):
+    record = {
+        "kind": "trainer",
+        "name": "good",
+        "target": "plugrl_test_good.trainer:GoodTrainer",
+        "distribution": "plugrl-test-good",
+        "version": "2.0",
+    }
+    done = python("-c", UNRELATED, json.dumps([json.dumps(record)]))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "plugrl.core.errors.PluginError: trainer 'good' of plugrl-test-good 2.0 "
+        "(plugrl_test_good.trainer:GoodTrainer) has version 1.0 in this process; install "
+        "plugrl-test-good==2.0 in the environment of every process"
+    )
