@@ -163,8 +163,8 @@ class LazyGroup(TyperGroup):
         """Run the command; Ctrl-C becomes exit code 130."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise RunInterrupted("interrupted") from error
+        except KeyboardInterrupt:
+            raise RunInterrupted("interrupted") from None
 
 
 def plugin_commands(rows: tuple[CommandRow, ...]) -> list[EntryPoint]:

@@ -11,7 +11,14 @@ import typer
 
 from plugrl.__about__ import __version__
 from plugrl.commands._group import CommandRow, LazyGroup, examples, lightened
-from plugrl.core.errors import EXIT_DONE, EXIT_RUN_FAILED, ConfigError, PlugrlError, StopRun
+from plugrl.core.errors import (
+    EXIT_DONE,
+    EXIT_RUN_FAILED,
+    ConfigError,
+    PluginError,
+    PlugrlError,
+    StopRun,
+)
 
 EXAMPLES = """
 plugrl train quickstart
@@ -151,7 +158,7 @@ def _report(error: PlugrlError, debug: bool) -> None:
         import traceback
 
         traceback.print_exception(error)
-    else:
+    elif isinstance(error, PluginError):
         _print_plugin_traceback(error.__cause__)
     print(f"error: {error}", file=sys.stderr)
     if isinstance(error, ConfigError) and error.faults != (str(error),):

@@ -1,0 +1,149 @@
+"""From an error to its line and its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from plugrl.cli import COMMANDS, main
+from plugrl.commands._group import CommandRow
+from plugrl.commands._main import run
+from plugrl.core.errors import EXIT_USAGE
+
+MODULE = """
+import typer
+from plugrl.core.errors import ConfigError, PluginError, RunError, StopRun
+
+EXAMPLES = '''
+plugrl probe now
+plugrl probe later
+'''
+
+
+def command(what: str) -> None:
+    '''Raise something.'''
+    errors = {
+        "config": ConfigError("2 faults", ["a: wrong", "b: wrong"]),
+        "plugin": PluginError("a plugin"),
+        "run": RunError("the run"),
+        "stop": StopRun("enough"),
+        "bug": TypeError("a bug"),
+        "interrupt": KeyboardInterrupt(),
+        "exit": typer.Exit(7),
+    }
+    if what in errors:
+        raise errors[what]
+    print(what)
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capfd):
+    (tmp_path / "probe_command.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rows = [CommandRow("probe", "Raise something.", "probe_command")]
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            run(rows, arguments)
+        return caught.value.code, *capfd.readouterr()
+
+    yield call
+    sys.modules.pop("probe_command", None)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("word", (0, "word\n", "")),
+        ("config", (2, "", "error: 2 faults\n  a: wrong\n  b: wrong\n")),
+        ("plugin", (3, "", "error: a plugin\n")),
+        ("run", (1, "", "error: the run\n")),
+        ("stop", (0, "", "")),
+        ("bug", (1, "", "error: unexpected TypeError: a bug; re-run with plugrl --debug\n")),
+        ("interrupt", (130, "", "error: interrupted\n")),
+        ("exit", (7, "", "")),
+    ],
+)
+def test_exit_codes(call, what, expected):
+    assert call("probe", what) == expected
+
+
+def test_debug_shows_the_traceback(call):
+    code, _, err = call("--debug", "probe", "run")
+    assert code == 1
+    assert "Traceback" in err
+    assert err.endswith("error: the run\n")
+
+
+def test_help_ends_with_the_examples(call):
+    code, out, _ = call("probe", "--help")
+    assert code == 0
+    assert "Raise something." in out
+    assert out.endswith("Examples:\n    plugrl probe now\n    plugrl probe later\n")
+
+
+def test_usage_errors(call):
+    assert call("probe")[0] == EXIT_USAGE
+    code, out, err = call("prob")
+    assert (code, out) == (2, "")
+    assert err == "error: there is no command 'prob'; did you mean probe? see plugrl --help\n"
+
+
+def test_modules_given_with_p_are_imported_first(call, tmp_path):
+    (tmp_path / "early.py").write_text("print('early')\n")
+    assert call("-p", str(tmp_path / "early.py"), "probe", "late") == (0, "early\nlate\n", "")
+    code, _, err = call("-p", "no_such_module_here", "probe", "late")
+    assert code == 3
+    assert "error: -p no_such_module_here cannot be imported: ModuleNotFoundError" in err
+
+
+def test_version_and_no_arguments(capsys):
+    from plugrl import __version__
+
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"plugrl {__version__}\n"
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_every_command_has_help_with_examples(row, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([row.name, "--help"])
+    assert caught.value.code == 0
+    assert f"Examples:\n    plugrl {row.name}" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "plugrl", "plugins", "list"], stdout=write, stderr=subprocess.PIPE
+    )
+    os.close(write)
+    assert done.stderr == b""
+
+
+def test_ctrl_c(tmp_path):
+    (tmp_path / "sleeper.py").write_text(
+        "import time\nprint('started', flush=True)\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plugrl", "-p", "sleeper", "plugins", "list"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "started\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == "error: interrupted\n"

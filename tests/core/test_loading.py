@@ -1,0 +1,86 @@
+"""User files become modules of a package made of their folder."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from plugrl.core.errors import PluginError
+from plugrl.core.installed import PluginSelection
+from plugrl.core.loading import load_file, user_module_name
+from plugrl.core.registry import Registry
+
+
+def load_loss(path, name="f"):
+    registry = Registry([], PluginSelection())
+    return registry, registry.load_path("loss", path, name)
+
+
+def test_neighbours_are_imported_relatively(tmp_path):
+    (tmp_path / "my-loss.py").write_text("from .near import two\n\ndef f():\n    return two\n")
+    (tmp_path / "near.py").write_text("two = 2\n")
+    registry, record = load_loss(tmp_path / "my-loss.py")
+    assert registry.load(record)() == 2
+    assert record.file == str(tmp_path / "my-loss.py")
+    assert (record.source, record.distribution, record.name) == ("path", None, "f")
+    assert registry.used == {record}
+
+
+def test_folders_with_files_of_one_name_stay_apart(tmp_path):
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "x.py").write_text(f"def f():\n    return {number}\n")
+    assert [load_file(tmp_path / str(n) / "x.py").f() for n in (1, 2)] == [1, 2]
+
+
+def test_one_file_is_one_module(tmp_path):
+    (tmp_path / "x.py").write_text("import sys\n")
+    (tmp_path / "link.py").symlink_to(tmp_path / "x.py")
+    assert load_file(tmp_path / "x.py") is load_file(tmp_path / "link.py")
+    assert user_module_name(tmp_path / "x.py") in sys.modules
+
+
+def test_the_init_file_of_the_folder_is_run(tmp_path):
+    (tmp_path / "__init__.py").write_text("three = 3\n")
+    (tmp_path / "x.py").write_text("from . import three\n\ndef f():\n    return three\n")
+    registry, record = load_loss(tmp_path / "x.py")
+    assert registry.load(record)() == 3
+
+
+def test_a_failed_import_can_be_repeated(tmp_path):
+    file = tmp_path / "x.py"
+    file.write_text("import no_such_package_here\n")
+    with pytest.raises(PluginError, match=r"No module named 'no_such_package_here'") as caught:
+        load_loss(file)
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    assert caught.value.exit_code == 3
+    file.write_text("def f():\n    return 'mended after the first failure'\n")
+    registry, record = load_loss(file)
+    assert registry.load(record)() == "mended after the first failure"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("def g(): pass", "has no attribute 'f'"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("f = 1", "is a int, not a function"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    (tmp_path / "x.py").write_text(text)
+    with pytest.raises(PluginError) as caught:
+        load_loss(tmp_path / "x.py")
+    assert message in str(caught.value)
+    assert str(tmp_path / "x.py") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_foreign_files(tmp_path):
+    with pytest.raises(PluginError, match="there is no file"):
+        load_loss(tmp_path / "gone.py")
+    (tmp_path / "x.txt").write_text("")
+    with pytest.raises(PluginError, match=r"x.txt is not a Python file"):
+        load_loss(tmp_path / "x.txt")
