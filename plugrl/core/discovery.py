@@ -67,9 +67,11 @@ class LoadFailure:
     def message(self) -> str:
         """One line: who, in which phase, why, and how to go on without it."""
         remedy = f"fix or uninstall {self.distribution}, or disable it with -p no:{self.name}"
+        refused = isinstance(self.error, _Refused)
+        reason = str(self.error) if refused else describe_error(self.error)
         return (
             f"plugin {self.name!r} of {self.distribution} {self.version} was not loaded "
-            f"({self.phase}): {describe_error(self.error)}; {remedy}"
+            f"({self.phase}): {reason}; {remedy}"
         )
 
 
@@ -142,8 +144,9 @@ def load_hook_plugins(
         if strict:
             raise PluginError(failure.message) from failure.error
         result.failures.append(failure)
-        logger.warning("%s", failure.message)
+        # A command may load twice, to validate and to run; the user is told once.
         if failure.message not in registry.failed:
+            logger.warning("%s", failure.message)
             registry.failed.append(failure.message)
     result.loaded.reverse()
     return result
