@@ -1,1 +1,4 @@
+"""The conformance kit: what plugrl expects of a component, as tests that its author runs.
 
+``pytest --pyargs plugrl.testing.suite --plugrl-trainer NAME --plugrl-evaluator NAME``
+"""

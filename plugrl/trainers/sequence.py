@@ -44,6 +44,23 @@ class SequenceTrainer(Trainer):
     """Trains phase after phase; each starts from the weights of the one before."""
 
     Config: ClassVar[type] = SequenceConfig
+    #: Sections with which the conformance kit trains it.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        "trainer": {
+            "total_train_steps": None,
+            "phases": [
+                {
+                    "name": "supervised",
+                    "rollout_worker": {"type": "demonstration"},
+                    "trainer": {"type": "self_hosted_cross_entropy", "total_train_steps": 2},
+                },
+                {
+                    "name": "reinforced",
+                    "trainer": {"type": "self_hosted_grpo", "total_train_steps": 2},
+                },
+            ],
+        }
+    }
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

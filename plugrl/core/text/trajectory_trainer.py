@@ -113,6 +113,10 @@ class TrajectoryTrainer(Trainer):
     def _set_up(self) -> None:
         params, factory = self.hyper_params, self._bound("train").factory
         models = self.models
+        if not models.trained:
+            raise ConfigError(
+                "no model is trained; give one a train service, such as models.policy.train: local"
+            )
         section = params.rollout_worker
         worker: RolloutWorker = factory.build("rollout_worker", section, "rollout_worker")
         if section.get("evaluator") is not None:

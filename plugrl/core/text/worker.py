@@ -108,9 +108,16 @@ class RolloutWorker(Component, ABC):
         """Attempt ``task`` once."""
 
     def judge(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Trajectory:
-        """Let the evaluator reward ``trajectory``; without a judgement it becomes invalid."""
+        """Let the evaluator reward ``trajectory``; without a judgement it becomes invalid.
+
+        Raises:
+            ConfigError: there is no evaluator.
+        """
         if self.evaluator is None:
-            return trajectory
+            raise ConfigError(
+                "rollout_worker.evaluator is missing, so nothing rewards an answer; name one, "
+                "such as exact_match"
+            )
         target = BaseEvaluationTarget(final_answer, trajectory.finish_reason == "length")
         try:
             result = evaluate(self.evaluator, task.data, target)

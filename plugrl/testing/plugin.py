@@ -1,0 +1,71 @@
+"""The options of the conformance kit.
+
+pytest imports this module in every environment that has plugrl, so it imports pytest alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+KINDS = ("trainer", "evaluator")
+
+pytest.register_assert_rewrite("plugrl.testing.suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add one repeatable option for each kind of component."""
+    group = parser.getgroup("plugrl", "plugrl conformance kit")
+    for kind in KINDS:
+        group.addoption(
+            f"--plugrl-{kind}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{kind} that the conformance kit checks, as a configuration names it",
+        )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of a suite for every component named on the command line."""
+    for kind in KINDS:
+        if f"plugrl_{kind}" in metafunc.fixturenames:
+            named = getattr(metafunc.cls, f"plugrl_{kind}", None)
+            names = [named] if named else metafunc.config.getoption(f"--plugrl-{kind}")
+            skip = pytest.mark.skip(reason=f"no --plugrl-{kind} NAME was given")
+            values = names or [pytest.param("", marks=skip)]
+            metafunc.parametrize(f"plugrl_{kind}", values, scope="class", indirect=True)
+
+
+@pytest.fixture(scope="class")
+def plugrl_trainer(request: pytest.FixtureRequest) -> str:
+    """The name of the trainer that the suite checks."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="class")
+def plugrl_evaluator(request: pytest.FixtureRequest) -> str:
+    """The name of the evaluator that the suite checks."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="class")
+def plugrl_trainer_config(
+    plugrl_trainer: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """A configuration that trains the trainer for two steps in a folder of its own."""
+    from plugrl.core.registry import default_registry
+    from plugrl.testing import tiny
+
+    cls = default_registry().get("trainer", plugrl_trainer)
+    folder = tmp_path_factory.mktemp("task")
+    return tiny.config(plugrl_trainer, folder, getattr(cls, "conformance", None))
+
+
+@pytest.fixture(scope="class")
+def plugrl_trained(plugrl_trainer_config: dict[str, Any]) -> Any:
+    """The run of that configuration."""
+    from plugrl.core.experiment import prepare, start
+
+    return start(prepare(plugrl_trainer_config))

@@ -1,0 +1,1 @@
+"""The suites of the conformance kit, one module for each kind of component."""

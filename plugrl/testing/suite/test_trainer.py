@@ -1,0 +1,130 @@
+"""What plugrl expects of a trainer.
+
+Run it with ``--plugrl-trainer NAME``, or subclass :class:`TrainerContract` with an attribute
+``plugrl_trainer``. A trainer that needs other sections than the kit's tiny text task declares
+them as ``conformance = {"data": {...}, ...}``; ``None`` removes one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import TrainedRun, prepare, resume, start
+from plugrl.core.kinds import Record
+from plugrl.core.registry import default_registry
+from plugrl.core.trainer import Capabilities, Trainer
+from plugrl.testing import tiny
+from plugrl.testing.processes import resolved_elsewhere
+
+
+def comparable(run: TrainedRun) -> list[dict[str, Any]]:
+    """The metrics of a run without what a clock says."""
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.metrics]
+
+
+def flattened(state: Any, path: str = "") -> dict[str, Any]:
+    """The leaves of a nested state by path."""
+    if isinstance(state, dict):
+        items = [flattened(value, f"{path}/{key}") for key, value in state.items()]
+    elif isinstance(state, (list, tuple)):
+        items = [flattened(value, f"{path}/{i}") for i, value in enumerate(state)]
+    else:
+        return {path: state}
+    return {key: value for item in items for key, value in item.items()}
+
+
+def assert_equal_states(left: Any, right: Any) -> None:
+    """Compare two states, tensors by content; what a clock says is left out."""
+    import torch
+
+    one, other = (
+        {key: value for key, value in flattened(state).items() if "/time/" not in key}
+        for state in (left, right)
+    )
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, other[key]), f"{key} differs"
+        else:
+            assert value == other[key], f"{key} differs"
+
+
+class TrainerContract:
+    """The tests; they need the fixture or attribute ``plugrl_trainer``."""
+
+    __test__ = False
+
+    @pytest.fixture
+    def record(self, plugrl_trainer: str) -> Record:
+        return default_registry().resolve("trainer", plugrl_trainer)
+
+    @pytest.fixture
+    def trainer(self, record: Record) -> type[Trainer]:
+        found: type[Trainer] = default_registry().load(record)
+        return found
+
+    def test_metadata_names_it(self, record: Record) -> None:
+        assert record.distribution, f"{record.name} comes from no installed package"
+        assert record.version
+        assert record.name == record.name.strip().lower()
+
+    def test_a_new_process_finds_the_same_class(self, record: Record) -> None:
+        assert resolved_elsewhere(record) == record.target
+
+    def test_it_is_a_documented_trainer(self, trainer: type[Trainer]) -> None:
+        assert issubclass(trainer, Trainer)
+        assert (trainer.__doc__ or "").strip(), f"{trainer.__name__} has no docstring"
+        assert isinstance(trainer.capabilities, Capabilities)
+
+    def test_its_config_is_a_documented_dataclass(self, trainer: type[Trainer]) -> None:
+        assert dataclasses.is_dataclass(trainer.Config)
+        assert (trainer.Config.__doc__ or "").strip()
+
+    def test_the_example_is_valid(self, plugrl_trainer_config: dict[str, Any]) -> None:
+        assert prepare(plugrl_trainer_config).validated.tree["trainer"]["type"]
+
+    def test_an_unknown_key_is_refused(self, plugrl_trainer_config: dict[str, Any]) -> None:
+        wrong = tiny.merged(plugrl_trainer_config, {"trainer": {"no_such_key_anywhere": 1}})
+        with pytest.raises(ConfigError) as caught:
+            prepare(wrong)
+        assert any("no_such_key_anywhere" in fault for fault in caught.value.faults)
+
+    def test_it_trains(self, plugrl_trained: TrainedRun) -> None:
+        assert plugrl_trained.status["state"] == "done"
+        assert plugrl_trained.metrics, "train() ended no step; call self.run.end_step(step, metrics)"
+
+    def test_equal_seeds_give_equal_numbers(self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]) -> None:
+        again = start(prepare(plugrl_trainer_config))
+        assert comparable(again) == comparable(plugrl_trained)
+
+    def test_it_writes_inside_its_run_folder(self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]) -> None:
+        folder = Path(plugrl_trainer_config["settings"]["runs_folder"]).parent
+        known = {"runs", "problems.jsonl"}
+        assert {path.name for path in folder.iterdir()} <= known
+
+    def test_resumed_it_equals_the_uninterrupted_run(
+        self, plugrl_trained: TrainedRun, trainer: type[Trainer], tmp_path: Path
+    ) -> None:
+        if not trainer.capabilities.resume:
+            pytest.skip("the trainer declares Capabilities(resume=False)")
+        copy = tmp_path / plugrl_trained.folder.name
+        shutil.copytree(plugrl_trained.folder, copy)
+        checkpoints = sorted(path for path in (copy / "checkpoints").iterdir() if path.is_dir())
+        assert len(checkpoints) > 1, "a run of two steps must have two checkpoints"
+        for later in checkpoints[1:]:
+            shutil.rmtree(later)
+        resumed = resume(copy)
+        assert comparable(resumed) == comparable(plugrl_trained)
+        assert_equal_states(resumed.checkpoint()["trainer"], plugrl_trained.checkpoint()["trainer"])
+
+
+class TestTrainer(TrainerContract):
+    """The contract for every ``--plugrl-trainer``."""
+
+    __test__ = True

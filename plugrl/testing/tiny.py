@@ -1,0 +1,74 @@
+"""A task and a model so small that a trainer's steps take milliseconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: Prompts of two letters; the answer is the first one.
+PROBLEMS = [{"prompt": a + b, "answer": a} for a in "ab" for b in "ab"]
+
+
+def write_problems(folder: Path) -> Path:
+    """Write the problems as JSONL and give the file."""
+    path = folder / "problems.jsonl"
+    path.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS), encoding="utf-8")
+    return path
+
+
+def config(trainer: str, folder: Path, sections: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A whole configuration that trains ``trainer`` for two steps in ``folder``.
+
+    Args:
+        trainer: the name that the configuration gives as ``trainer.type``.
+        folder: where data is written and runs are kept.
+        sections: what the trainer needs besides, merged over the sections given here.
+    """
+    data = str(write_problems(folder))
+    tree: dict[str, Any] = {
+        "experiment_name": "conformance",
+        "models": {
+            "policy": {
+                "source": {
+                    "config": {
+                        "model_type": "qwen3",
+                        "hidden_size": 16,
+                        "intermediate_size": 32,
+                        "num_hidden_layers": 1,
+                        "num_attention_heads": 2,
+                        "num_key_value_heads": 1,
+                        "head_dim": 8,
+                        "max_position_embeddings": 16,
+                    },
+                    "tokenizer": {"characters": "ab"},
+                },
+                "train": {"type": "local", "learning_rate": 0.01},
+            }
+        },
+        "data": {"data_files": [data], "batch_size": 2, "rollout_repeat_n": 4},
+        "validate": {"data": {"data_files": [data]}, "every": 1},
+        "rollout_worker": {"max_response_length": 3, "evaluator": "exact_match"},
+        "trainer": {"type": trainer, "total_train_steps": 2},
+        "settings": {
+            "runs_folder": str(folder / "runs"),
+            "checkpoint_every": 1,
+            "keep_checkpoints": 10,
+            "progress": "none",
+        },
+    }
+    return merged(tree, sections or {})
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` merged into a copy of ``base``; ``None`` removes a key."""
+    out = dict(base)
+    for key, value in over.items():
+        if value is None:
+            out.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
+            out[key] = merged(out[key], value)
+        else:
+            out[key] = value
+    return out
