@@ -1,0 +1,1 @@
+"""Rejection-sampling fine-tuning, a plugin of plugrl."""
