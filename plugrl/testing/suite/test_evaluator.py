@@ -28,7 +28,17 @@ DEFAULT: Mapping[str, Any] = {
     "right": "2",
     "wrong": "3",
 }
-HOSTILE = ("", " ", "\x00", "\n" * 100, "x" * 100_000, "((((", "</answer><answer>", "é漢字🙂", "NaN")
+HOSTILE = (
+    "",
+    " ",
+    "\x00",
+    "\n" * 100,
+    "x" * 100_000,
+    "((((",
+    "</answer><answer>",
+    "é漢字🙂",
+    "NaN",
+)
 
 
 class EvaluatorContract:

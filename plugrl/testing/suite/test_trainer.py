@@ -97,13 +97,19 @@ class TrainerContract:
 
     def test_it_trains(self, plugrl_trained: TrainedRun) -> None:
         assert plugrl_trained.status["state"] == "done"
-        assert plugrl_trained.metrics, "train() ended no step; call self.run.end_step(step, metrics)"
+        assert plugrl_trained.metrics, (
+            "train() ended no step; call self.run.end_step(step, metrics)"
+        )
 
-    def test_equal_seeds_give_equal_numbers(self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]) -> None:
+    def test_equal_seeds_give_equal_numbers(
+        self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]
+    ) -> None:
         again = start(prepare(plugrl_trainer_config))
         assert comparable(again) == comparable(plugrl_trained)
 
-    def test_it_writes_inside_its_run_folder(self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]) -> None:
+    def test_it_writes_inside_its_run_folder(
+        self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]
+    ) -> None:
         folder = Path(plugrl_trainer_config["settings"]["runs_folder"]).parent
         known = {"runs", "problems.jsonl"}
         assert {path.name for path in folder.iterdir()} <= known
