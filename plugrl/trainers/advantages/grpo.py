@@ -48,12 +48,15 @@ def grpo(
     pairs, run_of_row = torch.stack([group[rows], run[rows]], 1).unique(dim=0, return_inverse=True)
     means = _mean_by(rewards[rows].double(), run_of_row, len(pairs))
     groups, group_of_run = pairs[:, 0].unique(return_inverse=True)
-    centred = means - _mean_by(means, group_of_run, len(groups))[group_of_run]
+    baseline = _mean_by(means, group_of_run, len(groups))
+    centred = means - baseline[group_of_run]
     if config.normalize:
         runs = torch.bincount(group_of_run)
         variance = _mean_by(centred.square(), group_of_run, len(groups)) * runs
         deviation = (variance / (runs - 1).clamp_min(1)).sqrt()
-        centred = centred / (deviation[group_of_run] + config.epsilon)
+        # Rewards are float32, so a relative deviation below 1e-9 is rounding: they are equal.
+        scale = torch.where(deviation > 1e-9 * baseline.abs(), deviation + config.epsilon, torch.inf)
+        centred = centred / scale[group_of_run]
     advantages[rows] = centred[run_of_row].float()
     return advantages
 
