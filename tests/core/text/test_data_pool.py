@@ -1,0 +1,143 @@
+"""Prompts from files, their order and position; the pool's groups."""
+
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.scenario import ScenarioInstance
+from plugrl.core.text.data import PromptLoader, problems, read_files, require_column
+from plugrl.core.text.pool import TrajectoryPool
+from plugrl.core.text.trajectory import Trajectory
+
+ITEMS = [{"prompt": str(i)} for i in range(5)]
+
+
+def test_every_file_type_gives_the_same_problems(tmp_path):
+    rows = [{"prompt": "a,b", "answer": "007"}, {"prompt": "é", "answer": ""}]
+    jsonl, csv, parquet = (tmp_path / f"d.{kind}" for kind in ("jsonl", "csv", "parquet"))
+    jsonl.write_text("".join(json.dumps(row) + "\n\n" for row in rows), encoding="utf-8")
+    csv.write_text('prompt,answer\n"a,b",007\né,\n', encoding="utf-8")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), parquet)
+    assert read_files([jsonl]) == read_files([csv]) == read_files([parquet]) == rows
+    assert read_files([jsonl, csv]) == rows + rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("d.jsonl", b'{"prompt": 1}\n{oops\n', "d.jsonl:2"),
+        ("d.jsonl", b"[1]\n", "d.jsonl:1: an object"),
+        ("d.jsonl", b"\xff\xfe", "not UTF-8"),
+        ("d.csv", b"prompt,answer\nonly\n", "d.csv:2: wrong number of columns"),
+        ("d.csv", b"prompt\na,b\n", "d.csv:2: wrong number of columns"),
+        ("d.parquet", b"no parquet", "d.parquet"),
+        ("d.txt", b"text", "unknown type; use .parquet, .jsonl, .csv"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, name, content, complaint):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=complaint):
+        read_files([tmp_path / name])
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"gone.jsonl: No such file"):
+        read_files([tmp_path / "gone.jsonl"])
+
+
+def test_where_problems_come_from():
+    scenario = ScenarioInstance(name="toy", datasets={"train": ITEMS, "empty": []})
+    section = {"data_files": [], "type": "auto"}
+    assert problems(section, "train", scenario) == ITEMS
+    with pytest.raises(ConfigError, match="holds no problems"):
+        problems(section, "empty", scenario)
+    with pytest.raises(ConfigError, match="no split 'test'; it has: empty, train"):
+        problems(section, "test", scenario)
+    with pytest.raises(ConfigError, match="set data.data_files or a scenario"):
+        problems(section, "train", None)
+
+
+def test_a_missing_column_lists_the_ones_there_are():
+    with pytest.raises(ConfigError, match=r"problem 1 has no column 'prompt'.*it has: question"):
+        require_column([{"prompt": "a"}, {"question": "b"}], "prompt", "data.prompt_key")
+
+
+def indices(batch):
+    return [prompt.index for prompt in batch]
+
+
+def test_each_epoch_holds_every_problem_once_in_another_order():
+    loader = PromptLoader(ITEMS, batch_size=5, seed=1)
+    epochs = [indices(loader.next_batch()) for _ in range(4)]
+    assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_equal_seeds_give_equal_orders_and_others_do_not():
+    def order(seed):
+        loader = PromptLoader([{}] * 100, batch_size=100, seed=seed)
+        return indices(loader.next_batch())
+
+    assert order(3) == order(3)
+    assert order(3) != order(4)
+
+
+def test_unshuffled_batches_cross_epochs():
+    loader = PromptLoader(ITEMS, batch_size=3, shuffle=False)
+    assert [indices(loader.next_batch()) for _ in range(4)] == [
+        [0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1],
+    ]  # fmt: skip
+
+
+def test_attempts_share_a_group_and_differ_in_run():
+    loader = PromptLoader(ITEMS, batch_size=2, repeat=3, shuffle=False)
+    batch = loader.next_batch()
+    assert [(p.group_id, p.run_id) for p in batch] == [
+        ("0/0", 0), ("0/0", 1), ("0/0", 2), ("0/1", 0), ("0/1", 1), ("0/1", 2),
+    ]  # fmt: skip
+
+
+def test_a_problem_that_comes_twice_is_two_groups():
+    loader = PromptLoader(ITEMS[:1], batch_size=2, shuffle=False)
+    assert len({p.group_id for p in loader.next_batch()}) == 2
+
+
+@pytest.mark.parametrize("batches", range(6))
+def test_a_saved_position_goes_on_exactly(batches):
+    straight = PromptLoader(ITEMS, batch_size=2, seed=5)
+    for _ in range(batches):
+        straight.next_batch()
+    resumed = PromptLoader(ITEMS, batch_size=2, seed=5)
+    resumed.load_state_dict(json.loads(json.dumps(straight.state_dict())))
+    for _ in range(5):
+        assert straight.next_batch() == resumed.next_batch()
+
+
+def test_other_data_is_refused_on_resume():
+    loader = PromptLoader(ITEMS, batch_size=2)
+    with pytest.raises(ConfigError, match="made with 9 problems and there are now 5"):
+        loader.load_state_dict({"epoch": 0, "position": 0, "items": 9})
+
+
+def member(group, model="policy", **extra):
+    return Trajectory([1], [0], group_id=group, model=model, extra_fields=extra)
+
+
+def test_the_pool_gives_whole_groups_by_model():
+    pool = TrajectoryPool()
+    a1, b1, a2, other = member("a"), member("b"), member("a"), member("a", "judge")
+    pool.put([a1, b1, a2, other])
+    assert pool.models() == ["judge", "policy"]
+    assert [id(t) for t in pool.take("policy")] == [id(a1), id(a2), id(b1)]
+    assert pool.take("policy") == []
+    assert len(pool) == 1
+
+
+def test_groups_by_several_keys():
+    pool = TrajectoryPool(["group_id", "task"])
+    x, y, z = member("a", task=1), member("a", task=2), member("a", task=1)
+    pool.put([x, y, z])
+    assert [id(t) for t in pool.take("policy")] == [id(x), id(z), id(y)]
