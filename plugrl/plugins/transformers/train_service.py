@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -166,6 +167,7 @@ class LocalTrainService(TrainService):
         """Take back what :meth:`state_dict` gave."""
         self._model.load_state_dict(dict(state["weights"]))
         current = self._optimizer.state_dict()
-        held = {int(key): dict(value) for key, value in state["optimizer"].items()}
+        # Deep, because torch keeps the given moments and would change them in place.
+        held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}
         self._optimizer.load_state_dict({**current, "state": held})
         self._optimizer_steps = int(state["optimizer_steps"])

@@ -1,0 +1,127 @@
+"""The embedded engine against transformers itself."""
+
+import numpy as np
+import pytest
+import torch
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.sampling import SamplingParams, stream_seeds, uniforms
+from plugrl.core.text.services import GenerationRequest
+from plugrl.plugins.transformers.inference_service import TransformersInferenceService, sample
+
+PROMPTS = [[3], [2, 5, 7], [9, 8, 7, 6, 5, 4], [2, 5, 7], [3, 3]]
+GREEDY = SamplingParams(temperature=0, max_new_tokens=12, stop_token_ids=(1,))
+RANDOM = SamplingParams(temperature=0.8, max_new_tokens=6, stop_token_ids=(1,))
+
+
+def requests(prompts, sampling):
+    return [GenerationRequest(p, sampling, (0, 1, i, 0, 0)) for i, p in enumerate(prompts)]
+
+
+def by_transformers(engine, prompt, length):
+    """Greedy tokens of ``generate``, and the gap between the two best logits at each."""
+    out = engine._model.generate(
+        torch.tensor([prompt]),
+        max_new_tokens=length,
+        do_sample=False,
+        eos_token_id=1,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    best = torch.stack(out.logits, 1)[0].topk(2).values
+    return out.sequences[0, len(prompt) :].tolist(), (best[:, 0] - best[:, 1]).tolist()
+
+
+def test_greedy_tokens_equal_those_of_generate(engine):
+    for prompt, answer in zip(PROMPTS, engine.generate(requests(PROMPTS, GREEDY)), strict=True):
+        expected, gaps = by_transformers(engine, prompt, 12)
+        clear = next((i for i, gap in enumerate(gaps) if gap < 1e-4), len(gaps))
+        assert clear > 0
+        assert answer.tokens[:clear] == expected[:clear]
+
+
+def plain_log_probs(engine, prompt, tokens, temperature):
+    with torch.no_grad():
+        logits = engine._model(torch.tensor([[*prompt, *tokens]])).logits[0]
+    rows = (logits / temperature).log_softmax(-1)[len(prompt) - 1 : -1]
+    return rows.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+
+
+def test_log_probabilities_equal_a_plain_forward_pass(engine):
+    for prompt, answer in zip(PROMPTS, engine.generate(requests(PROMPTS, RANDOM)), strict=True):
+        expected = plain_log_probs(engine, prompt, answer.tokens, 0.8)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_scores_equal_a_plain_forward_pass(engine):
+    for sequence, scores in zip(PROMPTS, engine.score(PROMPTS), strict=True):
+        assert len(scores) == len(sequence)
+        assert scores[0] == 0.0
+        expected = plain_log_probs(engine, sequence[:1], sequence[1:], 1.0) if sequence[1:] else []
+        assert scores[1:] == pytest.approx(expected, abs=1e-4)
+
+
+def test_answers_do_not_depend_on_how_requests_are_batched(engine):
+    small = TransformersInferenceService({"max_batch_size": 2})
+    small._model, small._tokenizer = engine._model, engine._tokenizer
+    small._device, small._cache_argument = "cpu", engine._cache_argument
+    together = engine.generate(requests(PROMPTS, RANDOM))
+    apart = small.generate(requests(PROMPTS, RANDOM))
+    assert [a.tokens for a in apart] == [a.tokens for a in together]
+
+
+def test_samples_of_one_prompt_differ_by_their_stream(engine):
+    asked = [GenerationRequest([3], RANDOM, (0, 1, 0, run, 0)) for run in range(16)]
+    answers = [tuple(a.tokens) for a in engine.generate(asked)]
+    assert len(set(answers)) > 1
+    assert [tuple(a.tokens) for a in engine.generate(asked)] == answers
+
+
+def test_an_answer_ends_at_the_stop_token_or_at_its_limit(engine):
+    long = SamplingParams(temperature=5.0, max_new_tokens=20, stop_token_ids=(1,))
+    asked = [GenerationRequest([3], long, (0, 0, 0, run, 0)) for run in range(64)]
+    reasons = set()
+    for answer in engine.generate(asked):
+        reasons.add(answer.finish_reason)
+        assert 1 not in answer.tokens[:-1]
+        assert (answer.tokens[-1] == 1) == (answer.finish_reason == "stop")
+        assert len(answer.tokens) == len(answer.logprobs) <= 20
+    assert reasons == {"stop", "length"}
+
+
+def test_the_context_limits_the_answer(engine):
+    endless = SamplingParams(temperature=0, max_new_tokens=100)
+    (answer,) = engine.generate([GenerationRequest([3] * 30, endless, (0, 0, 0, 0, 0))])
+    assert len(answer.tokens) == 2
+    with pytest.raises(ConfigError, match="fills the model's context of 32"):
+        engine.generate([GenerationRequest([3] * 32, endless, (0, 0, 0, 0, 0))])
+
+
+def frequencies(logits, sampling, draws=20_000):
+    seeds = stream_seeds([(0, i, 0, 0, 0) for i in range(draws)])
+    chosen, _ = sample(logits.expand(draws, -1), sampling, uniforms(seeds, 0))
+    return np.bincount(chosen.numpy(), minlength=logits.shape[-1]) / draws
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_samples_follow_the_softmax(temperature):
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
+    expected = (logits[0] / temperature).softmax(-1).numpy()
+    got = frequencies(logits, SamplingParams(temperature=temperature))
+    deviation = np.sqrt(expected * (1 - expected) / 20_000)
+    assert (np.abs(got - expected) < 5 * deviation).all()
+
+
+def test_top_p_keeps_the_smallest_set_that_holds_the_mass():
+    # Probabilities 0.5, 0.3, 0.15, 0.05: 0.6 needs the first two.
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    got = frequencies(logits, SamplingParams(top_p=0.6))
+    assert got[2:].tolist() == [0.0, 0.0]
+    assert got[0] == pytest.approx(0.5 / 0.8, abs=0.02)
+
+
+def test_weights_of_another_model_are_refused(engine):
+    with pytest.raises(ValueError, match="weights of another model"):
+        engine.update_weights({"nothing": torch.zeros(1)}, 1)
+    assert engine.version == 0

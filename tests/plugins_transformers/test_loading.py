@@ -1,0 +1,59 @@
+"""Model folders, random weights and tokenizers."""
+
+import pytest
+import torch
+
+from plugrl.core.errors import ConfigError
+from plugrl.plugins.transformers.loading import load_model, load_tokenizer
+from plugrl.plugins.transformers.tokenizer import character_tokenizer
+
+
+def test_random_weights_depend_on_the_seed_alone(spec):
+    torch.manual_seed(1)
+    first = load_model(spec()).state_dict()
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    second = load_model(spec()).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_saved_folder_loads_to_the_same_model_and_tokenizer(spec, tmp_path):
+    model, tokenizer = load_model(spec()), load_tokenizer(spec())
+    model.save_pretrained(tmp_path)
+    tokenizer.wrapped.save_pretrained(tmp_path)
+    folder = spec(path=str(tmp_path), config={})
+    loaded, read = load_model(folder), load_tokenizer(folder)
+    assert all(torch.equal(v, loaded.state_dict()[k]) for k, v in model.state_dict().items())
+    assert read.encode("badge") == tokenizer.encode("badge")
+    assert read.decode([*read.encode("badge"), read.eos_token_id]) == "badge"
+    assert (read.pad_token_id, read.eos_token_id) == (0, 1)
+
+
+@pytest.mark.parametrize("content", [None, {}, {"config.json": "{oops"}, {"config.json": "{}"}])
+def test_unusable_folders_are_named(spec, tmp_path, content):
+    folder = tmp_path / "model"
+    if content is not None:
+        folder.mkdir()
+        for name, text in content.items():
+            (folder / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"models\.policy\.source\.path .*model: ") as caught:
+        load_model(spec(path=str(folder), config={}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_that_makes_no_model_is_named(spec):
+    with pytest.raises(ConfigError, match=r"models\.policy\.source\.config: "):
+        load_model(spec(config={"model_type": "no_such_model"}))
+    with pytest.raises(ConfigError, match=r"tokenizer\.characters is needed"):
+        load_model(spec(tokenizer={"characters": None}))
+
+
+def test_characters_are_single_tokens():
+    tokenizer = character_tokenizer("ab+ab")
+    assert tokenizer.vocabulary_size == 5
+    assert tokenizer.encode("a+b") == [2, 4, 3]
+    assert tokenizer.decode([0, 2, 4, 3, 1]) == "a+b"
+    assert tokenizer.wrapped("a+b", add_special_tokens=False)["input_ids"] == [2, 4, 3]
+    with pytest.raises(ConfigError, match="'c'"):
+        tokenizer.encode("abc")
