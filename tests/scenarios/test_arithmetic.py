@@ -1,91 +1,140 @@
-"""The arithmetic problems and the exact-match evaluator."""
+"""The arithmetic scenario and the exact-match evaluator."""
 
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.evaluation import BaseEvaluationTarget
+from plugrl.core.text.evaluation import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    EvaluationRunResult,
+    Evaluator,
+    evaluate,
+)
 from plugrl.scenarios.arithmetic.scenario import ArithmeticScenario
 from plugrl.scenarios.evaluators.exact_match import ExactMatchEvaluator
 
-SPLITS = ("validation", "development", "demonstrations", "train")
+HELD_OUT = ("validation", "development")
 
 
-def built(seed=0, **options):
-    return ArithmeticScenario(options).build(seed).datasets
+def numbers(item):
+    a, b = item["prompt"].removesuffix("=").split("+")
+    return int(a), int(b)
 
 
-def pairs(items):
-    return {frozenset(map(int, item["prompt"].rstrip("=").split("+"))) for item in items}
+def unordered(items):
+    return {tuple(sorted(numbers(item))) for item in items}
 
 
-def test_answers_are_right_and_padded():
-    for split in SPLITS:
-        for item in built()[split]:
-            a, b = map(int, item["prompt"].rstrip("=").split("+"))
-            assert 10 <= a <= 99
-            assert 10 <= b <= 99
-            assert item["answer"] == str(a + b).zfill(3)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_no_held_out_problem_nor_its_mirror_is_trained_on(seed):
+    built = ArithmeticScenario({}).build(seed)
+    held = [unordered(built.dataset(name)) for name in HELD_OUT]
+    trained = unordered(built.dataset("train")) | unordered(built.dataset("demonstrations"))
+    assert not held[0] & held[1]
+    assert not (held[0] | held[1]) & trained
+    assert len(held[0] | held[1] | trained) == 90 * 91 // 2
+    texts = [item["prompt"] for data in built.datasets.values() for item in data]
+    assert len(texts) == len(set(texts))
 
 
-def test_held_out_problems_and_their_mirrors_are_never_trained():
-    for seed in range(3):
-        splits = built(seed)
-        held = pairs(splits["validation"]) | pairs(splits["development"])
-        assert not held & (pairs(splits["demonstrations"]) | pairs(splits["train"]))
-        assert not pairs(splits["validation"]) & pairs(splits["development"])
+def test_sizes_are_as_configured_and_the_rest_is_for_training():
+    built = ArithmeticScenario({"validation": 20, "development": 10, "train": 33}).build(0)
+    assert {name: len(data) for name, data in built.datasets.items()} == {
+        "validation": 20, "development": 10, "demonstrations": 1000, "train": 33
+    }  # fmt: skip
+    # 10 times 10 sums of one digit, less 40 demonstrations.
+    small = {"digits": 1, "validation": 0, "development": 0, "demonstrations": 40}
+    assert len(ArithmeticScenario(small).build(0).dataset("train")) == 60
 
 
-def test_demonstrations_and_training_problems_are_apart():
-    splits = built()
-    shown = {item["prompt"] for item in splits["demonstrations"]}
-    assert not shown & {item["prompt"] for item in splits["train"]}
+def test_held_out_problems_do_not_depend_on_the_seed_and_the_others_do():
+    first, second = (ArithmeticScenario({}).build(seed) for seed in (0, 1))
+    for name in HELD_OUT:
+        assert first.dataset(name) == second.dataset(name)
+    for name in ("train", "demonstrations"):
+        assert first.dataset(name) != second.dataset(name)
+        assert first.dataset(name) == ArithmeticScenario({}).build(0).dataset(name)
 
 
-def test_sizes():
-    splits = built()
-    # 90 * 91 / 2 = 4095 pairs, 512 of them held out; the other 3583 give 7166 ordered problems
-    # less the doubles among them, which are their own mirror.
-    assert [len(splits[s]) for s in SPLITS[:3]] == [256, 256, 1000]
-    doubles = sum(len(pair) == 1 for pair in pairs(splits["train"] + splits["demonstrations"]))
-    assert len(splits["train"]) == 2 * 3583 - doubles - 1000
-    assert len(built(train=10)["train"]) == 10
-
-
-def test_only_the_training_splits_depend_on_the_seed():
-    one, other = built(0), built(1)
-    assert one["validation"] == other["validation"]
-    assert one["development"] == other["development"]
-    assert one["train"] != other["train"]
-    assert built(0) == one
-
-
-@pytest.mark.parametrize("options", [{"digits": 0}, {"digits": 9}, {"validation": -1}])
-def test_sizes_that_make_no_sense_are_refused(options):
-    with pytest.raises(ConfigError):
-        built(**options)
-
-
-def test_more_problems_than_there_are():
-    with pytest.raises(ConfigError, match="more than the 55 pairs of 1-digit numbers"):
-        built(digits=1)
+def test_answers_are_sums_with_leading_zeros():
+    for item in ArithmeticScenario({}).build(0).dataset("validation"):
+        assert len(item["prompt"]) == 6
+        assert len(item["answer"]) == 3
+        assert int(item["answer"]) == sum(numbers(item))
 
 
 @pytest.mark.parametrize(
-    ("answer", "options", "reward"),
+    ("config", "complaint"),
     [
-        ("046", {}, 1.0),
-        (" 046\n", {}, 1.0),
-        (" 046", {"strip": False}, 0.0),
-        ("46", {}, 0.0),
-        ("", {}, 0.0),
+        ({"digits": 5}, "digits: must be between 1 and 4"),
+        ({"validation": -1}, "validation: must not be negative"),
     ],
 )
-def test_exact_match(answer, options, reward):
-    result = ExactMatchEvaluator(options).evaluate({"answer": "046"}, BaseEvaluationTarget(answer))
-    assert (result.reward, result.ground_truth) == (reward, "046")
-    assert result.metrics == {"exact_match": reward}
+def test_impossible_settings_are_refused(config, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        ArithmeticScenario(config)
 
 
-def test_case_is_ignored_on_request():
-    evaluator = ExactMatchEvaluator({"ignore_case": True})
-    assert evaluator.evaluate({"answer": "Straße"}, BaseEvaluationTarget("STRASSE")).reward == 1.0
+def test_more_problems_than_there_are_is_an_error_with_the_numbers():
+    scenario = ArithmeticScenario(
+        {"digits": 1, "validation": 30, "development": 20, "demonstrations": 6}
+    )
+    with pytest.raises(ConfigError, match="50 held-out problems and 6 .* more than the 55 pairs"):
+        scenario.build(0)
+
+
+def test_an_unknown_split_names_those_there_are():
+    with pytest.raises(ConfigError, match="no split 'test'; it has: demonstrations, development"):
+        ArithmeticScenario({}).build(0).dataset("test")
+
+
+@pytest.mark.parametrize(
+    ("config", "answer", "reward"),
+    [
+        ({}, "Ab", 1.0),
+        ({}, " Ab\n", 1.0),
+        ({}, "ab", 0.0),
+        ({}, "Abc", 0.0),
+        ({}, "", 0.0),
+        ({"strip": False}, " Ab", 0.0),
+        ({"ignore_case": True}, "aB", 1.0),
+    ],
+)
+def test_exact_match(config, answer, reward):
+    judged = ExactMatchEvaluator(config).evaluate({"answer": "Ab"}, BaseEvaluationTarget(answer))
+    assert judged.reward == reward
+    assert judged.metrics == {"exact_match": reward}
+    assert judged.ground_truth == "Ab"
+
+
+def test_exact_match_reads_the_configured_column_and_needs_it():
+    evaluator = ExactMatchEvaluator({"answer_key": "solution"})
+    assert evaluate(evaluator, {"solution": 7}, BaseEvaluationTarget("7")).reward == 1.0
+    with pytest.raises(
+        EvaluationFailedError, match="ExactMatchEvaluator raised KeyError.*solution"
+    ):
+        evaluate(evaluator, {"answer": 7}, BaseEvaluationTarget("7"))
+
+
+def raising():
+    raise ZeroDivisionError("no units")
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (raising, "Judge raised ZeroDivisionError: no units"),
+        (lambda: 1.0, "Judge returned float; an EvaluationRunResult"),
+        (lambda: EvaluationRunResult(float("nan")), "Judge returned reward nan"),
+        (lambda: EvaluationRunResult("good"), "Judge returned reward of type str"),
+        (lambda: EvaluationRunResult(1.0, metrics={"x": float("inf")}), "returned x inf"),
+        (lambda: EvaluationRunResult(None), "reward of type NoneType"),
+    ],
+)
+def test_what_is_no_judgement_is_a_named_failure(answer, complaint):
+    class Judge(Evaluator):
+        def evaluate(self, data, evaluation_target):
+            return answer()
+
+    with pytest.raises(EvaluationFailedError, match=complaint):
+        evaluate(Judge(), {}, BaseEvaluationTarget("x"))

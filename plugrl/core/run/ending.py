@@ -72,11 +72,10 @@ class Ending:
 
     def close(self, outcome: State, step: int, error: BaseException | None) -> None:
         """Write the end of the log, the status and the report, and give the lock back."""
-        failed = error is not None and outcome == "failed"
-        log.log(
-            logging.ERROR if failed else logging.INFO, "run %s at step %d", outcome, step,
-            exc_info=error if failed else None,
-        )  # fmt: skip
+        if error is not None and outcome == "failed":
+            self._log_failure(step, error)
+        else:
+            log.info("run %s at step %d", outcome, step)
         self._status.fields["step"] = step
         self._status.end(outcome, _line(error) if outcome != "done" else None)
         try:
@@ -89,6 +88,15 @@ class Ending:
             self._handler.close()
             self._handler = None
         self._lock.release()
+
+    def _log_failure(self, step: int, error: BaseException) -> None:
+        """Write the traceback to ``log.txt`` alone: the command answers with one line."""
+        if self._handler is not None:
+            trace = (type(error), error, error.__traceback__)
+            record = log.makeRecord(
+                log.name, logging.ERROR, __file__, 0, "run failed at step %d", (step,), trace
+            )
+            self._handler.handle(record)
 
     def at_once(self, number: signal.Signals) -> None:
         """End the process on a second signal."""

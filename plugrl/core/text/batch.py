@@ -226,15 +226,17 @@ def _extra_fields(trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
     """Extra fields as per-row metadata: numbers as a tensor, the rest as a list.
 
     Raises:
-        ValueError: only some of the trajectories have the field.
+        ValueError: only some of the valid trajectories have the field.
     """
     names = {name for t in trajectories for name in t.extra_fields}
     out: dict[str, Any] = {}
     for name in sorted(names):
-        if any(name not in t.extra_fields for t in trajectories):
+        known = [t.extra_fields[name] for t in trajectories if name in t.extra_fields]
+        if any(t.valid and name not in t.extra_fields for t in trajectories):
             raise ValueError(f"extra field {name!r} is missing in some trajectories of the batch")
-        column = [t.extra_fields[name] for t in trajectories]
-        numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in column)
+        numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in known)
+        # An attempt that failed has no value, and is not trained on.
+        column = [t.extra_fields.get(name, float("nan") if numeric else None) for t in trajectories]
         out[name] = torch.tensor(column) if numeric else column
     return out
 

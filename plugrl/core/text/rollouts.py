@@ -173,13 +173,13 @@ class LockstepRollouts:
     def _start(self, task: RolloutTask) -> list[Trajectory] | Awaitable[list[Trajectory]]:
         try:
             result = self._worker.rollout(task)
+            if not inspect.isawaitable(result):
+                return self._checked(task, result)
         except PlugrlError:
             raise
         except Exception as error:
-            return [_failed(task, error)]
-        if inspect.isawaitable(result):
-            return self._await(task, result)
-        return self._checked(task, result)
+            return [self._failed(task, error)]
+        return self._await(task, result)
 
     async def _await(
         self, task: RolloutTask, result: Awaitable[Trajectory | list[Trajectory]]
@@ -189,7 +189,7 @@ class LockstepRollouts:
         except PlugrlError:
             raise
         except Exception as error:
-            return [_failed(task, error)]
+            return [self._failed(task, error)]
 
     def _checked(self, task: RolloutTask, result: object) -> list[Trajectory]:
         trajectories: list[Trajectory] = []
@@ -212,6 +212,22 @@ class LockstepRollouts:
                 f"{max(trajectory.tokens)}, outside the vocabulary of model "
                 f"{trajectory.model!r} ({service.vocabulary_size} tokens)"
             )
+
+    def _failed(self, task: RolloutTask, error: Exception) -> Trajectory:
+        """An attempt that raised: counted, out of all statistics, never a reward of 0."""
+        # It waits in the pool of the model that was asked, with as many fields as its group.
+        return Trajectory(
+            tokens=[0],
+            loss_mask=[0],
+            logprobs=[0.0],
+            model=self._worker.config.get("model", "policy"),
+            group_id=task.group_id,
+            run_id=task.run_id,
+            valid=False,
+            finish_reason="error",
+            failure=f"{type(error).__name__}: {error}",
+            is_val=task.is_val,
+        )
 
 
 async def _finish_all(
@@ -239,17 +255,3 @@ async def _finish_all(
         running[number].result() if number in running else result  # type: ignore[misc]
         for number, result in enumerate(results)
     ]
-
-
-def _failed(task: RolloutTask, error: Exception) -> Trajectory:
-    """An attempt that raised: counted, out of all statistics, never a reward of 0."""
-    return Trajectory(
-        tokens=[0],
-        loss_mask=[0],
-        group_id=task.group_id,
-        run_id=task.run_id,
-        valid=False,
-        finish_reason="error",
-        failure=f"{type(error).__name__}: {error}",
-        is_val=task.is_val,
-    )

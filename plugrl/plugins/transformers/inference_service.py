@@ -96,12 +96,7 @@ class TransformersInferenceService(InferenceService):
         sampling = requests[0].sampling
         prompts = list(dict.fromkeys(tuple(r.prompt_tokens) for r in requests))
         input_ids, mask = self._left_padded(prompts)
-        limit = min(sampling.max_new_tokens, self.max_sequence_length - input_ids.shape[1])
-        if limit < 1:
-            raise ConfigError(
-                f"a prompt of {input_ids.shape[1]} tokens fills the model's context of "
-                f"{self.max_sequence_length}; lower rollout_worker.max_prompt_length"
-            )
+        limits = self._limits(requests)
         cache: Any = DynamicCache(config=self._model.config)
         positions = (mask.cumsum(1) - 1).clamp_min(0)
         logits = self._forward(input_ids, mask, positions, cache)
@@ -115,18 +110,41 @@ class TransformersInferenceService(InferenceService):
         seeds = stream_seeds([r.stream for r in requests])
         stops = torch.tensor(sampling.stop_token_ids, device=self._device)
         open_ = torch.ones(len(requests), dtype=torch.bool, device=self._device)
+        stopped = torch.zeros_like(open_)
         tokens, logprobs = [], []
-        for position in range(limit):
+        last = int(limits.max()) - 1
+        for position in range(last + 1):
             chosen, logprob = sample(logits, sampling, uniforms(seeds, position))
             tokens.append(torch.where(open_, chosen, -1))
             logprobs.append(logprob)
-            open_ = open_ & ~torch.isin(chosen, stops)
-            if position + 1 == limit or not bool(open_.any()):
+            stopped |= open_ & torch.isin(chosen, stops)
+            open_ = ~stopped & (limits > position + 1)
+            if position == last or not bool(open_.any()):
                 break
             mask = torch.cat([mask, mask.new_ones(len(requests), 1)], 1)
-            positions = positions[:, -1:] + 1
+            # Rows that are done may pass the end of the context; their answers are not read.
+            positions = (positions[:, -1:] + 1).clamp_max(self.max_sequence_length - 1)
             logits = self._forward(chosen[:, None], mask, positions, cache)
-        return self._completions(torch.stack(tokens, 1), torch.stack(logprobs, 1), open_)
+        return self._completions(torch.stack(tokens, 1), torch.stack(logprobs, 1), ~stopped)
+
+    def _limits(self, requests: Sequence[GenerationRequest]) -> torch.Tensor:
+        """New tokens that each request may have, [B]: its own prompt's length counts, no other's.
+
+        Raises:
+            ConfigError: a prompt leaves no room in the model's context.
+        """
+        longest = max(len(request.prompt_tokens) for request in requests)
+        context = self.max_sequence_length
+        if longest >= context:
+            raise ConfigError(
+                f"a prompt of {longest} tokens fills the model's context of {context}; lower "
+                "rollout_worker.max_prompt_length"
+            )
+        room = [
+            min(request.sampling.max_new_tokens, context - len(request.prompt_tokens))
+            for request in requests
+        ]
+        return torch.tensor(room, device=self._device)
 
     def _forward(
         self, input_ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any

@@ -154,3 +154,14 @@ def test_positions_count_real_tokens():
 def test_padding_data_sets_only_padding():
     padded = padding_data(left_padded(), 9)
     assert padded.values["input_ids"].tolist() == [[9, 9, 5, 0], [9, 4, 5, 6]]
+
+
+def test_extra_fields_of_failed_attempts_may_be_missing_and_those_of_others_not():
+    good = [rollout(extra_fields={"score": 1.5, "tool": "a"}) for _ in range(2)]
+    failed = rollout(valid=False)
+    batch = Batch.from_trajectories([*good, failed])
+    assert batch.metadata["score"][:2].tolist() == [1.5, 1.5]
+    assert batch.metadata["score"].isnan().tolist() == [False, False, True]
+    assert batch.metadata["tool"] == ["a", "a", None]
+    with pytest.raises(ValueError, match="'score' is missing"):
+        Batch.from_trajectories([*good, rollout()])

@@ -1,0 +1,259 @@
+"""Lockstep rollouts: order, determinism, and what workers and engines can do wrong."""
+
+import asyncio
+
+import pytest
+
+from plugrl.core.errors import RunError
+from plugrl.core.text.data import Prompt
+from plugrl.core.text.rollouts import LockstepRollouts
+from plugrl.core.text.sampling import SamplingParams, stream_seeds, uniforms
+from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import RolloutWorker, trajectory_of
+
+SAMPLING = SamplingParams(max_new_tokens=2)
+
+
+class Letters:
+    pad_token_id, eos_token_id = 0, 1
+
+    def encode(self, text, /):
+        return [ord(c) for c in text]
+
+    def decode(self, tokens, /):
+        return "".join(map(chr, tokens))
+
+
+class Engine(InferenceService):
+    """Answers two tokens that depend on the stream alone, and keeps what it was asked."""
+
+    tokenizer = Letters()
+    vocabulary_size = 128
+    max_sequence_length = 64
+
+    def __init__(self, answer=None):
+        self.rounds = []
+        self._answer = answer
+
+    def load(self, spec):
+        raise NotImplementedError
+
+    def generate(self, requests):
+        self.rounds.append([request.stream for request in requests])
+        if self._answer is not None:
+            return self._answer(requests)
+        seeds = stream_seeds([request.stream for request in requests])
+        draws = [(uniforms(seeds, k) * 128).astype(int) for k in range(2)]
+        return [
+            Completion([int(a), int(b)], [-1.0, -2.0], "stop", 3)
+            for a, b in zip(*draws, strict=True)
+        ]
+
+    def score(self, sequences, temperature=1.0):
+        raise NotImplementedError
+
+    def update_weights(self, weights, version):
+        raise NotImplementedError
+
+
+class OneTurn(RolloutWorker):
+    async def rollout(self, task):
+        prompt = task.tokenizers["policy"].encode(task.prompt)
+        return trajectory_of(task, "policy", prompt, await task.ask("policy", prompt, SAMPLING))
+
+
+class ThreeTurns(RolloutWorker):
+    async def rollout(self, task):
+        tokens = task.tokenizers["policy"].encode(task.prompt)
+        for _ in range(1 + task.item % 3):
+            prompt = list(tokens)
+            completion = await task.ask("policy", prompt, SAMPLING)
+            tokens = prompt + completion.tokens
+        return trajectory_of(task, "policy", prompt, completion)
+
+
+class TwoAtOnce(RolloutWorker):
+    async def rollout(self, task):
+        prompt = task.tokenizers["policy"].encode(task.prompt)
+        answers = await asyncio.gather(*(task.ask("policy", prompt, SAMPLING) for _ in range(2)))
+        return [trajectory_of(task, "policy", prompt, answer) for answer in answers]
+
+
+def collect(worker, engine, items=4, repeat=1, **kwargs):
+    prompts = [
+        Prompt({"prompt": "ab"[: 1 + i % 2]}, i, run, f"0/{i}")
+        for i in range(items)
+        for run in range(repeat)
+    ]
+    rollouts = LockstepRollouts(worker, {"policy": engine}, seed=5)
+    return rollouts.collect(prompts, 7, SAMPLING, **kwargs)
+
+
+def test_one_round_serves_everyone_in_the_order_of_the_prompts():
+    engine = Engine()
+    trajectories = collect(OneTurn(), engine, items=2, repeat=2)
+    assert engine.rounds == [[(5, 7, 0, 0, 0), (5, 7, 0, 1, 0), (5, 7, 1, 0, 0), (5, 7, 1, 1, 0)]]
+    assert [(t.group_id, t.run_id) for t in trajectories] == [
+        ("0/0", 0), ("0/0", 1), ("0/1", 0), ("0/1", 1)
+    ]  # fmt: skip
+    first = trajectories[0]
+    assert first.loss_mask == [0, 1, 1]
+    assert first.logprobs == [0.0, -1.0, -2.0]
+    assert first.versions == [-1, 3, 3]
+
+
+@pytest.mark.parametrize("worker", [OneTurn, ThreeTurns, TwoAtOnce])
+def test_equal_seeds_give_equal_trajectories_whatever_else_is_in_the_batch(worker):
+    few, many = collect(worker(), Engine(), items=2), collect(worker(), Engine(), items=6)
+    assert few == collect(worker(), Engine(), items=2)
+    assert many[: len(few)] == few
+
+
+def test_validation_draws_from_streams_of_its_own():
+    assert collect(OneTurn(), Engine()) != collect(OneTurn(), Engine(), is_val=True)
+    engine = Engine()
+    collect(OneTurn(), engine, items=1, is_val=True)
+    assert engine.rounds == [[(5, -8, 0, 0, 0)]]
+
+
+def test_rollouts_of_several_turns_advance_together():
+    engine = Engine()
+    collect(ThreeTurns(), engine, items=3)
+    assert [[(s[2], s[4]) for s in streams] for streams in engine.rounds] == [
+        [(0, 0), (1, 0), (2, 0)], [(1, 1), (2, 1)], [(2, 2)]
+    ]  # fmt: skip
+
+
+def test_requests_sent_at_once_are_one_round_and_differ():
+    engine = Engine()
+    first, second = collect(TwoAtOnce(), engine, items=1)
+    assert engine.rounds == [[(5, 7, 0, 0, 0), (5, 7, 0, 0, 1)]]
+    assert first.tokens != second.tokens
+
+
+class Failing(OneTurn):
+    async def rollout(self, task):
+        trajectory = await super().rollout(task)
+        if task.item == 1:
+            raise OSError("tool is down")
+        return trajectory
+
+
+class FailingPlain(RolloutWorker):
+    def rollout(self, task):
+        if task.item == 1:
+            raise OSError("tool is down")
+        return Trajectory([1, 2], [0, 1])
+
+
+@pytest.mark.parametrize("worker", [Failing, FailingPlain])
+def test_an_attempt_that_raises_is_invalid_and_the_others_go_on(worker):
+    trajectories = collect(worker(), Engine(), items=3)
+    assert [t.valid for t in trajectories] == [True, False, True]
+    assert trajectories[1].failure == "OSError: tool is down"
+    assert trajectories[1].finish_reason == "error"
+    assert trajectories[1].group_id == "0/1"
+
+
+def test_a_failed_attempt_belongs_to_the_model_that_the_worker_asks():
+    class Failing(RolloutWorker):
+        def rollout(self, task):
+            raise OSError("tool is down")
+
+    rollouts = LockstepRollouts(Failing({"model": "writer"}), {"writer": Engine()}, 0)
+    (failed,) = rollouts.collect([Prompt({"prompt": "a"}, 0, 0, "0/0")], 1, SAMPLING)
+    assert failed.model == "writer"
+    # A batch keeps its sampling log-probabilities only when every row has some.
+    assert failed.logprobs == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda: "text", "returned str; a Trajectory or a list"),
+        (lambda: None, "returned NoneType"),
+        (lambda: [Trajectory([1], [1]), 3], "returned int"),
+        (lambda: Trajectory([1, 128], [0, 1]), "token 128, outside the vocabulary .*128 tokens"),
+    ],
+)
+def test_a_worker_with_a_wrong_answer_ends_the_run_and_is_named(answer, complaint):
+    class Wrong(RolloutWorker):
+        def rollout(self, task):
+            return answer()
+
+    with pytest.raises(RunError, match=f"Wrong.*{complaint}"):
+        collect(Wrong(), Engine())
+
+
+def test_a_trajectory_made_wrong_after_its_construction_is_invalid():
+    class Shrinking(RolloutWorker):
+        def rollout(self, task):
+            trajectory = Trajectory([1, 2, 3], [0, 1, 1])
+            trajectory.loss_mask.pop()
+            return trajectory
+
+    (trajectory,) = collect(Shrinking(), Engine(), items=1)
+    assert not trajectory.valid
+    assert "loss_mask has 2 values for 3 tokens" in trajectory.failure
+
+
+@pytest.mark.parametrize(
+    ("completions", "complaint"),
+    [
+        (lambda asked: [], "answered 0 of 4 requests"),
+        (lambda asked: [Completion([1], [-1.0], "stop", 0)] * 3, "answered 3 of 4 requests"),
+        (
+            lambda asked: [Completion([1, 2], [-1.0], "stop", 0)] * len(asked),
+            "answered 2 tokens with 1 log-probabilities",
+        ),
+        (
+            lambda asked: [Completion([999], [-1.0], "stop", 0)] * len(asked),
+            "token 999, outside the vocabulary",
+        ),
+    ],
+)
+def test_an_engine_that_breaks_its_contract_ends_the_run(completions, complaint):
+    with pytest.raises(RunError, match=complaint):
+        collect(OneTurn(), Engine(completions))
+
+
+def nan_answers(asked):
+    return [Completion([1], [float("nan")], "stop", 0)] * len(asked)
+
+
+def broken(asked):
+    raise TimeoutError("engine is gone")
+
+
+@pytest.mark.parametrize(
+    ("answers", "failure"),
+    [(nan_answers, "log-probability is NaN"), (broken, "TimeoutError: engine is gone")],
+)
+def test_nan_and_a_raising_engine_are_counted_skips(answers, failure):
+    trajectories = collect(OneTurn(), Engine(answers))
+    assert len(trajectories) == 4
+    assert not any(t.valid for t in trajectories)
+    assert all(failure in t.failure for t in trajectories)
+
+
+def test_an_unknown_model_is_named_with_those_there_are():
+    class Lost(RolloutWorker):
+        async def rollout(self, task):
+            await task.ask("judge", [1], SAMPLING)
+
+    with pytest.raises(RunError, match="no model 'judge'; models are: policy"):
+        collect(Lost(), Engine())
+
+
+def test_a_model_answers_the_others_when_one_rollout_ends_early():
+    class Early(OneTurn):
+        async def rollout(self, task):
+            if task.item == 0:
+                await asyncio.sleep(0)
+                return Trajectory([1], [0])
+            return await super().rollout(task)
+
+    engine = Engine()
+    assert len(collect(Early(), engine, items=3)) == 3
+    assert [[s[2] for s in streams] for streams in engine.rounds] == [[1, 2]]
