@@ -330,8 +330,8 @@ def test_a_model_folder_is_read_back(tmp_path):
 def test_an_unreadable_folder_is_one_line_with_its_place(tmp_path, content):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
+    service = TransformersInferenceService({})
     with pytest.raises(ConfigError) as caught:
-        engine_from = TransformersInferenceService({})
-        engine_from.load(spec(path=str(tmp_path), config={}))
+        service.load(spec(path=str(tmp_path), config={}))
     assert f"models.policy.source.path {tmp_path}: not a usable model folder" in str(caught.value)
     assert "\n" not in str(caught.value)

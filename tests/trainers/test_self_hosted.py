@@ -1,192 +1,317 @@
-"""Self-hosted trainers: used alone in a unit test, and their faults."""
+"""Self-hosted trainers: one method in a unit test, and what a run makes of them."""
 
-import math
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
+import yaml
 
 import plugrl
-from plugrl import Batch, SelfHostedTrainer, Trajectory
-from plugrl.core.errors import ConfigError, NonFiniteError, RunError, UsageError
-from plugrl.core.experiment import load_run, prepare, start
+from plugrl.core.errors import ConfigError
 from plugrl.core.registry import default_registry
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.self_hosted import SelfHostedTrainer
+from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
+
+MODEL = {
+    "model_type": "qwen3",
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 16,
+}
+DEMONSTRATIONS = {"type": "demonstration", "max_prompt_length": 4, "max_response_length": 4}
+
+
+def config(folder, **sections):
+    tree = {
+        "scenario": {
+            "type": "arithmetic",
+            "digits": 1,
+            "validation": 4,
+            "development": 4,
+            "demonstrations": 16,
+        },
+        "models": {
+            "policy": {
+                "source": {"config": MODEL, "tokenizer": {"characters": "0123456789+="}},
+                "train": {"type": "local", "learning_rate": 0.01},
+            }
+        },
+        "rollout_worker": {
+            "max_prompt_length": 4,
+            "max_response_length": 3,
+            "evaluator": "exact_match",
+        },
+        "data": {"batch_size": 4, "rollout_repeat_n": 4},
+        "validate": {"every": 2},
+        "trainer": {"type": "self_hosted_grpo", "total_train_steps": 4},
+        "settings": {
+            "torch_threads": 1,
+            "progress": "none",
+            "device": "cpu",
+            "runs_folder": str(folder / "runs"),
+            "checkpoint_every": 1,
+            "keep_checkpoints": 3,
+        },
+    }
+    return {**tree, **sections}
+
+
+def metrics(run):
+    """The metrics of a run without those of time, which differ."""
+    return [
+        {key: value for key, value in line.items() if not key.startswith("time/") and key != "time"}
+        for line in run.metrics
+    ]
+
+
+def weights(run):
+    found = {}
+
+    def walk(path, value):
+        if isinstance(value, dict):
+            for key, item in value.items():
+                walk((*path, key), item)
+        elif isinstance(value, torch.Tensor):
+            found[path] = value
+
+    walk((), run.checkpoint())
+    return found
+
+
+def assert_equal_runs(one, other):
+    assert metrics(one) == metrics(other)
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    assert first
+    for path, value in first.items():
+        assert torch.equal(value, second[path]), path
+
+
+def batch(rewards=(1.0, 0.0)):
+    return Batch.from_trajectories(
+        [
+            Trajectory(
+                [2, 3, 4], [0, 1, 1], logprobs=[0.0, -1.0, -1.0], reward=r, group_id="g", run_id=i
+            )
+            for i, r in enumerate(rewards)
+        ]
+    )
+
+
+def test_grpo_prepares_a_batch_without_a_run():
+    trainer = SelfHostedGrpoTrainer({"algorithm": {"advantage": {"type": "grpo"}}})
+    prepared, report = trainer._prepare_batch(batch())
+    # Mean 0.5, sample deviation sqrt(0.5): +-0.5 / 0.7071.
+    assert prepared.metadata["advantages"].tolist() == pytest.approx([0.70711, -0.70711], abs=1e-4)
+    first = prepared.values["advantages"][0].tolist()
+    assert first == pytest.approx([0.0, 0.70711, 0.70711], abs=1e-4)
+    assert report == pytest.approx({"advantage_abs": 0.70711, "zero_advantage": 0.0}, abs=1e-4)
+
+
+def test_a_trainer_of_one_method_needs_no_run_either():
+    class Mine(SelfHostedTrainer):
+        def _prepare_batch(self, batch):
+            batch.metadata["advantages"] = self._reward_fn(batch).sum(1)
+            return batch, {"mean": 0.5}
+
+    prepared, _ = Mine({})._prepare_batch(batch())
+    assert prepared.metadata["advantages"].tolist() == [1.0, 0.0]
+
+
+def test_rewards_stand_on_the_last_trained_token():
+    class Mine(SelfHostedTrainer):
+        def _prepare_batch(self, batch):
+            return batch, {}
+
+    made = batch((3.0, 2.0))
+    made.values["loss_mask"][1] = 0
+    assert Mine({})._reward_fn(made).tolist() == [[0.0, 0.0, 3.0], [0.0, 0.0, 0.0]]
+
+
+def test_the_old_signature_is_refused_with_the_right_one():
+    with pytest.raises(TypeError, match=r"Old\._prepare_batch.*_prepare_batch\(self, batch\)"):
+
+        class Old(SelfHostedTrainer):
+            def _prepare_batch(self, batch, metrics):
+                return batch
 
 
 @pytest.fixture
 def registry():
     registry = default_registry()
-    before = registry.snapshot()
+    saved = registry.snapshot()
     yield registry
-    registry.restore(before)
+    registry.restore(saved)
 
 
-def batch():
-    rollouts = [
-        Trajectory([3, 4, 5], [0, 1, 1], reward=r, group_id="g", run_id=i, logprobs=[0.0, -1, -1])
-        for i, r in enumerate([1.0, 0.0])
-    ]
-    return Batch.from_trajectories(rollouts)
+class Scaled(SelfHostedGrpoTrainer):
+    def _prepare_batch(self, batch):
+        batch, report = super()._prepare_batch(batch)
+        batch.values["token_scale"] = torch.full(batch.values["input_ids"].shape, 3.0)
+        batch.values["row_number"] = torch.arange(len(batch))
+        return batch, report | {"scaled": 1.0}
 
 
-def test_a_trainer_is_built_from_its_configuration_alone():
-    prepared, metrics = SelfHostedGrpoTrainer({})._prepare_batch(batch())
-    half = math.sqrt(0.5)
-    assert prepared.metadata["advantages"].tolist() == pytest.approx([half, -half], rel=1e-5)
-    expected = torch.tensor([[0, half, half], [0, -half, -half]])
-    torch.testing.assert_close(prepared.values["advantages"], expected, rtol=1e-5, atol=0)
-    assert metrics["zero_advantage"] == 0.0
+def scaled_loss(logp, batch, config):
+    scale = batch.values["token_scale"]
+    assert scale.shape == logp.shape
+    assert batch.values["row_number"].shape == logp.shape[:1]
+    count = torch.tensor(1)
+    return -logp * scale, {"scale": (scale.mean() * count, count)}
 
 
-def test_what_needs_a_run_says_so():
-    trainer = SelfHostedGrpoTrainer({})
-    for name in ("run", "hyper_params", "settings", "scenario_instance", "models"):
-        with pytest.raises(UsageError, match=r"plugrl\.train\(\)"):
-            getattr(trainer, name)
+def test_a_tensor_of_a_trainer_reaches_a_loss_of_ones_own(tmp_path, registry):
+    registry.register("trainer", "scaled", Scaled)
+    registry.register("loss", "scaled", scaled_loss)
+    tree = config(tmp_path)
+    algorithm = {"loss": {"type": "scaled"}}
+    tree["trainer"] = {"type": "scaled", "total_train_steps": 1, "algorithm": algorithm}
+    last = plugrl.train(tree).last_metrics
+    assert last["train/scaled"] == 1.0
+    assert last["train/scale"] == 3.0
 
 
-def test_rewards_go_on_the_last_trained_token():
-    data = batch()
-    data.values["loss_mask"][1, 2] = 0
-    scores = SelfHostedGrpoTrainer({})._reward_fn(data)
-    assert scores.tolist() == [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
-    data.metadata["rewards"][1] = 7.0
-    assert SelfHostedGrpoTrainer({})._reward_fn(data)[1].tolist() == [0.0, 7.0, 0.0]
+def test_a_run_without_a_trained_model_says_what_to_write(tmp_path):
+    tree = config(tmp_path)
+    del tree["models"]["policy"]["train"]
+    with pytest.raises(ConfigError, match=r"no model is trained.*models\.policy\.train: local"):
+        plugrl.train(tree)
 
 
-def test_the_old_signature_is_refused_with_the_right_one():
-    with pytest.raises(TypeError, match=r"_prepare_batch\(self, batch\) -> tuple"):
-
-        class Old(SelfHostedTrainer):
-            def _prepare_batch(self, batch, metrics):
-                return batch, metrics
-
-
-def register(registry, prepare_batch, name="custom"):
-    class Custom(SelfHostedTrainer):
-        """A trainer under test."""
-
-        def _prepare_batch(self, batch):
-            return prepare_batch(self, batch)
-
-    registry.register("trainer", name, Custom)
-    return Custom
+def test_a_frozen_model_beside_the_trained_one_keeps_its_weights(tmp_path):
+    tree = config(tmp_path)
+    tree["models"]["judge"] = {"source": tree["models"]["policy"]["source"]}
+    run = plugrl.train(tree)
+    assert set(run.checkpoint()["trainer"]["models"]) == {"policy"}
 
 
-def test_a_tensor_that_a_trainer_adds_reaches_the_loss(registry, config):
-    seen = []
-
-    def loss(logp, batch, config):
-        seen.append(batch.values["mine"])
-        return -logp * batch.values["mine"], {}
-
-    def prepare_batch(trainer, batch):
-        batch.values["mine"] = torch.full(batch.values["loss_mask"].shape, 2.0)
-        return batch, {}
-
-    registry.register("loss", "mine", loss)
-    register(registry, prepare_batch)
-    start(prepare(config("custom", trainer={"algorithm": {"loss": "mine"}})))
-    assert seen
-    assert all(bool((value == 2.0).all()) for value in seen)
+def test_passes_and_minibatches_multiply_the_optimizer_steps(tmp_path):
+    tree = config(tmp_path)
+    tree["rollout_worker"] = DEMONSTRATIONS
+    tree["data"] = {"split": "demonstrations", "batch_size": 6}
+    tree["validate"] = {"enabled": False}
+    tree["trainer"] = {
+        "type": "self_hosted_cross_entropy",
+        "total_train_steps": 2,
+        "algorithm": {"epochs": 2, "minibatches": 3},
+    }
+    state = plugrl.train(tree).checkpoint()["trainer"]["models"]["policy"]
+    # 2 steps x 2 passes x 3 optimizer steps; a version is a training step.
+    assert state["state"]["optimizer_steps"] == 12
+    assert state["version"] == 2
 
 
-def test_advantages_in_metadata_are_mirrored_and_trained(registry, config):
-    def prepare_batch(trainer, batch):
-        batch.metadata["advantages"] = [float(i + 1) for i in range(len(batch))]
-        return batch, {}
-
-    register(registry, prepare_batch)
-    run = start(prepare(config("custom")))
-    assert run.last_metrics["train/grad_norm"] > 0
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda b: b.metadata.update(advantages=[1.0]), r"1 entries for 8 rows"),
-        (lambda b: b.values.update(advantages=torch.zeros(8, 1)), r"advantages of shape \(8, 1\)"),
-    ],
-)
-def test_wrong_shapes_are_named(registry, config, change, complaint):
-    def prepare_batch(trainer, batch):
-        change(batch)
-        return batch, {}
-
-    register(registry, prepare_batch)
-    with pytest.raises(ValueError, match=complaint):
-        start(prepare(config("custom")))
+def test_supervised_training_lowers_its_loss(tmp_path):
+    tree = config(tmp_path)
+    tree["rollout_worker"] = DEMONSTRATIONS
+    tree["data"] = {"split": "demonstrations", "batch_size": 16}
+    tree["validate"] = {"enabled": False}
+    tree["trainer"] = {"type": "self_hosted_cross_entropy", "total_train_steps": 20}
+    losses = [line["train/loss"] for line in plugrl.train(tree).metrics if "train/loss" in line]
+    assert len(losses) == 20
+    assert losses[-1] < 0.8 * losses[0]
 
 
-def poisoned(trainer, batch):
-    batch.metadata["advantages"] = torch.full((len(batch),), math.nan)
-    return batch, {}
+def sequence(folder):
+    tree = config(folder)
+    tree["trainer"] = {
+        "type": "sequence",
+        "phases": [
+            {
+                "name": "first",
+                "rollout_worker": {
+                    **DEMONSTRATIONS,
+                    "evaluator": "exact_match",
+                },
+                "data": {"split": "demonstrations", "rollout_repeat_n": 1},
+                "trainer": {"type": "self_hosted_cross_entropy", "total_train_steps": 3},
+            },
+            {"name": "second", "trainer": {"type": "self_hosted_grpo", "total_train_steps": 3}},
+        ],
+    }
+    return tree
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_and_dumps_the_batch(registry, config):
-    register(registry, poisoned)
-    tree = config("custom")
-    with pytest.raises(NonFiniteError, match="gradient norm"):
-        start(prepare(tree))
-    (folder,) = (tmp for tmp in _runs(tree))
-    assert list((folder / "dumps").iterdir())
-    assert load_run(folder).status["state"] == "failed"
+class Interrupted(Exception):
+    pass
 
 
-def test_or_is_skipped_and_counted(registry, config):
-    register(registry, poisoned)
-    run = start(prepare(config("custom", runtime_monitor={"non_finite": "skip"})))
-    assert run.status["state"] == "done"
-    assert run.last_metrics["train/skipped"] == 1.0
+def stop_after(monkeypatch, step):
+    """Fail at the end of ``step``, after its checkpoint, as a crash would."""
+    from plugrl.core.run.run import Run
+
+    end_step = Run.end_step
+
+    def ending(self, number, values):
+        end_step(self, number, values)
+        if number == step:
+            raise Interrupted
+
+    monkeypatch.setattr(Run, "end_step", ending)
 
 
-def _runs(tree):
-    from pathlib import Path
+@pytest.mark.parametrize("step", [0, 2, 3, 4, 5, 6])
+def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, step):
+    straight = plugrl.train(sequence(tmp_path / "straight"))
+    with monkeypatch.context() as patch:
+        stop_after(patch, step)
+        with pytest.raises(Interrupted):
+            plugrl.train(sequence(tmp_path / "broken"))
+    (folder,) = (tmp_path / "broken" / "runs").glob("*/*")
+    from plugrl.core.experiment import resume
 
-    return list(Path(tree["settings"]["runs_folder"]).glob("*/*"))
-
-
-def test_a_frozen_model_is_no_training(config):
-    with pytest.raises(ConfigError, match="no model is trained"):
-        start(prepare(config(models={"policy": {"train": None}})))
-
-
-def test_all_invalid_ends_the_run_with_the_reason(registry, config):
-    class Failing(plugrl.Evaluator):
-        """Raises."""
-
-        def evaluate(self, data, evaluation_target):
-            raise LookupError("no such problem")
-
-    registry.register("evaluator", "failing", Failing)
-    tree = config(
-        rollout_worker={"evaluator": "failing"},
-        validate={"enabled": False, "data": None, "every": 0},
-        trainer={"total_train_steps": 10},
-    )
-    with pytest.raises(RunError, match=r"3 steps in a row.*Failing raised LookupError"):
-        start(prepare(tree))
+    assert_equal_runs(resume(folder), straight)
 
 
-def test_several_epochs_and_minibatches_take_as_many_optimizer_steps(config):
-    tree = config(trainer={"algorithm": {"epochs": 3, "minibatches": 2}, "total_train_steps": 1})
-    tree["models"]["policy"]["train"]["schedule"] = {"warmup_steps": 100}
-    run = start(prepare(tree))
-    state = run.checkpoint()["trainer"]["models"]["policy"]["state"]
-    assert state["optimizer_steps"] <= 6
-    assert run.checkpoint()["trainer"]["models"]["policy"]["version"] == 1
-
-
-def test_stop_at_ends_early(config):
-    tree = config(trainer={"total_train_steps": 50, "stop_at": {"rollout/reward": 0.0}})
-    assert start(prepare(tree)).status["step"] == 1
-
-
-def test_validation_metrics_come_before_during_and_after(config):
-    run = start(prepare(config(trainer={"total_train_steps": 4}, validate={"every": 2})))
-    assert [m["step"] for m in run.metrics if "validation/exact_match" in m] == [0, 2, 4]
-
-
-def test_the_parity_probe_reports(config):
-    run = start(prepare(config()))
-    assert 0 <= run.last_metrics["sync/parity"] <= 1e-4
+@pytest.mark.integration
+@pytest.mark.timeout(560)
+def test_a_run_killed_at_random_moments_goes_on_exactly(tmp_path):
+    tree = config(tmp_path)
+    tree["trainer"]["total_train_steps"] = 60
+    tree["trainer"]["algorithm"] = {"minibatches": 2}
+    tree["settings"]["checkpoint_every"] = 4
+    straight = plugrl.train(tree)
+    file = tmp_path / "exp.yaml"
+    tree["settings"]["runs_folder"] = str(tmp_path / "killed")
+    file.write_text(yaml.safe_dump(tree))
+    draw = random.Random(11)
+    command, kills = ["train", str(file)], 0
+    while True:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plugrl", *command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PLUGRL_PLUGINS": ""},
+        )
+        found = list((tmp_path / "killed").glob("*/*"))
+        folder = found[0] if found else None
+        reached = 0 if folder is None else len((folder / "metrics.jsonl").read_text().splitlines())
+        target = reached + draw.randint(1, 12)
+        while process.poll() is None:
+            for path in (tmp_path / "killed").glob("*/*/metrics.jsonl"):
+                if len(path.read_text().splitlines()) >= target and kills < 8:
+                    time.sleep(draw.random() * 0.05)
+                    process.send_signal(signal.SIGKILL)
+            time.sleep(0.002)
+        error = process.communicate()[1].decode()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, error
+        kills += 1
+        (folder,) = (tmp_path / "killed").glob("*/*")
+        command = ["resume", str(folder)]
+    assert kills >= 4
+    assert json.loads((folder / "status.json").read_text())["state"] == "done"
+    assert_equal_runs(plugrl.load_run(folder), straight)
