@@ -88,7 +88,7 @@ def hooks() -> str:
 def sections() -> str:
     """The page about the sections of a configuration."""
     from plugrl.core.config.describe import describe_section
-    from plugrl.core.config.sections import COMMON, TEXT
+    from plugrl.core.config.sections import COMMON, DEFAULTS, TEXT
 
     parts = ["# Sections of a configuration", NOTE]
     parts.append("`plugrl config schema KIND NAME` lists the keys of a component.")
@@ -98,7 +98,12 @@ def sections() -> str:
             inner = getattr(schema, "__args__", (schema,))[-1]
             about = text_of(inner) if hasattr(inner, "__dataclass_fields__") else ""
             rows = [
-                [f"`{row['key']}`", row["type"], f"`{_yaml(row['default'])}`", row["help"]]
+                [
+                    f"`{row['key']}`",
+                    row["type"],
+                    f"`{_yaml(DEFAULTS.get(name, row['default']))}`",
+                    row["help"],
+                ]
                 for row in describe_section(name) or []
             ]
             parts += [f"### {name}", *([about] if about else [])]
