@@ -8,6 +8,7 @@ default ``{"data": {"prompt": "1+1=", "answer": "2"}, "right": "2", "wrong": "3"
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +58,7 @@ class EvaluatorContract:
 
     @pytest.fixture
     def example(self, cls: type[Evaluator]) -> dict[str, Any]:
-        return {**DEFAULT, **getattr(cls, "conformance", {})}
+        return copy.deepcopy({**DEFAULT, **getattr(cls, "conformance", {})})
 
     @pytest.fixture
     def evaluator(self, cls: type[Evaluator], example: dict[str, Any]) -> Evaluator:

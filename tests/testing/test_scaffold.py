@@ -1,0 +1,106 @@
+"""What ``plugrl new plugin`` writes and the example package install, pass the kit and train."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugrl.commands._scaffold import BODIES, files
+from plugrl.core.errors import UsageError
+
+pytestmark = pytest.mark.integration
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugrl-rejection-sampling"
+
+
+class Site:
+    """A folder with installed packages, and commands that see it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site = folder / "site"
+        self.environment = {**os.environ, "PYTHONPATH": str(self.site)}
+
+    def run(self, *arguments, cwd=None):
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=cwd or self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def install(self, package):
+        options = ["-q", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
+        self.run("pip", "install", *options, str(self.site), str(package))
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize("kind", sorted(BODIES))
+def test_a_new_plugin_installs_passes_the_kit_and_trains(site, kind):
+    name = f"plugrl-fresh-{kind.replace('_', '-')}"
+    site.run("plugrl", "new", "plugin", name, "--kind", kind)
+    package = site.folder / name
+    site.install(package)
+    assert " passed" in site.run("pytest", "-p", "no:cacheprovider", "-v", "tests", cwd=package)
+    component = name.removeprefix("plugrl-").replace("-", "_")
+    listed = json.loads(site.run("plugrl", "plugins", "list", "--json"))
+    assert {"kind": kind, "name": component, "distribution": name}.items() <= next(
+        row for row in listed if row["name"] == component
+    ).items()
+    config = package / name.replace("-", "_") / "example.yaml"
+    site.run("plugrl", "train", str(config), "trainer.total_train_steps=3")
+    (run,) = json.loads(site.run("plugrl", "runs", "list", "--json"))
+    assert (run["state"], run["step"]) == ("done", 3)
+
+
+def test_generated_files_are_kept_unless_forced(site):
+    site.run("plugrl", "new", "plugin", "plugrl-kept")
+    changed = site.folder / "plugrl-kept" / "README.md"
+    changed.write_text("mine")
+    assert f"skip   {changed.relative_to(site.folder)}" in site.run(
+        "plugrl", "new", "plugin", "plugrl-kept"
+    )
+    assert changed.read_text() == "mine"
+    site.run("plugrl", "new", "plugin", "plugrl-kept", "--force")
+    assert changed.read_text() != "mine"
+
+
+@pytest.mark.parametrize("name", ["plugrl", "Upper", "a b", "-x", "x-", "../up", "é", ""])
+def test_names_that_cannot_be_packages_are_refused(name):
+    with pytest.raises(UsageError, match="cannot name a package"):
+        files(name, "trainer")
+
+
+def test_a_kind_without_a_template_is_refused():
+    with pytest.raises(UsageError, match="did you mean trainer"):
+        files("plugrl-x", "trainr")
+
+
+def test_the_generated_code_is_clean(site):
+    site.run("plugrl", "new", "plugin", "plugrl-clean")
+    site.run("ruff", "check", "--select", "E,F,I,UP,B", "--line-length", "100", "plugrl-clean")
+    trainer = site.folder / "plugrl-clean" / "plugrl_clean" / "trainer.py"
+    assert len(trainer.read_text().splitlines()) < 60
+
+
+def test_the_example_package_passes_the_kit_and_trains(site):
+    package = site.folder / "example"
+    shutil.copytree(EXAMPLE, package)
+    site.install(package)
+    assert " passed" in site.run("pytest", "-p", "no:cacheprovider", "-v", "tests", cwd=package)
+    config = package / "plugrl_rejection_sampling" / "example.yaml"
+    short = [f"trainer.phases.{i}.trainer.total_train_steps=2" for i in (0, 1)]
+    site.run("plugrl", "train", str(config), *short)
+    (run,) = json.loads(site.run("plugrl", "runs", "list", "--json"))
+    assert run["state"] == "done"
