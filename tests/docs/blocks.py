@@ -1,0 +1,77 @@
+"""The code blocks of a Markdown page, and running them as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Output and formulas.
+SHOWN_ONLY = {"text"}
+RUN = {"bash", "python"}
+
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"<!-- (file|skip): (.+?) -->\n\Z")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block; ``file`` and ``skip`` are what the comment before it says."""
+
+    language: str
+    text: str
+    line: int
+    file: str | None = None
+    skip: str | None = None
+
+
+def blocks_of(page: str) -> list[Block]:
+    """All fenced blocks of a page, in order."""
+    found = []
+    for match in _FENCE.finditer(page):
+        before = page[: match.start()]
+        comment = _COMMENT.search(before)
+        said = {comment[1]: comment[2]} if comment else {}
+        found.append(Block(match[1], match[2], before.count("\n") + 1, **said))
+    return found
+
+
+def run_page(page: str, folder: Path) -> None:
+    """Write and run the blocks of a page in ``folder``.
+
+    Raises:
+        AssertionError: a command failed; the message has the line of its block and the output.
+    """
+    for block in blocks_of(page):
+        if block.skip is not None or block.language in SHOWN_ONLY:
+            continue
+        if block.file is not None:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+            continue
+        program = {
+            "bash": ["bash", "-e", "-u", "-o", "pipefail", "-c"],
+            "python": [sys.executable, "-c"],
+        }[block.language]
+        done = subprocess.run(
+            [*program, block.text],
+            cwd=folder,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, f"block at line {block.line}:\n{done.stdout[-3000:]}"
+
+
+def _environment() -> dict[str, str]:
+    bin_folder = str(Path(sys.executable).parent)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PLUGRL_")}
+    kept.pop("PYTHONPATH", None)
+    return {**kept, "PATH": f"{bin_folder}{os.pathsep}{kept.get('PATH', '')}"}
