@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def plugrl(folder, *words, prefix=()):
     return subprocess.run(
         [*prefix, sys.executable, "-m", "plugrl", *words],
         cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
         capture_output=True,
         text=True,
         timeout=240,
@@ -166,11 +168,8 @@ def test_several_faults_are_one_report(folder):
 
 def test_a_missing_extra_is_named_with_its_installation(folder):
     # A module that cannot be imported stands for one that is not installed.
-    for module in ("tensorboard", "torch.utils.tensorboard"):
-        hide = f"import sys; sys.modules[{module!r}] = None\n"
-        (folder / "hide.py").write_text(
-            (folder / "hide.py").read_text() + hide if (folder / "hide.py").exists() else hide
-        )
+    modules = ("tensorboard", "torch.utils.tensorboard")
+    (folder / "hide.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({modules!r}))\n")
     line = refused(folder, "-p", "hide.py", "train", "exp.yaml", "trackers=[tensorboard]", code=3)
     assert 'pip install "plugrl[tensorboard]"' in line
     assert runs(folder) == []
@@ -251,26 +250,23 @@ def test_an_evaluator_that_fails_sometimes_is_counted(folder):
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="drops the rights of root"
 )
 def test_an_unwritable_run_folder_is_one_line(folder):
-    closed = folder / "closed"
-    closed.mkdir(mode=0o755)
-    for parent in (folder, *folder.parents):
-        if parent.stat().st_uid == os.getuid() and "pytest" in parent.name:
-            parent.chmod(0o755)
-    readable = Path(sys.executable).resolve()
-    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/tmp"]
-    probe = subprocess.run([*prefix, str(readable), "-c", ""], check=False, cwd=folder)
-    if probe.returncode:
-        pytest.skip("another user cannot start this Python")
-    folder.chmod(0o755)
-    refused(
-        folder,
-        "train",
-        "exp.yaml",
-        f"settings.runs_folder={closed}",
-        says=["cannot make the run folder", str(closed), "not writable"],
-        prefix=prefix,
-    )
-    assert list(closed.iterdir()) == []
+    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    # Other users may not enter the folders of tmp_path.
+    with tempfile.TemporaryDirectory() as name:
+        open_to_all = Path(name)
+        open_to_all.chmod(0o755)
+        shutil.copy(folder / "exp.yaml", open_to_all)
+        command = [*prefix, sys.executable, "-c", "import plugrl"]
+        if subprocess.run(command, check=False, cwd=open_to_all, capture_output=True).returncode:
+            pytest.skip("another user cannot start this Python")
+        refused(
+            open_to_all,
+            "train",
+            "exp.yaml",
+            says=["cannot make the run folder", "not writable"],
+            prefix=prefix,
+        )
+        assert [path.name for path in open_to_all.iterdir()] == ["exp.yaml"]
 
 
 def test_a_second_process_on_one_run_is_refused_and_harms_nothing(folder):
