@@ -55,7 +55,9 @@ def grpo(
         variance = _mean_by(centred.square(), group_of_run, len(groups)) * runs
         deviation = (variance / (runs - 1).clamp_min(1)).sqrt()
         # Rewards are float32, so a relative deviation below 1e-9 is rounding: they are equal.
-        scale = torch.where(deviation > 1e-9 * baseline.abs(), deviation + config.epsilon, torch.inf)
+        scale = torch.where(
+            deviation > 1e-9 * baseline.abs(), deviation + config.epsilon, torch.inf
+        )
         centred = centred / scale[group_of_run]
     advantages[rows] = centred[run_of_row].float()
     return advantages
