@@ -147,7 +147,7 @@ def api() -> str:
     parts = ["# Python", NOTE, "These names are imported from `plugrl`."]
     for name in plugrl.__all__:
         value = getattr(plugrl, name)
-        parts.append(f"## {name}")
+        parts.append(f"## `{name}`")
         if not callable(value):
             parts.append(f"A constant of type `{type(value).__name__}`.")
             continue
@@ -158,8 +158,8 @@ def api() -> str:
 
 
 def _shown_signature(value: Any) -> str:
-    if isinstance(value, type) and issubclass(value, BaseException):
-        return "(message)"
+    if isinstance(value, type) and issubclass(value, Exception) and "__init__" not in vars(value):
+        return "(message: str)"
     return signature_of(value)
 
 
@@ -172,10 +172,10 @@ def _members(cls: type) -> list[str]:
         if (name.startswith("_") and not abstract) or not getattr(value, "__doc__", None):
             continue
         if isinstance(value, property):
-            parts += [f"### {cls.__name__}.{name}", text_of(value)]
+            parts += [f"### `{cls.__name__}.{name}`", text_of(value)]
         elif inspect.isfunction(function):
             shown = f"{name}{signature_of(function)}"
-            parts += [f"### {cls.__name__}.{name}", f"```text\n{shown}\n```", text_of(value)]
+            parts += [f"### `{cls.__name__}.{name}`", f"```text\n{shown}\n```", text_of(value)]
     return parts
 
 

@@ -130,7 +130,7 @@ def test_the_reference_has_every_public_name_and_section():
 
     api = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
     sections = (ROOT / "docs" / "reference" / "sections.md").read_text("utf-8")
-    assert [name for name in plugrl.__all__ if f"\n## {name}\n" not in api] == []
+    assert [name for name in plugrl.__all__ if f"\n## `{name}`\n" not in api] == []
     assert [name for name in [*COMMON, *TEXT] if f"\n### {name}\n" not in sections] == []
 
 
