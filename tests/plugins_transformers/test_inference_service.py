@@ -90,12 +90,15 @@ def test_an_answer_ends_at_the_stop_token_or_at_its_limit(engine):
     assert reasons == {"stop", "length"}
 
 
-def test_the_context_limits_the_answer(engine):
-    endless = SamplingParams(temperature=0, max_new_tokens=100)
-    (answer,) = engine.generate([GenerationRequest([3] * 30, endless, (0, 0, 0, 0, 0))])
-    assert len(answer.tokens) == 2
-    with pytest.raises(ConfigError, match="fills the model's context of 32"):
-        engine.generate([GenerationRequest([3] * 32, endless, (0, 0, 0, 0, 0))])
+def test_the_context_limits_each_answer_by_its_own_prompt(engine):
+    endless = SamplingParams(temperature=0, max_new_tokens=10)
+    asked = [[3] * 30, [4] * 4]
+    long, short = engine.generate(requests(asked, endless))
+    assert (len(long.tokens), len(short.tokens)) == (2, 10)
+    (alone,) = engine.generate(requests(asked[1:], endless))
+    assert alone.tokens == short.tokens
+    with pytest.raises(ConfigError, match="32 tokens fills"):
+        engine.generate(requests([[3] * 32], endless))
 
 
 def frequencies(logits, sampling, draws=20_000):

@@ -1,0 +1,117 @@
+"""Runs of self-hosted trainers: what reaches the gradient, guards, early stop, validation."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import plugrl
+from plugrl import SelfHostedTrainer
+from plugrl.core.errors import NonFiniteError, RunError
+from plugrl.core.experiment import load_run, prepare, start
+from plugrl.core.registry import default_registry
+
+
+@pytest.fixture
+def registry():
+    registry = default_registry()
+    before = registry.snapshot()
+    yield registry
+    registry.restore(before)
+
+
+def register(registry, prepare_batch, name="custom"):
+    class Custom(SelfHostedTrainer):
+        """A trainer under test."""
+
+        def _prepare_batch(self, batch):
+            return prepare_batch(self, batch)
+
+    registry.register("trainer", name, Custom)
+    return Custom
+
+
+def test_advantages_in_metadata_are_mirrored_and_trained(registry, config):
+    def prepare_batch(trainer, batch):
+        batch.metadata["advantages"] = [float(i + 1) for i in range(len(batch))]
+        return batch, {}
+
+    register(registry, prepare_batch)
+    run = start(prepare(config("custom")))
+    assert run.last_metrics["train/grad_norm"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda b: b.metadata.update(advantages=[1.0]), r"1 entries for 8 rows"),
+        (lambda b: b.values.update(advantages=torch.zeros(8, 1)), r"advantages of shape \(8, 1\)"),
+    ],
+)
+def test_wrong_shapes_are_named(registry, config, change, complaint):
+    def prepare_batch(trainer, batch):
+        change(batch)
+        return batch, {}
+
+    register(registry, prepare_batch)
+    with pytest.raises(ValueError, match=complaint):
+        start(prepare(config("custom")))
+
+
+def poisoned(trainer, batch):
+    batch.metadata["advantages"] = torch.full((len(batch),), math.nan)
+    return batch, {}
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_and_dumps_the_batch(registry, config):
+    register(registry, poisoned)
+    tree = config("custom")
+    with pytest.raises(NonFiniteError, match="gradient norm"):
+        start(prepare(tree))
+    (folder,) = (tmp for tmp in _runs(tree))
+    assert list((folder / "dumps").iterdir())
+    assert load_run(folder).status["state"] == "failed"
+
+
+def test_or_is_skipped_and_counted(registry, config):
+    register(registry, poisoned)
+    run = start(prepare(config("custom", runtime_monitor={"non_finite": "skip"})))
+    assert run.status["state"] == "done"
+    assert run.last_metrics["train/skipped"] == 1.0
+
+
+def _runs(tree):
+    return list(Path(tree["settings"]["runs_folder"]).glob("*/*"))
+
+
+def test_all_invalid_ends_the_run_with_the_reason(registry, config):
+    class Failing(plugrl.Evaluator):
+        """Raises."""
+
+        def evaluate(self, data, evaluation_target):
+            raise LookupError("no such problem")
+
+    registry.register("evaluator", "failing", Failing)
+    tree = config(
+        rollout_worker={"evaluator": "failing"},
+        validate={"enabled": False, "data": None, "every": 0},
+        trainer={"total_train_steps": 10},
+    )
+    with pytest.raises(RunError, match=r"3 steps in a row.*Failing raised LookupError"):
+        start(prepare(tree))
+
+
+def test_stop_at_ends_early(config):
+    tree = config(trainer={"total_train_steps": 50, "stop_at": {"rollout/reward": 0.0}})
+    assert start(prepare(tree)).status["step"] == 1
+
+
+def test_validation_metrics_come_before_during_and_after(config):
+    run = start(prepare(config(trainer={"total_train_steps": 4}, validate={"every": 2})))
+    assert [m["step"] for m in run.metrics if "validation/exact_match" in m] == [0, 2, 4]
+
+
+def test_the_parity_probe_reports(config):
+    run = start(prepare(config()))
+    assert 0 <= run.last_metrics["sync/parity"] <= 1e-4
