@@ -1,8 +1,8 @@
 import torch
+from plugrl_rejection_sampling.trainer import RejectionSamplingTrainer
+
 from plugrl import Batch, Trajectory
 from plugrl.testing.suite.test_trainer import TrainerContract
-
-from plugrl_rejection_sampling.trainer import RejectionSamplingTrainer
 
 
 class TestContract(TrainerContract):
