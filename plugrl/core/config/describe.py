@@ -9,7 +9,7 @@ from plugrl.core.config.check import hints_of
 from plugrl.core.config.coerce import type_name
 from plugrl.core.config.plain_values import to_plain
 from plugrl.core.config.schema import COMPONENT, HELP
-from plugrl.core.config.sections import COMMON, TEXT
+from plugrl.core.config.sections import COMMON, DEFAULTS, TEXT
 
 
 def describe_component(obj: Any) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def describe_section(name: str) -> list[dict[str, Any]] | None:
     inner = getattr(schema, "__args__", (None,))[-1]
     if dataclasses.is_dataclass(inner) and isinstance(inner, type):
         return describe(inner, "NAME.")
-    return [_row(name, type_name(schema), None, "", False)]
+    return [_row(name, type_name(schema), DEFAULTS.get(name), "", False)]
 
 
 def describe(schema: type, prefix: str = "") -> list[dict[str, Any]]:

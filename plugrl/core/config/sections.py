@@ -70,13 +70,6 @@ class RuntimeMonitorConfig:
 
 
 @dataclass
-class ResumeConfig:
-    """Where the starting weights of a run come from, when not from scratch."""
-
-    mode: Literal["disable", "auto"] = described("auto", "auto: a resumed run loads its checkpoint")
-
-
-@dataclass
 class DataConfig:
     """Where the prompts come from and in which order."""
 
@@ -199,7 +192,6 @@ COMMON: dict[str, Any] = {
     "environment": EnvironmentConfig,
     "settings": SettingsConfig,
     "runtime_monitor": RuntimeMonitorConfig,
-    "resume": ResumeConfig,
     "trackers": component("tracker", many=True, help="where metrics go besides metrics.jsonl"),
     "trainer": component("trainer", help="the training algorithm"),
 }
