@@ -1,5 +1,8 @@
 """Every built-in component of a kind that the kit covers passes the kit."""
 
+import subprocess
+import sys
+
 import pytest
 
 from plugrl.core.registry import default_registry
@@ -34,3 +37,14 @@ def test_every_built_in_has_a_row(kind):
     contracts = [c for c in globals().values() if isinstance(c, type)]
     checked = {getattr(c, f"plugrl_{kind}", None) for c in contracts}
     assert built_in <= checked
+
+
+def test_the_pytest_plugin_imports_pytest_alone():
+    program = (
+        "import sys, pytest; before = set(sys.modules); import plugrl.testing.plugin; "
+        "print(*sorted(name.split('.')[0] for name in set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == {"plugrl"}
