@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -70,6 +71,19 @@ def test_every_hard_dependency_has_its_reason(setup_cfg):
     design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     for name in names - set(expected.split()):
         assert re.search(rf"^\| `{name}` \| \S", design, re.MULTILINE), name
+
+
+def test_continuous_integration_runs_the_test_command_of_the_readme(tmp_path):
+    """Run ``.ci/run`` beside a README whose test command only says that it was called."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = (line for line in readme.splitlines() if ".[test]" in line)
+    (tmp_path / "README.md").write_text(
+        readme.replace(line, "echo '.[test]' $OMP_NUM_THREADS; exit 7")
+    )
+    done = subprocess.run([tmp_path / ".ci" / "run"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, ".[test] 1\n")
 
 
 def imported_distributions() -> set[str]:
