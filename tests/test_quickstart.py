@@ -1,0 +1,69 @@
+"""The quickstart learns what it says it learns; and its recipe runs two steps in seconds."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugrl.core.experiment import load_run
+
+
+def trained(folder: Path, *overrides: str):
+    """Run the recipe in ``folder`` and give its run and the CPU seconds that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, "-m", "plugrl", "train", "quickstart", *overrides],
+        cwd=folder,
+        env=dict(os.environ),
+        check=True,
+        capture_output=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    (run,) = folder.glob("runs/quickstart/*")
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return load_run(run), seconds
+
+
+def held_out(run, phase):
+    """The accuracies of one phase on the held-out problems, in order."""
+    key = "validation/exact_match"
+    return [line[key] for line in run.metrics if line.get("phase") == phase and key in line]
+
+
+@pytest.mark.integration
+def test_two_steps_of_each_phase(tmp_path):
+    short = [f"trainer.phases.{i}.trainer.total_train_steps=2" for i in (0, 1)]
+    run, _ = trained(tmp_path, *short)
+    assert run.status["state"] == "done"
+    assert [line["step"] for line in run.metrics] == [0, 1, 2, 3, 4, 5]
+    assert len(held_out(run, 1)) == len(held_out(run, 2)) == 2
+
+
+@pytest.mark.integration
+def test_two_processes_with_other_hash_seeds_give_equal_numbers(tmp_path, monkeypatch):
+    short = [f"trainer.phases.{i}.trainer.total_train_steps=5" for i in (0, 1)]
+    lines = []
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        folder = tmp_path / seed
+        folder.mkdir()
+        run, _ = trained(folder, *short)
+        kept = [{k: v for k, v in m.items() if not k.startswith("time/")} for m in run.metrics]
+        lines.append(json.dumps(kept, sort_keys=True))
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(5))
+def test_it_learns(tmp_path, seed):
+    run, seconds = trained(tmp_path, f"seed={seed}")
+    during = held_out(run, 2)
+    assert during[0] <= 0.6, "the warm start left too little to learn"
+    assert during[-1] >= 0.9
+    assert len(during) > 3
+    assert seconds <= 240
