@@ -21,23 +21,30 @@ _COMMENT = re.compile(r"<!-- (file|skip): (.+?) -->\n\Z")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block; ``file`` and ``skip`` are what the comment before it says."""
+    """One fenced block; ``file`` and ``skip`` are what the comment before it says.
+
+    ``follows``: nothing but white space stands between it and the block before.
+    """
 
     language: str
     text: str
     line: int
+    follows: bool = False
     file: str | None = None
     skip: str | None = None
 
 
 def blocks_of(page: str) -> list[Block]:
     """All fenced blocks of a page, in order."""
-    found = []
+    found: list[Block] = []
+    end = 0
     for match in _FENCE.finditer(page):
         before = page[: match.start()]
         comment = _COMMENT.search(before)
         said = {comment[1]: comment[2]} if comment else {}
-        found.append(Block(match[1], match[2], before.count("\n") + 1, **said))
+        follows = bool(found) and not before[end:].strip()
+        found.append(Block(match[1], match[2], before.count("\n") + 1, follows, **said))
+        end = match.end()
     return found
 
 
@@ -45,9 +52,14 @@ def run_page(page: str, folder: Path) -> None:
     """Write and run the blocks of a page in ``folder``.
 
     Raises:
-        AssertionError: a command failed; the message has the line of its block and the output.
+        AssertionError: a command failed, or did not print the lines of the ``text`` block that
+            follows; the message has the line of the block and the output.
     """
+    output = ""
     for block in blocks_of(page):
+        if block.language == "text" and block.follows:
+            missing = [line for line in block.text.splitlines() if line not in output]
+            assert not missing, f"block at line {block.line}: not printed: {missing}\n{output}"
         if block.skip is not None or block.language in SHOWN_ONLY:
             continue
         if block.file is not None:
@@ -67,6 +79,7 @@ def run_page(page: str, folder: Path) -> None:
             timeout=240,
             check=False,
         )
+        output = done.stdout
         assert done.returncode == 0, f"block at line {block.line}:\n{done.stdout[-3000:]}"
 
 

@@ -61,11 +61,18 @@ def test_a_page_with_a_failing_block_fails(tmp_path):
         blocks.run_page(page, tmp_path)
 
 
+def test_output_that_is_not_printed_fails(tmp_path):
+    page = "```bash\necho one; echo two\n```\n\n```text\n{}\n```\n"
+    blocks.run_page(page.format("two"), tmp_path)
+    with pytest.raises(AssertionError, match="line 5: not printed: .'three'"):
+        blocks.run_page(page.format("three"), tmp_path)
+
+
 def test_blocks_share_a_folder_and_files_are_written_first(tmp_path):
     page = (
         "<!-- file: a.txt -->\n```ini\nx = 1\n```\n\n```bash\ncp a.txt b.txt\n```\n\n"
         "```python\nassert open('b.txt').read() == 'x = 1\\n'\n```\n\n"
-        "<!-- skip: never -->\n```bash\nfalse\n```\n\n```text\nfalse\n```\n"
+        "<!-- skip: never -->\n```bash\nfalse\n```\n\nSo:\n\n```text\nfalse\n```\n"
     )
     blocks.run_page(page, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "b.txt"]
