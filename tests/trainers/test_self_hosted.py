@@ -1,16 +1,7 @@
 """Self-hosted trainers: one method in a unit test, and what a run makes of them."""
 
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-
 import pytest
 import torch
-import yaml
 
 import plugrl
 from plugrl.core.errors import ConfigError
@@ -273,45 +264,3 @@ def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, 
     from plugrl.core.experiment import resume
 
     assert_equal_runs(resume(folder), straight)
-
-
-@pytest.mark.integration
-@pytest.mark.timeout(560)
-def test_a_run_killed_at_random_moments_goes_on_exactly(tmp_path):
-    tree = config(tmp_path)
-    tree["trainer"]["total_train_steps"] = 60
-    tree["trainer"]["algorithm"] = {"minibatches": 2}
-    tree["settings"]["checkpoint_every"] = 4
-    straight = plugrl.train(tree)
-    file = tmp_path / "exp.yaml"
-    tree["settings"]["runs_folder"] = str(tmp_path / "killed")
-    file.write_text(yaml.safe_dump(tree))
-    draw = random.Random(11)
-    command, kills = ["train", str(file)], 0
-    while True:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "plugrl", *command],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PLUGRL_PLUGINS": ""},
-        )
-        found = list((tmp_path / "killed").glob("*/*"))
-        folder = found[0] if found else None
-        reached = 0 if folder is None else len((folder / "metrics.jsonl").read_text().splitlines())
-        target = reached + draw.randint(1, 12)
-        while process.poll() is None:
-            for path in (tmp_path / "killed").glob("*/*/metrics.jsonl"):
-                if len(path.read_text().splitlines()) >= target and kills < 8:
-                    time.sleep(draw.random() * 0.05)
-                    process.send_signal(signal.SIGKILL)
-            time.sleep(0.002)
-        error = process.communicate()[1].decode()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL, error
-        kills += 1
-        (folder,) = (tmp_path / "killed").glob("*/*")
-        command = ["resume", str(folder)]
-    assert kills >= 4
-    assert json.loads((folder / "status.json").read_text())["state"] == "done"
-    assert_equal_runs(plugrl.load_run(folder), straight)
