@@ -175,9 +175,15 @@ def test_a_missing_extra_is_named_with_its_installation(folder):
     assert runs(folder) == []
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"model_type": "no-such-model"}'])
+@pytest.mark.parametrize(
+    "content", [None, "a file", "", "{", "[]", '{"model_type": "no-such-model"}']
+)
 def test_an_unreadable_model_folder_is_named(folder, content):
-    if content is not None:
+    if content == "a file":
+        (folder / "weights").write_text("")
+    elif content == "":
+        (folder / "weights").mkdir()
+    elif content is not None:
         (folder / "weights").mkdir()
         (folder / "weights" / "config.json").write_text(content)
     tree = config(models={"policy": {"source": {"path": "weights"}, "train": {"type": "local"}}})
@@ -192,6 +198,8 @@ def test_an_unreadable_model_folder_is_named(folder, content):
         ("d.jsonl", '{"question": "1+1=", "answer": "02"}\n', ["no column 'prompt'", "question"]),
         ("d.csv", "question,answer\n1+1=,02\n", ["no column 'prompt'", "question"]),
         ("d.jsonl", "", ["d.jsonl", "holds no problems"]),
+        ("d.csv", "", ["d.csv", "holds no problems"]),
+        ("d.csv", "prompt,answer\n", ["d.csv", "holds no problems"]),
         ("d.jsonl", '{"prompt": \n', ["d.jsonl:1"]),
         ("d.jsonl", '["1+1="]\n', ["d.jsonl:1", "object"]),
         ("d.parquet", "no parquet", ["d.parquet"]),
@@ -232,6 +240,25 @@ def test_an_evaluator_that_never_judges_ends_the_run_by_name(folder, judge, says
     assert says in run["error"]
 
 
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("trainer.total_train_steps=1", "no reward was valid in any of 1 steps"),
+        ("validate.enabled=true", "no attempt of validation could be judged"),
+    ],
+)
+def test_a_short_run_without_one_judgement_is_not_done(folder, word, says):
+    judge = "rollout_worker.evaluator_module_path=judges.py:Raising"
+    says = [says, "Raising raised ZeroDivisionError: no units"]
+    refused(folder, "train", "exp.yaml", judge, word, code=1, says=says)
+    (run,) = runs(folder)
+    assert run["state"] == "failed"
+    # The last step is saved; taking it up again must not turn the run into a done one.
+    resumed = plugrl(folder, "resume", run["path"])
+    assert resumed.returncode == 1, resumed.stderr
+    assert runs(folder)[0]["state"] == "failed"
+
+
 def test_an_evaluator_that_fails_sometimes_is_counted(folder):
     result = plugrl(
         folder, "train", "exp.yaml", "rollout_worker.evaluator_module_path=judges.py:Sometimes"
@@ -267,6 +294,14 @@ def test_an_unwritable_run_folder_is_one_line(folder):
             prefix=prefix,
         )
         assert [path.name for path in open_to_all.iterdir()] == ["exp.yaml"]
+
+
+def test_a_runs_folder_that_is_a_file_is_one_line(folder):
+    (folder / "taken").write_text("mine")
+    says = ["cannot make the run folder", "taken", "settings.runs_folder"]
+    refused(folder, "train", "exp.yaml", "settings.runs_folder=taken", says=says)
+    assert (folder / "taken").read_text() == "mine"
+    assert runs(folder) == []
 
 
 def test_a_second_process_on_one_run_is_refused_and_harms_nothing(folder):

@@ -36,6 +36,7 @@ class Guards:
         self._last_skipped: int | None = None
         self._skipped_in_a_row = 0
         self._invalid_in_a_row = 0
+        self._reason = ""
         self._equal_in_a_row = 0
         self._warned_equal = False
 
@@ -127,11 +128,26 @@ class Guards:
 
     def _count_invalid(self, step: int, total: int, kept: int, reason: str) -> None:
         self._invalid_in_a_row = self._invalid_in_a_row + 1 if total and not kept else 0
+        self._reason = reason
         if self._invalid_in_a_row >= self.policy.max_invalid_steps:
             raise RunError(
                 f"no reward was valid in {self._invalid_in_a_row} steps in a row, up to step "
                 f"{step} (runtime_monitor.max_invalid_steps)"
                 + (f"; one of the failures: {reason}" if reason else "")
+            )
+
+    def any_valid(self, steps: int) -> None:
+        """Check at the end of a training of ``steps`` steps that some reward was valid.
+
+        A training shorter than ``max_invalid_steps`` would else be done without having learned.
+
+        Raises:
+            RunError: not one reward was valid.
+        """
+        if 0 < steps <= self._invalid_in_a_row:
+            raise RunError(
+                f"no reward was valid in any of {steps} steps, so nothing was learned"
+                + (f"; one of the failures: {self._reason}" if self._reason else "")
             )
 
     def _count_equal(self, step: int, kept: list[float]) -> None:

@@ -108,6 +108,8 @@ class TrajectoryTrainer(Trainer):
             while self._step < total and not self._reached:
                 self._end_step(self._step + 1, self._one_step(self._step + 1))
                 progress.update(self._step, **self._shown())
+        if self.uses_rewards:
+            self.run.guards.any_valid(self._step)
         return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
 
     def _set_up(self) -> None:

@@ -68,3 +68,15 @@ def test_wrong_shapes_lengths_and_valid_nan_rewards_are_named():
         guards.rewards(1, ["good"], [True])
     with pytest.raises(NonFiniteError, match="reward is not finite in step 1"):
         guards.rewards(1, [1.0, math.nan], [True, True])
+
+
+def test_a_training_shorter_than_the_limit_is_refused_when_no_reward_was_valid():
+    guards = Guards(RuntimeMonitorConfig(max_invalid_steps=3))
+    guards.any_valid(0)
+    guards.rewards(1, [0.0], [False], reason="judge is down")
+    guards.rewards(2, [0.0], [False], reason="judge is down")
+    with pytest.raises(RunError, match="valid in any of 2 steps.*judge is down"):
+        guards.any_valid(2)
+    guards.any_valid(3)  # one step of three had a valid reward
+    guards.rewards(3, [1.0], [True])
+    guards.any_valid(3)
