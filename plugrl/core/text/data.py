@@ -98,7 +98,7 @@ def problems(
     else:
         raise ConfigError(f"{section}: no data; set {section}.data_files or a scenario")
     if not items:
-        raise ConfigError(f"{section}: {origin} holds no problems")
+        raise ConfigError(f"{section}: {origin} holds no problems; give it at least one")
     return items
 
 

@@ -57,7 +57,10 @@ def _from_folder(spec: ModelSpec) -> PreTrainedModel:
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     except Exception as error:
-        raise ConfigError(f"{_where(spec)}: not a usable model folder: {_line(error)}") from error
+        raise ConfigError(
+            f"{_where(spec)}: not a usable model folder; one made by save_pretrained is: "
+            f"{_line(error)}"
+        ) from error
     return _as_model(model)
 
 
@@ -89,7 +92,7 @@ def _as_model(model: Any) -> PreTrainedModel:
 def _folder(spec: ModelSpec) -> str:
     path = Path(os.path.expanduser(spec.source.path))
     if not path.is_dir():
-        raise ConfigError(f"{_where(spec)}: there is no such folder")
+        raise ConfigError(f"{_where(spec)}: there is no such folder; models are never downloaded")
     return str(path)
 
 
