@@ -131,7 +131,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
         version = int(manifest["format"])
         if not isinstance(manifest["files"], dict):
             raise ValueError("files")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise BrokenCheckpointError(f"{path}: its manifest cannot be read ({error})") from error
     if version > FORMAT:
         raise RunError(f"{path} has format {version} and this plugrl reads {FORMAT}: upgrade it")
@@ -230,7 +230,7 @@ def prune(folder: Path, keep: int) -> None:
             score = manifest_of(path).get("score")
         except PlugrlError:
             continue
-        if score is not None:
+        if isinstance(score, (int, float)):
             scored.append((float(score), _order(path), path))
     best = max(scored)[2] if scored else None
     for path in found[keep:]:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,25 @@ LOCK_FILE = "plugins.lock.json"
 CHECKPOINTS = "checkpoints"
 
 
+def folder_name(experiment: str) -> str:
+    """The folder of an experiment: what a file system may not like becomes ``_``."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", experiment).lstrip(".")[:100] or "experiment"
+
+
 def create(root: Path, experiment: str, fill: Callable[[Path], None]) -> tuple[Path, RunLock]:
     """Make ``root/experiment/<time>-<id>``, filled and locked, in one rename.
 
     Args:
         root: the folder of all runs.
-        experiment: its name; what a file system may not like becomes ``_``.
+        experiment: its name; see :func:`folder_name`.
         fill: writes the files of the run into the folder it is given.
 
     Raises:
         UsageError: the folder is not writable.
         RunError: the disk is full. No folder stays behind.
     """
-    parent = root / (re.sub(r"[^A-Za-z0-9._-]", "_", experiment).lstrip(".") or "experiment")
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    parent = root / folder_name(experiment)
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     temporary = parent / f".tmp-{name}"
     lock: RunLock | None = None
     try:
@@ -121,14 +126,22 @@ def find_all(root: Path) -> list[RunSummary]:
         for folder in _folders(experiment):
             if _is_run(folder):
                 found.append(summarize(folder))
-    return sorted(found, key=lambda run: (run.id, run.path))
+    return sorted(found, key=lambda run: (run.started or "", run.id, run.path))
 
 
 def _folders(parent: Path) -> list[Path]:
     try:
-        return [p for p in sorted(parent.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+        entries = sorted(parent.iterdir())
     except OSError:
         return []
+    return [entry for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_run(folder: Path) -> bool:
@@ -146,14 +159,14 @@ def find(reference: str, root: Path) -> Path:
         UsageError: no run, or more than one, fits.
     """
     path = Path(reference)
-    if path.is_dir() and _is_run(path):
+    if _is_folder(path) and _is_run(path):
         return path
     runs = find_all(root)
     exact = [run for run in runs if run.id == reference]
     if not exact and reference == "latest":
         exact = runs[-1:]
     if not exact:
-        exact = [run for run in runs if run.experiment == reference][-1:]
+        exact = [run for run in runs if run.experiment == folder_name(reference)][-1:]
     fitting = exact or [run for run in runs if run.id.startswith(reference)]
     if len(fitting) == 1:
         return Path(fitting[0].path)

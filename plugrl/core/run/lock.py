@@ -92,7 +92,7 @@ def owner_of(folder: Path) -> str:
 def is_locked(folder: Path) -> bool:
     """Say whether some process owns the run now; never blocks and changes nothing."""
     try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:

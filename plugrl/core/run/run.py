@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import signal
@@ -302,7 +303,7 @@ class Run:
             Whether it is the best so far. Then, if the run saves regularly, the end of this
             step saves a checkpoint that stays on disk until a better one comes.
         """
-        if self.best_score is not None and not score > self.best_score:
+        if not math.isfinite(score) or (self.best_score is not None and score <= self.best_score):
             return False
         self.best_score = self._score = float(score)
         return True
@@ -348,7 +349,11 @@ class Run:
         self._status.write()
         self._signals.install()
         self._active = True
-        self._call_hooks("plugrl_run_start", run=self)
+        try:
+            self._call_hooks("plugrl_run_start", run=self)
+        except BaseException as error:
+            self.finish(outcome_of(error), error)
+            raise
         return self
 
     def __exit__(
@@ -357,7 +362,8 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if error is None and self._saved != self._ended:
+        stopped = error is None or isinstance(error, StopRun)
+        if stopped and self._saved != self._ended:
             try:
                 self.save()
             except BaseException as failure:

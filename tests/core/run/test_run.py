@@ -3,6 +3,7 @@ import logging
 import math
 import random
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -129,6 +130,37 @@ def test_stop_run_from_a_hook_saves_and_is_done(make_run):
     assert toy.done == 2
     assert status(run)["state"] == "done"
     assert [p.name for p in (run.folder / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_stop_run_from_the_trainer_saves_and_is_done(make_run):
+    run = make_run(settings={"checkpoint_every": 100})
+    toy = Toy()
+    run.attach(toy)
+    with run:
+        run.end_step(1, {"value": toy.step()})
+        raise StopRun("good enough")
+    assert status(run)["state"] == "done"
+    assert [p.name for p in (run.folder / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_a_first_hook_that_raises_is_a_failed_run(make_run):
+    def call(name, **arguments):
+        if name == "plugrl_run_start":
+            raise PluginError("strict")
+
+    run = make_run(hooks=SimpleNamespace(call=call))
+    with pytest.raises(PluginError), run:
+        pytest.fail("the run began")
+    assert status(run)["state"] == "failed"
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_not_finite_is_never_the_best(make_run, score):
+    run = make_run()
+    assert not run.report_score(score)
+    assert run.report_score(0.1)
+    assert not run.report_score(score)
+    assert run.best_score == 0.1
 
 
 def test_stop_run_from_the_first_hook_ends_before_anything_runs(make_run):
@@ -274,6 +306,29 @@ def test_a_run_is_found_by_path_id_beginning_experiment_and_latest(make_run, tmp
     assert [r.state for r in find_all(root)] == ["running"]
     make_run(experiment_name="../up/x")
     assert sorted(p.name for p in root.iterdir()) == ["_up_x", "toy"]
+    assert find("../up/x", root).parent.name == "_up_x"
+    with pytest.raises(UsageError, match="no run"):
+        find("a" * 5000, root)
+
+
+def test_a_long_name_makes_a_folder_that_is_found(make_run, tmp_path):
+    name = "é" * 50 + "x" * 1000
+    run = make_run(experiment_name=name)
+    assert find(name, tmp_path / "runs") == run.folder
+
+
+def test_one_entry_that_cannot_be_read_hides_no_run(make_run, tmp_path, monkeypatch):
+    run = make_run()
+    (tmp_path / "runs" / "locked").mkdir()
+    is_dir = Path.is_dir
+
+    def refuse(path):
+        if path.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert [r.id for r in find_all(tmp_path / "runs")] == [run.id]
 
 
 def test_a_trainer_without_resume_points_starts_again(make_run):
