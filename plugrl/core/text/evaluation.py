@@ -58,7 +58,7 @@ def evaluate(
     name = type(evaluator).__name__
     try:
         result = evaluator.evaluate(data, target)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EvaluationFailedError(f"{name} raised {type(error).__name__}: {error}") from error
     if not isinstance(result, EvaluationRunResult):
         raise EvaluationFailedError(

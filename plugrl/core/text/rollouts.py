@@ -177,7 +177,7 @@ class LockstepRollouts:
                 return self._checked(task, result)
         except PlugrlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return [self._failed(task, error)]
         return self._await(task, result)
 
@@ -188,7 +188,7 @@ class LockstepRollouts:
             return self._checked(task, await result)
         except PlugrlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return [self._failed(task, error)]
 
     def _checked(self, task: RolloutTask, result: object) -> list[Trajectory]:
@@ -213,7 +213,7 @@ class LockstepRollouts:
                 f"{trajectory.model!r} ({service.vocabulary_size} tokens)"
             )
 
-    def _failed(self, task: RolloutTask, error: Exception) -> Trajectory:
+    def _failed(self, task: RolloutTask, error: BaseException) -> Trajectory:
         """An attempt that raised: counted, out of all statistics, never a reward of 0."""
         # It waits in the pool of the model that was asked, with as many fields as its group.
         return Trajectory(

@@ -1,6 +1,7 @@
 """Lockstep rollouts: order, determinism, and what workers and engines can do wrong."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -145,6 +146,19 @@ class FailingPlain(RolloutWorker):
         if task.item == 1:
             raise OSError("tool is down")
         return Trajectory([1, 2], [0, 1])
+
+
+class Leaving(FailingPlain):
+    def rollout(self, task):
+        if task.item == 1:
+            sys.exit("OSError: tool is down")
+        return super().rollout(task)
+
+
+def test_an_attempt_that_calls_exit_does_not_end_the_run():
+    trajectories = collect(Leaving(), Engine(), items=3)
+    assert [t.valid for t in trajectories] == [True, False, True]
+    assert trajectories[1].failure == "SystemExit: OSError: tool is down"
 
 
 @pytest.mark.parametrize("worker", [Failing, FailingPlain])
