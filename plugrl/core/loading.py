@@ -18,6 +18,7 @@ from typing import Any
 
 from plugrl.core.errors import PluginError
 from plugrl.core.kinds import KINDS, Record
+from plugrl.core.suggest import did_you_mean
 
 USER_PACKAGE_PREFIX = "plugrl_user_"
 
@@ -42,7 +43,8 @@ def import_target(target: str) -> Any:
 def _attribute(value: Any, path: str, owner: str) -> Any:
     for part in path.split(".") if path else ():
         if not hasattr(value, part):
-            raise AttributeError(f"{owner} has no attribute {part!r}")
+            close = did_you_mean(part, (name for name in vars(value) if name[0] != "_"), 1)
+            raise AttributeError(f"{owner} has no attribute {part!r}{close}")
         value = getattr(value, part)
     return value
 

@@ -84,3 +84,11 @@ def test_missing_and_foreign_files(tmp_path):
     (tmp_path / "x.txt").write_text("")
     with pytest.raises(PluginError, match=r"x.txt is not a Python file"):
         load_loss(tmp_path / "x.txt")
+
+
+def test_a_misspelt_class_of_a_file_has_its_close_name(tmp_path):
+    from plugrl.core.registry import Registry
+
+    (tmp_path / "mine.py").write_text("class MyTrainer: ...\n")
+    with pytest.raises(PluginError, match="no attribute 'MyTrainr'; did you mean MyTrainer?"):
+        Registry().load_path("trainer", str(tmp_path / "mine.py"), "MyTrainr")
