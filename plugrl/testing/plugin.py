@@ -64,8 +64,18 @@ def plugrl_trainer_config(
 
 
 @pytest.fixture(scope="class")
-def plugrl_trained(plugrl_trainer_config: dict[str, Any]) -> Any:
-    """The run of that configuration."""
-    from plugrl.core.experiment import prepare, start
+def plugrl_recorder() -> Any:
+    """The hook plugin that watches the run of ``plugrl_trained``."""
+    from plugrl.testing.recorder import Recorder
 
-    return start(prepare(plugrl_trainer_config))
+    return Recorder()
+
+
+@pytest.fixture(scope="class")
+def plugrl_trained(plugrl_trainer_config: dict[str, Any], plugrl_recorder: Any) -> Any:
+    """The run of that configuration, in an empty working directory beside its runs."""
+    from plugrl.testing import tiny
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tiny.working_directory(plugrl_trainer_config))
+        return tiny.train(plugrl_trainer_config, plugrl_recorder)

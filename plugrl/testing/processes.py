@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 from plugrl.core.kinds import Record
 
@@ -12,13 +13,18 @@ _PROGRAM = """
 import json, sys
 from plugrl.core.kinds import Record
 from plugrl.core.registry import default_registry
-value = default_registry().load(Record.from_json(json.load(sys.stdin)))
-print(f"{value.__module__}:{value.__qualname__}")
+from plugrl.testing.processes import location
+print(location(default_registry().load(Record.from_json(json.load(sys.stdin)))))
 """
 
 
+def location(value: Any) -> str:
+    """The ``module:name`` where a class is defined, which need not be where it is exported."""
+    return f"{value.__module__}:{value.__qualname__}"
+
+
 def resolved_elsewhere(record: Record) -> str:
-    """Load ``record`` in a new process and give the ``module:name`` of what it found there.
+    """Load ``record`` in a new process and give the ``location`` of what it found there.
 
     Raises:
         AssertionError: the new process could not load it; the message is its error output.

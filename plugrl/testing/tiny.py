@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.experiment import TrainedRun, prepare, start
+
 #: Prompts of two letters; the answer is the first one.
 PROBLEMS = [{"prompt": a + b, "answer": a} for a in "ab" for b in "ab"]
 
@@ -59,6 +61,20 @@ def config(trainer: str, folder: Path, sections: Mapping[str, Any] | None = None
         },
     }
     return merged(tree, sections or {})
+
+
+def working_directory(tree: Mapping[str, Any]) -> Path:
+    """An empty folder beside the runs of ``tree``, to train in."""
+    folder = Path(tree["settings"]["runs_folder"]).parent / "cwd"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def train(tree: Mapping[str, Any], plugin: object) -> TrainedRun:
+    """Train as ``tree`` says, with one more hook plugin; the errors are those of training."""
+    experiment = prepare(tree)
+    experiment.plugins.manager.register(plugin)
+    return start(experiment)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

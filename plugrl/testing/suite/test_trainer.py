@@ -20,7 +20,11 @@ from plugrl.core.kinds import Record
 from plugrl.core.registry import default_registry
 from plugrl.core.trainer import Capabilities, Trainer
 from plugrl.testing import tiny
-from plugrl.testing.processes import resolved_elsewhere
+from plugrl.testing.processes import location, resolved_elsewhere
+from plugrl.testing.recorder import Recorder, disorder
+
+#: Two steps of the tiny task take less than a second; slower ones belong to other tests.
+SECONDS = 60.0
 
 
 def comparable(run: TrainedRun) -> list[dict[str, Any]]:
@@ -55,6 +59,11 @@ def assert_equal_states(left: Any, right: Any) -> None:
             assert value == other[key], f"{key} differs"
 
 
+def checkpoint_names(folder: Path) -> list[str]:
+    """The names of the checkpoints of a run, oldest first."""
+    return sorted(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir())
+
+
 class TrainerContract:
     """The tests; they need the fixture or attribute ``plugrl_trainer``."""
 
@@ -74,8 +83,10 @@ class TrainerContract:
         assert record.version
         assert record.name == record.name.strip().lower()
 
-    def test_a_new_process_finds_the_same_class(self, record: Record) -> None:
-        assert resolved_elsewhere(record) == record.target
+    def test_a_new_process_finds_the_same_class(
+        self, record: Record, trainer: type[Trainer]
+    ) -> None:
+        assert resolved_elsewhere(record) == location(trainer)
 
     def test_it_is_a_documented_trainer(self, trainer: type[Trainer]) -> None:
         assert issubclass(trainer, Trainer)
@@ -83,8 +94,12 @@ class TrainerContract:
         assert isinstance(trainer.capabilities, Capabilities)
 
     def test_its_config_is_a_documented_dataclass(self, trainer: type[Trainer]) -> None:
-        assert dataclasses.is_dataclass(trainer.Config)
-        assert (trainer.Config.__doc__ or "").strip()
+        config = trainer.Config
+        assert dataclasses.is_dataclass(config)
+        text = (config.__doc__ or "").strip()
+        # Without a docstring of its own a dataclass gets its signature as one.
+        assert text, f"{config.__name__} has no docstring"
+        assert not text.startswith(f"{config.__name__}("), f"{config.__name__} has no docstring"
 
     def test_the_example_is_valid(self, plugrl_trainer_config: dict[str, Any]) -> None:
         assert prepare(plugrl_trainer_config).validated.tree["trainer"]["type"]
@@ -95,11 +110,27 @@ class TrainerContract:
             prepare(wrong)
         assert any("no_such_key_anywhere" in fault for fault in caught.value.faults)
 
-    def test_it_trains(self, plugrl_trained: TrainedRun) -> None:
+    def test_it_trains(self, plugrl_trained: TrainedRun, plugrl_recorder: Recorder) -> None:
         assert plugrl_trained.status["state"] == "done"
         assert plugrl_trained.metrics, (
             "train() ended no step; call self.run.end_step(step, metrics)"
         )
+        assert plugrl_recorder.seconds < SECONDS
+
+    def test_hooks_are_called_in_order(
+        self, plugrl_trained: TrainedRun, plugrl_recorder: Recorder
+    ) -> None:
+        assert disorder(plugrl_recorder.calls) == []
+
+    def test_it_stops_when_asked(
+        self, plugrl_trainer_config: dict[str, Any], trainer: type[Trainer]
+    ) -> None:
+        recorder = Recorder(stop=True)
+        run = tiny.train(plugrl_trainer_config, recorder)
+        assert run.status["state"] == "done"
+        assert len(recorder.ended_steps) == 1
+        if trainer.capabilities.resume:
+            assert run.checkpoint()["run"]["step"] == recorder.ended_steps[0]
 
     def test_equal_seeds_give_equal_numbers(
         self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]
@@ -110,24 +141,28 @@ class TrainerContract:
     def test_it_writes_inside_its_run_folder(
         self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]
     ) -> None:
-        folder = Path(plugrl_trainer_config["settings"]["runs_folder"]).parent
-        known = {"runs", "problems.jsonl"}
-        assert {path.name for path in folder.iterdir()} <= known
+        runs = Path(plugrl_trainer_config["settings"]["runs_folder"])
+        assert {path.name for path in runs.parent.iterdir()} <= {"runs", "problems.jsonl", "cwd"}
+        assert list(tiny.working_directory(plugrl_trainer_config).iterdir()) == []
+        assert list(runs.iterdir()) == [plugrl_trained.folder.parent]
 
     def test_resumed_it_equals_the_uninterrupted_run(
         self, plugrl_trained: TrainedRun, trainer: type[Trainer], tmp_path: Path
     ) -> None:
         if not trainer.capabilities.resume:
             pytest.skip("the trainer declares Capabilities(resume=False)")
-        copy = tmp_path / plugrl_trained.folder.name
-        shutil.copytree(plugrl_trained.folder, copy)
-        checkpoints = sorted(path for path in (copy / "checkpoints").iterdir() if path.is_dir())
-        assert len(checkpoints) > 1, "a run of two steps must have two checkpoints"
-        for later in checkpoints[1:]:
-            shutil.rmtree(later)
-        resumed = resume(copy)
-        assert comparable(resumed) == comparable(plugrl_trained)
-        assert_equal_states(resumed.checkpoint()["trainer"], plugrl_trained.checkpoint()["trainer"])
+        steps = checkpoint_names(plugrl_trained.folder)
+        assert len(steps) > 1, "a run of two steps must have two checkpoints"
+        for kept in range(1, len(steps)):
+            copy = tmp_path / f"after-{steps[kept - 1]}"
+            shutil.copytree(plugrl_trained.folder, copy)
+            for later in steps[kept:]:
+                shutil.rmtree(copy / "checkpoints" / later)
+            resumed = resume(copy)
+            assert comparable(resumed) == comparable(plugrl_trained)
+            assert_equal_states(
+                resumed.checkpoint()["trainer"], plugrl_trained.checkpoint()["trainer"]
+            )
 
 
 class TestTrainer(TrainerContract):

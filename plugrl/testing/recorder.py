@@ -1,0 +1,89 @@
+"""A hook plugin that writes down which hooks a run calls, and can ask it to stop."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from plugrl.core.errors import StopRun
+from plugrl.core.hookspecs import hookimpl
+
+
+class Recorder:
+    """Keeps the calls of one run in order.
+
+    Args:
+        stop: whether to ask for the end of the run at the end of its first step.
+
+    Attributes:
+        calls: hook name without its prefix, and the step (the outcome for ``run_end``).
+        seconds: how long the run took.
+    """
+
+    def __init__(self, *, stop: bool = False) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.seconds = 0.0
+        self._stop = stop
+
+    @property
+    def ended_steps(self) -> list[int]:
+        """The steps that ended, in order."""
+        return [step for name, step in self.calls if name == "step_end"]
+
+    @hookimpl
+    def plugrl_run_start(self, run: Any) -> None:
+        """Record the start."""
+        self.seconds -= time.perf_counter()
+        self.calls.append(("run_start", run.step))
+
+    @hookimpl
+    def plugrl_rollouts_collected(self, step: int) -> None:
+        """Record the rollouts of a step."""
+        self.calls.append(("rollouts_collected", step))
+
+    @hookimpl
+    def plugrl_weights_synced(self, step: int) -> None:
+        """Record a synchronisation."""
+        self.calls.append(("weights_synced", step))
+
+    @hookimpl
+    def plugrl_evaluation_end(self, step: int) -> None:
+        """Record an evaluation."""
+        self.calls.append(("evaluation_end", step))
+
+    @hookimpl
+    def plugrl_step_end(self, step: int) -> None:
+        """Record the end of a step, and stop there if that was asked for."""
+        self.calls.append(("step_end", step))
+        if self._stop:
+            raise StopRun("the conformance kit stops the run here")
+
+    @hookimpl
+    def plugrl_checkpoint_saved(self, step: int) -> None:
+        """Record a checkpoint."""
+        self.calls.append(("checkpoint_saved", step))
+
+    @hookimpl
+    def plugrl_run_end(self, outcome: str) -> None:
+        """Record the end."""
+        self.seconds += time.perf_counter()
+        self.calls.append(("run_end", outcome))
+
+
+def disorder(calls: list[tuple[str, Any]]) -> list[str]:
+    """What is wrong with the order of the calls of a run that ended well, in words."""
+    names = [name for name, _ in calls]
+    if names[:1] != ["run_start"] or calls[-1:] != [("run_end", "done")]:
+        return [f"run_start, then the steps, then run_end(done) are expected, not {names}"]
+    faults: list[str] = []
+    ended, waiting = -1, []
+    for name, step in calls[1:-1]:
+        if name == "step_end":
+            faults += [f"{n}({s}) came before step_end({step})" for n, s in waiting if s != step]
+            ended, waiting = step, []
+        elif name == "checkpoint_saved":
+            faults += [f"{name}({step}) came after step_end({ended})"] if step != ended else []
+        # An evaluation may also follow the step that it is about; 0 is before training.
+        elif name != "evaluation_end" or step != max(ended, 0):
+            waiting.append((name, step))
+    return faults + [f"{name}({step}) came after the last step_end" for name, step in waiting]
