@@ -24,6 +24,22 @@ class SequenceConfig:
             raise ConfigError("phases must name at least one phase")
 
 
+class _PhaseHooks:
+    """The hooks as a phase calls them: plugins are told the run and its steps, as elsewhere."""
+
+    def __init__(self, run: Any, offset: int) -> None:
+        self._run = run
+        self._offset = offset
+
+    def call(self, name: str, **arguments: Any) -> None:
+        """Call one hook of all plugins; the errors are those of the run's own caller."""
+        if "run" in arguments:
+            arguments["run"] = self._run
+        if "step" in arguments:
+            arguments["step"] += self._offset
+        self._run.hooks.call(name, **arguments)
+
+
 class _PhaseRun:
     """The run as a phase sees it: the phase counts its steps from 0, the run goes on counting."""
 
@@ -31,6 +47,7 @@ class _PhaseRun:
         self._run = run
         self._number = number
         self._offset = offset
+        self.hooks = _PhaseHooks(run, offset)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
@@ -38,6 +55,11 @@ class _PhaseRun:
     def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """End a step of the phase."""
         self._run.end_step(self._offset + step, {**metrics, "phase": self._number})
+
+    def sample(self, name: str, record: Mapping[str, Any]) -> None:
+        """Append a record; the step that it names is one of the phase."""
+        moved = {"step": self._offset + record["step"]} if "step" in record else {}
+        self._run.sample(name, {**record, **moved})
 
 
 class SequenceTrainer(Trainer):
