@@ -64,8 +64,8 @@ def plugrl_trainer_config(
 
 
 @pytest.fixture(scope="class")
-def plugrl_recorder() -> Any:
-    """The hook plugin that watches the run of ``plugrl_trained``."""
+def plugrl_recorder(plugrl_trainer_config: dict[str, Any]) -> Any:
+    """The hook plugin that watches the run of that configuration; one for each trainer."""
     from plugrl.testing.recorder import Recorder
 
     return Recorder()

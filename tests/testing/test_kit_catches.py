@@ -7,8 +7,13 @@ import sys
 
 import pytest
 
+from plugrl.testing.suite.test_evaluator import EvaluatorContract
+from plugrl.testing.suite.test_trainer import TrainerContract
+
 BROKEN = '''
 import itertools
+import sys
+from pathlib import Path
 from plugrl import Capabilities, EvaluationRunResult, Evaluator, Trainer
 from plugrl.core.config.schema import described
 from dataclasses import dataclass
@@ -70,6 +75,67 @@ class Writes(Good):
         (self.run.folder.parents[2] / "stray.txt").write_text("x")
         super().train()
 
+class WritesHere(Good):
+    """Leaves a file in the working directory."""
+    def train(self):
+        Path("stray.txt").write_text("x")
+        super().train()
+
+@dataclass
+class Bare:
+    total_train_steps: int = described(2, "steps")
+
+class BareConfig(Good):
+    """Its options have no docstring."""
+    Config = Bare
+
+class NoDataclass(Good):
+    """Its options are no dataclass."""
+    class Config:
+        """Options."""
+
+class WrongExample(Good):
+    """Asks the kit for a section that does not exist."""
+    conformance = {**Good.conformance, "no_such_section": {}}
+
+class Late(Good):
+    """Tells hooks about rollouts of a step that is over."""
+    def train(self):
+        super().train()
+        self.run.hooks.call(
+            "plugrl_rollouts_collected", run=self.run, step=1, trajectories=[], metrics={}
+        )
+
+class Deaf(Good):
+    """Goes on when it is asked to stop."""
+    def train(self):
+        while self.step < self.config.total_train_steps:
+            self.step += 1
+            try:
+                self.run.end_step(self.step, {"train/step": self.step})
+            except Exception:
+                continue
+
+class NoResume(Good):
+    """Keeps no state and says so."""
+    capabilities = Capabilities(resume=False)
+    def state_dict(self):
+        return {}
+
+class Loud(Good):
+    """Has a name in capital letters."""
+
+class Where:
+    """Exported here, defined there."""
+    class Inner(Good):
+        """Defined in another class."""
+
+ReExported = Where.Inner
+
+if "pytest" in sys.modules:
+    class OnlyHere(Good):
+        """Exists in the process of the tests alone."""
+
 class GoodEvaluator(Evaluator):
     """Compares."""
     def evaluate(self, data, evaluation_target):
@@ -80,6 +146,25 @@ class Raises(GoodEvaluator):
     def evaluate(self, data, evaluation_target):
         evaluation_target.final_answer[0]
         return super().evaluate(data, evaluation_target)
+
+class Refuses(Raises):
+    """Cannot read an empty answer and says so."""
+    conformance = {"refuses": "an empty answer has no first letter"}
+
+class Silent(GoodEvaluator):
+    pass
+
+class NotFinite(GoodEvaluator):
+    """Has no number for long answers."""
+    def evaluate(self, data, evaluation_target):
+        if len(evaluation_target.final_answer) > 1000:
+            return EvaluationRunResult(float("nan"))
+        return super().evaluate(data, evaluation_target)
+
+class NoOptions(GoodEvaluator):
+    """Its options are no dataclass."""
+    class Config:
+        """Options."""
 
 class Constant(GoodEvaluator):
     """Likes everything."""
@@ -100,23 +185,67 @@ class Moody(GoodEvaluator):
         return EvaluationRunResult(float(right) + next(counter) * 1e-6)
 '''
 
-EXPECTED = {
-    "good": set(),
-    "undocumented": {"test_it_is_a_documented_trainer"},
-    "nosteps": {"test_it_trains", "test_resumed_it_equals_the_uninterrupted_run"},
-    "random": {
+NEED_A_RUN = {
+    "test_the_example_is_valid",
+    "test_it_trains",
+    "test_hooks_are_called_in_order",
+    "test_it_stops_when_asked",
+    "test_equal_seeds_give_equal_numbers",
+    "test_it_writes_inside_its_run_folder",
+    "test_resumed_it_equals_the_uninterrupted_run",
+}
+TRAINERS = {
+    "Good": set(),
+    "NoResume": set(),
+    "ReExported": set(),
+    "Loud": {"test_metadata_names_it"},
+    "OnlyHere": {"test_a_new_process_finds_the_same_class"},
+    "Undocumented": {"test_it_is_a_documented_trainer"},
+    "BareConfig": {"test_its_config_is_a_documented_dataclass"},
+    "NoDataclass": {
+        "test_its_config_is_a_documented_dataclass",
+        "test_an_unknown_key_is_refused",
+        *NEED_A_RUN,
+    },
+    "WrongExample": NEED_A_RUN,
+    "NoSteps": {
+        "test_it_trains",
+        "test_it_stops_when_asked",
+        "test_resumed_it_equals_the_uninterrupted_run",
+    },
+    "Late": {"test_hooks_are_called_in_order"},
+    "Deaf": {"test_it_stops_when_asked"},
+    "Random": {
         "test_equal_seeds_give_equal_numbers",
         "test_resumed_it_equals_the_uninterrupted_run",
     },
-    "forgets": {"test_resumed_it_equals_the_uninterrupted_run"},
-    "writes": {"test_it_writes_inside_its_run_folder"},
-    "goodevaluator": set(),
-    "raises": {"test_any_answer_gets_a_finite_reward"},
-    "constant": {"test_a_right_answer_beats_a_wrong_one"},
-    "changes": {"test_it_leaves_the_problem_as_it_was"},
-    "moody": {"test_equal_answers_get_equal_rewards"},
+    "Forgets": {"test_resumed_it_equals_the_uninterrupted_run"},
+    "Writes": {"test_it_writes_inside_its_run_folder"},
+    "WritesHere": {"test_it_writes_inside_its_run_folder"},
 }
-EVALUATORS = ("goodevaluator", "raises", "constant", "changes", "moody")
+EVALUATORS = {
+    "GoodEvaluator": set(),
+    "Refuses": set(),
+    "Raises": {"test_any_answer_gets_a_finite_reward"},
+    "NotFinite": {"test_any_answer_gets_a_finite_reward"},
+    "Silent": {"test_it_is_a_documented_evaluator"},
+    "NoOptions": {
+        "test_an_unknown_key_is_refused",
+        "test_a_right_answer_beats_a_wrong_one",
+        "test_any_answer_gets_a_finite_reward",
+        "test_equal_answers_get_equal_rewards",
+        "test_it_leaves_the_problem_as_it_was",
+    },
+    "Constant": {"test_a_right_answer_beats_a_wrong_one"},
+    "Changes": {"test_it_leaves_the_problem_as_it_was"},
+    "Moody": {"test_equal_answers_get_equal_rewards"},
+}
+#: What a trainer's contract says of every component, so not repeated for evaluators.
+SHARED = {"test_metadata_names_it", "test_a_new_process_finds_the_same_class"}
+
+
+def entry_name(cls: str) -> str:
+    return cls if cls == "Loud" else cls.lower()
 
 
 @pytest.fixture(scope="module")
@@ -127,16 +256,16 @@ def failures(tmp_path_factory):
     info = folder / "broken_parts-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-parts\nVersion: 1.0\n")
-    classes = {name.lower(): name for name in re.findall(r"^class (\w+)\(", BROKEN, re.M)}
-    lines = {"plugrl.trainers": [], "plugrl.evaluators": []}
-    for name in EXPECTED:
-        group = "plugrl.evaluators" if name in EVALUATORS else "plugrl.trainers"
-        lines[group].append(f"{name} = broken_parts:{classes[name]}")
+    parts = {"trainer": TRAINERS, "evaluator": EVALUATORS}
     (info / "entry_points.txt").write_text(
-        "".join(f"[{group}]\n" + "\n".join(rows) + "\n" for group, rows in lines.items())
+        "".join(
+            f"[plugrl.{kind}s]\n"
+            + "".join(f"{entry_name(cls)} = broken_parts:{cls}\n" for cls in classes)
+            for kind, classes in parts.items()
+        )
     )
     options = [
-        f"--plugrl-{'evaluator' if name in EVALUATORS else 'trainer'}={name}" for name in EXPECTED
+        f"--plugrl-{kind}={entry_name(cls)}" for kind, classes in parts.items() for cls in classes
     ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--pyargs", "plugrl.testing.suite", "-rfE", *options],
@@ -146,14 +275,24 @@ def failures(tmp_path_factory):
         text=True,
         check=False,
     )
-    found = {name: set() for name in EXPECTED}
-    for test, name in re.findall(r"^(?:FAILED|ERROR) \S+::(test_\w+)\[(\w+)", done.stdout, re.M):
-        found[name].add(test)
     assert " passed" in done.stdout, done.stdout + done.stderr
+    found = {cls: set() for classes in parts.values() for cls in classes}
+    names = {entry_name(cls): cls for cls in found}
+    for test, name in re.findall(r"^(?:FAILED|ERROR) \S+::(test_\w+)\[(\w+)", done.stdout, re.M):
+        found[names[name]].add(test)
     return found
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", EXPECTED)
-def test_the_kit_finds_what_is_broken_and_nothing_else(failures, name):
-    assert failures[name] == EXPECTED[name]
+@pytest.mark.parametrize("cls", [*TRAINERS, *EVALUATORS])
+def test_the_kit_finds_what_is_broken_and_nothing_else(failures, cls):
+    assert failures[cls] == {**TRAINERS, **EVALUATORS}[cls]
+
+
+@pytest.mark.parametrize(
+    ("contract", "parts"), [(TrainerContract, TRAINERS), (EvaluatorContract, EVALUATORS)]
+)
+def test_each_check_is_seen_to_fail(contract, parts):
+    checks = {name for name in vars(contract) if name.startswith("test_")}
+    shared = SHARED if contract is EvaluatorContract else set()
+    assert checks == set().union(*parts.values()) | shared
