@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from string import Template
 
 from plugrl.core.errors import UsageError
+from plugrl.core.registry import OWN, default_registry
 from plugrl.core.suggest import did_you_mean
 
 SETUP_CFG = """\
@@ -198,6 +201,8 @@ jobs:
       - run: pytest
 """
 
+#: Names that YAML reads as something else than text.
+YAML_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 BODIES = {"trainer": TRAINER, "evaluator": EVALUATOR}
 
 
@@ -205,20 +210,14 @@ def files(name: str, kind: str) -> dict[str, str]:
     """The files of package ``name`` with one component of ``kind``, by relative path.
 
     Raises:
-        UsageError: the name cannot name a package, or there is no template for the kind.
+        UsageError: the name cannot be used or is taken, or there is no template for the kind.
     """
     if kind not in BODIES:
         raise UsageError(
             f"there is no template for kind {kind!r}{did_you_mean(kind, BODIES) or ';'} "
             f"kinds: {', '.join(BODIES)}"
         )
-    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or name == "plugrl":
-        raise UsageError(
-            f"{name!r} cannot name a package; use small letters, digits and dashes, such as "
-            "plugrl-mine"
-        )
-    package = name.replace("-", "_")
-    component = package.removeprefix("plugrl_")
+    package, component = _names(name, kind)
     stem = component.removesuffix(f"_{kind}")
     cls = "".join(part.capitalize() for part in stem.split("_")) + kind.capitalize()
     values = {
@@ -242,3 +241,31 @@ def files(name: str, kind: str) -> dict[str, str]:
         ".github/workflows/tests.yml": CI,
     }
     return {path: Template(text).substitute(values) for path, text in texts.items()}
+
+
+def _names(name: str, kind: str) -> tuple[str, str]:
+    """The import name of package ``name``, and the name of its component in a configuration.
+
+    Raises:
+        UsageError: one of them cannot be used, or is taken by Python or by plugrl.
+    """
+    package = name.replace("-", "_")
+    component = package.removeprefix("plugrl_")
+    allowed = re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) and component[0].isalpha()
+    if not allowed or name == "plugrl" or component in YAML_WORDS:
+        raise UsageError(
+            f"{name!r} cannot name a package; use small letters, digits and dashes, such as "
+            "plugrl-mine"
+        )
+    if keyword.iskeyword(package) or package in sys.stdlib_module_names:
+        raise UsageError(
+            f"{name!r} cannot name a package, because Python has {package!r} itself; "
+            f"choose another name, such as plugrl-{name}"
+        )
+    records = default_registry().records(kind)
+    if any(r.name == component and r.distribution == OWN for r in records):
+        raise UsageError(
+            f"{name!r} would provide the {kind} {component!r}, which is plugrl's own; choose "
+            f"another name, such as plugrl-my-{component.replace('_', '-')}"
+        )
+    return package, component

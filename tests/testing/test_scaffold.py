@@ -76,10 +76,30 @@ def test_generated_files_are_kept_unless_forced(site):
     assert changed.read_text() != "mine"
 
 
-@pytest.mark.parametrize("name", ["plugrl", "Upper", "a b", "-x", "x-", "../up", "é", ""])
+@pytest.mark.parametrize(
+    "name", ["plugrl", "Upper", "a b", "-x", "x-", "../up", "é", "", "plugrl-3d", "plugrl-on"]
+)
 def test_names_that_cannot_be_packages_are_refused(name):
-    with pytest.raises(UsageError, match="cannot name a package"):
+    with pytest.raises(UsageError, match="use small letters"):
         files(name, "trainer")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "reason"),
+    [
+        ("json", "trainer", "Python has 'json' itself.*plugrl-json"),
+        ("class", "trainer", "Python has 'class' itself"),
+        ("plugrl-self-hosted-grpo", "trainer", "plugrl's own.*plugrl-my-self-hosted-grpo"),
+        ("exact-match", "evaluator", "plugrl's own"),
+    ],
+)
+def test_names_that_are_taken_are_refused(name, kind, reason):
+    with pytest.raises(UsageError, match=reason):
+        files(name, kind)
+
+
+def test_a_name_is_taken_by_its_own_kind_only():
+    assert "exact_match/trainer.py" in files("exact-match", "trainer")
 
 
 def test_a_kind_without_a_template_is_refused():
