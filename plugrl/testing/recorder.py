@@ -76,7 +76,8 @@ def disorder(calls: list[tuple[str, Any]]) -> list[str]:
     if names[:1] != ["run_start"] or calls[-1:] != [("run_end", "done")]:
         return [f"run_start, then the steps, then run_end(done) are expected, not {names}"]
     faults: list[str] = []
-    ended, waiting = -1, []
+    ended = -1
+    waiting: list[tuple[str, Any]] = []
     for name, step in calls[1:-1]:
         if name == "step_end":
             faults += [f"{n}({s}) came before step_end({step})" for n, s in waiting if s != step]
