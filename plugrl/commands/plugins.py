@@ -154,10 +154,9 @@ def check_plugins(
 
 def _rows() -> list[Row]:
     from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, PluginSelection, scan
-    from plugrl.core.kinds import KINDS
+    from plugrl.core.kinds import KIND_OF_GROUP
 
-    kinds = {kind.group: kind.name for kind in KINDS.values()}
-    kinds |= {HOOK_GROUP: "hook", COMMAND_GROUP: "command"}
+    kinds = KIND_OF_GROUP | {HOOK_GROUP: "hook", COMMAND_GROUP: "command"}
     entries = [entry for entry in scan() if entry.group in kinds]
     order = list(kinds)
     selection = PluginSelection.from_environment()

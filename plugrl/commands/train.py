@@ -41,10 +41,10 @@ def command(
         report(prepare(config, words, config_path=paths), as_json=False)
         return
     show_progress()
-    first = int(prepare(config, words, config_path=paths).validated.tree["seed"])
-    finished = []
-    for seed in range(first, first + seeds):
-        given = [*words, f"seed={seed}"] if seeds > 1 else words
-        run = start(prepare(config, given, config_path=paths))
-        finished.append(run)
-    emit_runs(finished)
+    experiment = prepare(config, words, config_path=paths)
+    if seeds == 1:
+        emit_runs([start(experiment)])
+        return
+    first = int(experiment.validated.tree["seed"])
+    numbered = ([*words, f"seed={seed}"] for seed in range(first, first + seeds))
+    emit_runs([start(prepare(config, given, config_path=paths)) for given in numbered])

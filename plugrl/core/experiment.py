@@ -103,9 +103,6 @@ def start(experiment: Experiment) -> TrainedRun:
     _enter(experiment)
     hooks = experiment.hooks()
     trackers = _trackers(experiment)
-    trainer_class = _factory(experiment.validated, experiment.registry).load(
-        "trainer", experiment.validated.tree["trainer"], "trainer"
-    )
     run = Run.create(
         experiment.validated,
         experiment.composed,
@@ -114,7 +111,7 @@ def start(experiment: Experiment) -> TrainedRun:
         records=sorted(experiment.registry.used, key=lambda r: (r.kind, r.name)),
         installed=experiment.registry.records(),
     )
-    return _train(experiment, run, trainer_class)
+    return _train(experiment, run)
 
 
 def resume(folder: str | Path) -> TrainedRun:
@@ -131,16 +128,13 @@ def resume(folder: str | Path) -> TrainedRun:
     # What relative paths meant was settled when the run began.
     experiment = prepare(read_tree(Path(folder)))
     _enter(experiment)
-    trainer_class = _factory(experiment.validated, experiment.registry).load(
-        "trainer", experiment.validated.tree["trainer"], "trainer"
-    )
     run = Run.open(
         folder,
         hooks=experiment.hooks(),
         trackers=_trackers(experiment),
         records=experiment.registry.used,
     )
-    return _train(experiment, run, trainer_class)
+    return _train(experiment, run)
 
 
 @dataclass(frozen=True)
@@ -210,10 +204,10 @@ def _seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _train(experiment: Experiment, run: Run, trainer_class: type) -> TrainedRun:
+def _train(experiment: Experiment, run: Run) -> TrainedRun:
     logger.info("run folder %s", run.folder)
     with run:
-        trainer = _build_trainer(experiment.validated, experiment.registry, run, trainer_class)
+        trainer = _build_trainer(experiment.validated, experiment.registry, run)
         run.attach(trainer)
         run.restore()
         trainer.train()
@@ -233,14 +227,9 @@ def _trackers(experiment: Experiment) -> list[Any]:
     ]
 
 
-def _build_trainer(
-    validated: ValidatedConfig, registry: Registry, run: Run, cls: type[Trainer] | None = None
-) -> Trainer:
-    factory = _factory(validated, registry)
-    section = validated.section("trainer")
-    cls = cls or factory.load("trainer", section, "trainer")
-    trainer = cls(section)
-    trainer.bind(_context(validated, registry, factory, run))
+def _build_trainer(validated: ValidatedConfig, registry: Registry, run: Run) -> Trainer:
+    trainer: Trainer = validated.trainer(validated.section("trainer"))
+    trainer.bind(_context(validated, registry, _factory(validated, registry), run))
     return trainer
 
 

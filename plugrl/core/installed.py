@@ -123,15 +123,6 @@ def forget() -> None:
     _cache = None
 
 
-def version_of(distribution: str) -> str | None:
-    """The version of an installed distribution that provides plugins, else ``None``."""
-    wanted = normalize(distribution)
-    for entry in scan():
-        if normalize(entry.distribution) == wanted:
-            return entry.version
-    return None
-
-
 def owner_of(module: str, entries: Iterable[EntryPoint]) -> EntryPoint | None:
     """An entry point of the distribution that ``module`` belongs to, judged by the targets.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 #: Name of plugrl's own distribution: its components are the built-in ones.
 OWN = "plugrl"
 
 Source = Literal["entry point", "decorator", "hook", "path"]
-SOURCES: tuple[str, ...] = get_args(Source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +85,9 @@ _ROWS = (
 
 #: All kinds of components, by name. A new kind is one more row.
 KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
+
+#: The kind of each entry-point group that holds components.
+KIND_OF_GROUP: dict[str, str] = {row.group: row.name for row in _ROWS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

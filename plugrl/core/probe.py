@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, EntryPoint
-from plugrl.core.kinds import KINDS, Record
 
 #: Packages that are slow to import. A hook or command module should leave them for later.
 HEAVY = (
@@ -125,16 +124,9 @@ def _check(entry: EntryPoint, value: Any, finding: Finding) -> None:
             raise TypeError(f"{entry.target} is a {type(value).__name__}, not a typer.Typer")
     else:
         from plugrl.core.loading import check_component
+        from plugrl.core.resolution import record_of
 
-        kinds = {kind.group: kind.name for kind in KINDS.values()}
-        record = Record(
-            kind=kinds[entry.group],
-            name=entry.name,
-            target=entry.target,
-            distribution=entry.distribution,
-            version=entry.version,
-        )
-        check_component(record, value)
+        check_component(record_of(entry), value)
 
 
 def _check_hooks(entry: EntryPoint, value: Any) -> None:

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 from plugrl.core import installed
 from plugrl.core.errors import PluginError, UsageError
 from plugrl.core.installed import EntryPoint, PluginSelection, normalize
-from plugrl.core.kinds import KINDS, OWN, Kind, Record
+from plugrl.core.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
 from plugrl.core.loading import check_component, import_component, label, user_module_name
 from plugrl.core.registration import Loading, Registration, Snapshot, describe
-from plugrl.core.resolution import check_installed, known_kind, pick, unknown
+from plugrl.core.resolution import check_installed, known_kind, pick, record_of, unknown
 
 __all__ = [
     "KINDS",
@@ -142,17 +142,10 @@ class Registry:
         """
         if kind is not None:
             known_kind(kind)
-        groups = {row.group: row.name for row in KINDS.values()}
         found: dict[tuple[str, str, str | None], Record] = {}
         for entry in self.entry_points:
-            if entry.group in groups:
-                record = Record(
-                    kind=groups[entry.group],
-                    name=entry.name,
-                    target=entry.target,
-                    distribution=entry.distribution,
-                    version=entry.version,
-                )
+            if entry.group in KIND_OF_GROUP:
+                record = record_of(entry)
                 found[(record.kind, record.name, record.distribution)] = record
         for key, registration in list(self._registered.items()):
             found.setdefault(key, registration.record)

@@ -11,9 +11,20 @@ from plugrl.core.errors import (
     UsageError,
 )
 from plugrl.core.installed import EntryPoint, PluginSelection, normalize
-from plugrl.core.kinds import KINDS, OWN, Kind, Record
+from plugrl.core.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
 from plugrl.core.loading import label
 from plugrl.core.suggest import did_you_mean
+
+
+def record_of(entry: EntryPoint) -> Record:
+    """The record of an entry point of a component."""
+    return Record(
+        kind=KIND_OF_GROUP[entry.group],
+        name=entry.name,
+        target=entry.target,
+        distribution=entry.distribution,
+        version=entry.version,
+    )
 
 
 def known_kind(name: str) -> Kind:

@@ -10,15 +10,6 @@ import plugrl
 from plugrl import SelfHostedTrainer
 from plugrl.core.errors import NonFiniteError, RunError
 from plugrl.core.experiment import load_run, prepare, start
-from plugrl.core.registry import default_registry
-
-
-@pytest.fixture
-def registry():
-    registry = default_registry()
-    before = registry.snapshot()
-    yield registry
-    registry.restore(before)
 
 
 def register(registry, prepare_batch, name="custom"):

@@ -5,7 +5,6 @@ import torch
 
 import plugrl
 from plugrl.core.errors import ConfigError
-from plugrl.core.registry import default_registry
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.core.text.trajectory import Trajectory
@@ -137,14 +136,6 @@ def test_the_old_signature_is_refused_with_the_right_one():
         class Old(SelfHostedTrainer):
             def _prepare_batch(self, batch, metrics):
                 return batch
-
-
-@pytest.fixture
-def registry():
-    registry = default_registry()
-    saved = registry.snapshot()
-    yield registry
-    registry.restore(saved)
 
 
 class Scaled(SelfHostedGrpoTrainer):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-Style = Literal["auto", "rich", "plain", "none"]
 #: Seconds between two plain lines of one bar.
 _LINE_INTERVAL = 10.0
 _REDRAWS_PER_SECOND = 4.0

@@ -104,7 +104,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
     def _optimize(self, service: TrainService, batch: Batch) -> dict[str, float]:
         loss = self._loss
         means, steps = Means(), Means()
-        for part in self._minibatches(batch):
+        for part in self._minibatches(batch, loss):
             totals = service.forward_backward(part, loss)
             report = service.optimizer_step()
             finite = self.run.guards.check_finite(
@@ -115,17 +115,17 @@ class SelfHostedTrainer(TrajectoryTrainer):
             steps.add({"loss": totals["loss"]} if finite else {"skipped": (1, 1)})
         return means.means() | steps.means()
 
-    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
+    def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
         algorithm = self.config.algorithm
         seed = self.hyper_params.seed
         for epoch in range(algorithm.epochs):
             order = np.random.default_rng([seed, self._step + 1, epoch]).permutation(len(batch))
             for rows in np.array_split(order, min(algorithm.minibatches, len(batch))):
-                part = self._weighed(batch.select(torch.from_numpy(rows)))
+                part = self._weighed(batch.select(torch.from_numpy(rows)), loss)
                 if len(part):
                     yield part
 
-    def _weighed(self, part: Batch) -> Batch:
+    def _weighed(self, part: Batch, loss: WeightedLoss) -> Batch:
         """Give rows their weights in the whole optimizer step, then drop those without effect."""
         algorithm = self.config.algorithm
         weights = aggregation_weights(
@@ -133,7 +133,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         )
         part.values[LOSS_WEIGHTS] = weights
         effect = weights
-        if self._loss.skips_zero_advantage and "advantages" in part.values:
+        if loss.skips_zero_advantage and "advantages" in part.values:
             effect = weights * part.values["advantages"]
         rows = effect.ne(0).any(1).nonzero().flatten()
         return part if len(rows) == len(part) else part.select(rows)

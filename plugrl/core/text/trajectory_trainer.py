@@ -210,8 +210,8 @@ class TrajectoryTrainer(Trainer):
         metrics: dict[str, float] = {}
         prompts = self._loader.next_batch()
         with self._timed("rollout", metrics):
-            trajectories = self._collect(prompts, step)
-        metrics |= rollout_metrics(trajectories)
+            trajectories, collected = self._collect(prompts, step)
+        metrics |= collected
         self._pool.put(trajectories)
         with self._timed("train", metrics):
             self._train_models(metrics, step)
@@ -221,7 +221,9 @@ class TrajectoryTrainer(Trainer):
             metrics |= self._validate(step)
         return metrics
 
-    def _collect(self, prompts: Sequence[Prompt], step: int) -> list[Trajectory]:
+    def _collect(
+        self, prompts: Sequence[Prompt], step: int
+    ) -> tuple[list[Trajectory], dict[str, float]]:
         trajectories = self._rollouts.collect(prompts, step, self._sampling)
         if self.uses_rewards:
             self.run.guards.rewards(
@@ -230,14 +232,15 @@ class TrajectoryTrainer(Trainer):
                 [t.valid for t in trajectories],
                 reason=next((t.failure for t in trajectories if not t.valid), ""),
             )
+        metrics = rollout_metrics(trajectories)
         self.run.hooks.call(
             "plugrl_rollouts_collected",
             run=self.run,
             step=step,
             trajectories=trajectories,
-            metrics=rollout_metrics(trajectories),
+            metrics=dict(metrics),
         )
-        return trajectories
+        return trajectories, metrics
 
     def _train_models(self, metrics: dict[str, float], step: int) -> None:
         waiting = self._pool.models()

@@ -94,8 +94,6 @@ class RolloutWorker(Component, ABC):
     """
 
     Config: ClassVar[type] = RolloutWorkerConfig
-    #: Whether the worker asks a model; validation needs one that does.
-    needs_inference: ClassVar[bool] = True
 
     def __init__(self, config: Any = None, evaluator: Evaluator | None = None) -> None:
         super().__init__(config)
