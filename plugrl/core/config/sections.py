@@ -139,6 +139,7 @@ class ModelSourceConfig:
     config: dict[str, Any] = described({}, "transformers configuration with its model_type")
     tokenizer: TokenizerConfig = described(TokenizerConfig, "tokenizer, when path is not given")
     dtype: Literal["float32", "bfloat16", "float16"] = described("float32", "weights' data type")
+    seed: int | None = described(None, "seed of random weights; null: the run's seed")
 
     def __post_init__(self) -> None:
         if self.path is not None and self.config:

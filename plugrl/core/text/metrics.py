@@ -51,3 +51,16 @@ def rollout_metrics(
             "reward_max": max(rewards),
         }
     return {f"{prefix}/{name}": value for name, value in (metrics | totals.means()).items()}
+
+
+def rollout_metrics_by_model(
+    trajectories: Sequence[Trajectory], prefix: str = "rollout"
+) -> dict[str, float]:
+    """:func:`rollout_metrics` of all, and ``<prefix>/<model>/...`` of each of several models."""
+    metrics = rollout_metrics(trajectories, prefix)
+    models = sorted({t.model for t in trajectories})
+    if len(models) > 1:
+        for model in models:
+            own = [t for t in trajectories if t.model == model]
+            metrics |= rollout_metrics(own, f"{prefix}/{model}")
+    return metrics

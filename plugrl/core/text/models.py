@@ -47,6 +47,9 @@ class Models(Mapping[str, Model]):
     def load(cls, section: ConfigView, factory: Factory, *, seed: int, device: str) -> Models:
         """Build and load the services of every entry of ``models``.
 
+        Models with one configuration and one seed begin with the same random weights, so that a
+        reference model equals the policy; ``source.seed`` tells them apart.
+
         Raises:
             ConfigError: there is no model, or a source cannot be loaded.
         """
@@ -55,7 +58,8 @@ class Models(Mapping[str, Model]):
         loaded = {}
         for name in section:
             config, path = section[name], f"models.{name}"
-            spec = ModelSpec(name, config.source, seed, device)
+            own = config.source.get("seed")
+            spec = ModelSpec(name, config.source, seed if own is None else own, device)
             inference = factory.build("inference_service", config.inference, f"{path}.inference")
             inference.load(spec)
             train = None

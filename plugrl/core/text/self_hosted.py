@@ -80,7 +80,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         service = self.models[model].trained()
         batch = Batch.from_trajectories(
             trajectories,
-            pad_token_id=self._pad_token_id,
+            pad_token_id=self.models[model].inference.tokenizer.pad_token_id,
             temperature=self._sampling.temperature or 1.0,
         )
         batch.values["loss_mask"] *= batch.metadata["valid"][:, None]

@@ -14,7 +14,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.config.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.data import PromptLoader, problems, require_column
-from plugrl.core.text.metrics import rollout_metrics
+from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
 from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.rollouts import LockstepRollouts
@@ -232,7 +232,7 @@ class TrajectoryTrainer(Trainer):
                 [t.valid for t in trajectories],
                 reason=next((t.failure for t in trajectories if not t.valid), ""),
             )
-        metrics = rollout_metrics(trajectories)
+        metrics = rollout_metrics_by_model(trajectories)
         self.run.hooks.call(
             "plugrl_rollouts_collected",
             run=self.run,
@@ -248,9 +248,12 @@ class TrajectoryTrainer(Trainer):
             trajectories = self._pool.take(name)
             if self.models[name].train is None or not any(t.valid for t in trajectories):
                 continue
-            prefix = "train" if len(self.models.trained) == 1 else f"train/{name}"
             report = self.train_step(trajectories)
-            metrics |= {f"{prefix}/{key}": value for key, value in report.items()}
+            metrics |= {f"{self._prefix('train', name)}/{key}": v for key, v in report.items()}
+
+    def _prefix(self, what: str, model: str) -> str:
+        """``what`` for metrics of the only trained model, ``what/model`` when there are more."""
+        return what if len(self.models.trained) == 1 else f"{what}/{model}"
 
     def _sync(
         self, trajectories: Sequence[Trajectory], metrics: dict[str, float], step: int
@@ -258,9 +261,8 @@ class TrajectoryTrainer(Trainer):
         for name, sync in self._syncs.items():
             sync.observe([t for t in trajectories if t.model == name])
             parity = sync()
-            prefix = "sync" if len(self._syncs) == 1 else f"sync/{name}"
             if parity is not None:
-                metrics[f"{prefix}/parity"] = parity
+                metrics[f"{self._prefix('sync', name)}/parity"] = parity
         versions = {name: train.version for name, train in self.models.trained.items()}
         self.run.hooks.call("plugrl_weights_synced", run=self.run, step=step, versions=versions)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plugrl.core.errors import RunError
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.data import attempts
-from plugrl.core.text.metrics import rollout_metrics
+from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -59,6 +59,6 @@ class Validation:
             trajectories = self._rollouts.collect(prompts, step, self._sampling, is_val=True)
             if not any(t.valid for t in trajectories):
                 raise RunError(f"no attempt of {split} could be judged: {trajectories[0].failure}")
-            metrics |= rollout_metrics(trajectories, split)
+            metrics |= rollout_metrics_by_model(trajectories, split)
             everything += trajectories
         return metrics, everything

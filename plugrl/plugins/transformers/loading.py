@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_model(spec: ModelSpec) -> PreTrainedModel:
-    """The model of ``spec`` on its device; random weights depend on the seed and name alone.
+    """The model of ``spec`` on its device; random weights depend on its seed alone.
 
     Raises:
         ConfigError: the folder or the configuration cannot be used.
