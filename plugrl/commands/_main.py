@@ -14,7 +14,6 @@ from plugrl.commands._group import CommandRow, LazyGroup, examples, lightened
 from plugrl.core.errors import (
     EXIT_DONE,
     EXIT_RUN_FAILED,
-    ConfigError,
     PluginError,
     PlugrlError,
     StopRun,
@@ -161,9 +160,6 @@ def _report(error: PlugrlError, debug: bool) -> None:
     elif isinstance(error, PluginError):
         _print_plugin_traceback(error.__cause__)
     print(f"error: {error}", file=sys.stderr)
-    if isinstance(error, ConfigError) and error.faults != (str(error),):
-        for fault in error.faults:
-            print(f"  {fault}", file=sys.stderr)
     _print_notes(error)
 
 

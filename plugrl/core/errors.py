@@ -36,13 +36,23 @@ class UsageError(PlugrlError):
 
 
 class ConfigError(PlugrlError):
-    """The configuration is wrong; ``faults`` holds every line of the report."""
+    """The configuration is wrong.
+
+    Its text is the whole report: one line, or a summary with one indented line for each fault.
+    ``faults`` holds the faults alone.
+    """
 
     exit_code = EXIT_USAGE
 
     def __init__(self, message: str, faults: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.faults = tuple(faults) or (message,)
+
+    def __str__(self) -> str:
+        summary = super().__str__()
+        if self.faults == (summary,):
+            return summary
+        return "\n  ".join((summary, *self.faults))
 
 
 class UnknownComponentError(ConfigError):

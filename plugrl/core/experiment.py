@@ -67,7 +67,7 @@ def prepare(
         PluginError: a plugin that it needs cannot be used.
     """
     registry = registry or default_registry()
-    composed = compose(config, overrides, config_path=[Path(folder) for folder in config_path])
+    composed = compose(config, overrides, config_path=config_path)
     section = composed.tree.get("plugins")
     section = section if isinstance(section, Mapping) else {}
     disable = section.get("disable")

@@ -87,7 +87,13 @@ class Registry:
         return self._selection or PluginSelection.from_environment()
 
     def disable(self, names: Iterable[str]) -> None:
-        """Block more plugins, by distribution or entry-point name, here and in child processes."""
+        """Block more plugins, by distribution or entry-point name, here and in child processes.
+
+        Raises:
+            UsageError: ``names`` is one text instead of several.
+        """
+        if isinstance(names, str):
+            raise UsageError(f"names must be a list such as [{names!r}], not {names!r}")
         self._selection = self.selection.without(names)
         self._selection.export()
 

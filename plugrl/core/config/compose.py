@@ -23,7 +23,7 @@ from plugrl.core.config.origins import (
     nearest,
     shown,
 )
-from plugrl.core.config.overrides import read_overrides
+from plugrl.core.config.overrides import check_texts, read_overrides
 from plugrl.core.config.reader import MAX_DEPTH, read_file
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
@@ -60,7 +60,7 @@ def compose(
     source: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     *,
-    config_path: Sequence[Path] = (),
+    config_path: Sequence[str | Path] = (),
 ) -> ComposedConfig:
     """Read a configuration, its ``defaults`` and overrides, without a schema.
 
@@ -68,9 +68,16 @@ def compose(
     (the file itself stands at ``_self_``, or last) < overrides.
 
     Raises:
-        ConfigError: a file is missing, cannot be read or is not YAML. Smaller faults are kept
-            in ``faults`` and reported by validation together with its own.
+        ConfigError: a file is missing, cannot be read or is not YAML, or an argument is of the
+            wrong type. Smaller faults are kept in ``faults`` and reported by validation together
+            with its own.
     """
+    if not isinstance(source, (str, Path, Mapping)):
+        raise ConfigError(
+            f"the configuration must be a file, the name of a recipe or a mapping, not {source!r}"
+        )
+    check_texts("overrides", overrides, '["seed=1"]')
+    check_texts("config_path", config_path, '["configs"]', (str, Path))
     reading = _Reading([Path(folder) for folder in config_path])
     if isinstance(source, Mapping):
         main, text, file = _from_mapping(source, reading.faults)

@@ -16,6 +16,20 @@ _SEGMENT = re.compile(r"[^.\[\]\s=]+")
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
+def check_texts(name: str, value: object, example: str, kinds: tuple[type, ...] = (str,)) -> None:
+    """Refuse what a Python caller may give by mistake for a list of texts, such as one text.
+
+    Raises:
+        ConfigError: ``value`` is no list or tuple, or an item is of another type than ``kinds``.
+    """
+    if not isinstance(value, (list, tuple)):
+        shown = repr(value) if isinstance(value, kinds) else f"a {type(value).__name__}"
+        raise ConfigError(f"{name} must be a list such as {example}, not {shown}")
+    for item in value:
+        if not isinstance(item, kinds):
+            raise ConfigError(f"{name} must be a list such as {example}; it holds {item!r}")
+
+
 def read_overrides(overrides: Sequence[str], faults: list[Fault]) -> list[Layer]:
     """Turn each ``key=value`` to a layer of its own; a bad one becomes a fault.
 

@@ -62,8 +62,9 @@ def outcome(registry, source, overrides=()):
     try:
         return validate(compose(source, overrides), registry)
     except PlugrlError as error:
-        if not str(error) or "\n" in str(error):
-            raise AssertionError(f"not one line: {error}") from error
+        for line in getattr(error, "faults", (str(error),)):
+            if not line or "\n" in line:
+                raise AssertionError(f"not one line: {line}") from error
         return None
     finally:
         registry.restore(kept)

@@ -208,7 +208,7 @@ def test_all_faults_come_in_one_report(files, faults):
 
 def test_the_summary_counts_the_faults(files, check):
     files(a=TOY + "dat: 1\nseed: x\n")
-    with pytest.raises(ConfigError, match=r"^a.yaml is wrong: 2 faults$") as caught:
+    with pytest.raises(ConfigError, match=r"^a.yaml is wrong: 2 faults\n") as caught:
         check("a.yaml")
     assert caught.value.exit_code == 2
 
