@@ -10,6 +10,7 @@ from plugrl.commands._main import run
 COMMANDS = (
     CommandRow("train", "Train from a configuration file or a recipe.", "plugrl.commands.train"),
     CommandRow("resume", "Continue a run from its newest checkpoint.", "plugrl.commands.resume"),
+    CommandRow("replay", "Repeat a step that a run dumped.", "plugrl.commands.replay"),
     CommandRow("validate", "Check a configuration and print its plan.", "plugrl.commands.validate"),
     CommandRow("config", "Show, explain and compare configurations.", "plugrl.commands.config"),
     CommandRow("plugins", "List, explain and check the plugins.", "plugrl.commands.plugins"),

@@ -136,6 +136,17 @@ class Trainer(ABC):
             "before; it needs a take_over method"
         )
 
+    def replay(self, evidence: Mapping[str, Any]) -> dict[str, float]:
+        """Repeat a step that was dumped and return its metrics, ``loss`` among them.
+
+        Args:
+            evidence: what the trainer gave to ``run.guards`` when the step was dumped.
+
+        Raises:
+            UsageError: this trainer cannot repeat a step.
+        """
+        raise UsageError(f"{type(self).__name__} cannot repeat a step; it needs a replay method")
+
     def state_dict(self) -> dict[str, Any]:
         """Everything :meth:`train` needs to continue: nested dicts of tensors and plain values."""
         return {}

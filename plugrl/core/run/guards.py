@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.config.sections import RuntimeMonitorConfig
-from plugrl.core.errors import NonFiniteError, PlugrlError, RunError
-from plugrl.core.run.checkpoint import write_state
+from plugrl.core.errors import NonFiniteError, RunError
+from plugrl.core.run.dumps import Dumps
 
 log = logging.getLogger("plugrl.run")
 
@@ -32,7 +32,7 @@ class Guards:
     ) -> None:
         self.policy = policy or RuntimeMonitorConfig()
         self.skipped = 0
-        self._dumps = dumps
+        self._dumps = Dumps(dumps)
         self._last_skipped: int | None = None
         self._skipped_in_a_row = 0
         self._invalid_in_a_row = 0
@@ -53,7 +53,7 @@ class Guards:
         """
         if _all_finite(value):
             return True
-        dumped = self._dump(what, step, batch)
+        dumped = self._dumps.write(what, step, batch)
         where = f"; the batch is in {dumped}" if dumped else ""
         if self.policy.non_finite == "stop":
             raise NonFiniteError(
@@ -77,21 +77,16 @@ class Guards:
                 f"{step} (runtime_monitor.max_skipped_steps); lower the learning rate"
             )
 
-    def _dump(self, what: str, step: int, batch: Any) -> Path | None:
-        if batch is None or self._dumps is None:
-            return None
-        name = f"step-{step:08d}-{re.sub(r'[^A-Za-z0-9]+', '-', what).strip('-')}"
-        path = self._dumps / name
-        if path.exists():
-            return path
-        state = {"what": what, "step": step, "batch": _contents(batch)}
-        try:
-            write_state(path, state, {"step": step}, lenient=True)
-        except (PlugrlError, OSError) as error:
-            # The guard's own message matters more than its evidence.
-            log.warning("cannot write the batch to %s (%s)", path, error)
-            return None
-        return path
+    def keep(self, step: int, what: str, contents: Any) -> None:
+        """Dump ``contents`` when ``runtime_monitor.dump_steps`` asks for ``step``.
+
+        Args:
+            step: the run's step.
+            what: tells apart the dumps of one step.
+            contents: a mapping or a function that gives one.
+        """
+        if step in self.policy.dump_steps:
+            self._dumps.write(what, step, contents)
 
     def metrics(self, step: int, metrics: Mapping[str, float | int]) -> None:
         """Guard the metrics whose names speak of losses, gradients and log-probabilities."""
@@ -198,10 +193,3 @@ def _flat(name: str, values: Any) -> list[float]:
         return [float(value) for value in listed]
     except (TypeError, ValueError):
         raise RunError(f"{name} must be numbers, one for each trajectory") from None
-
-
-def _contents(batch: Any) -> Any:
-    if isinstance(batch, (Mapping, list, tuple)):
-        return batch
-    fields = getattr(batch, "__slots__", None) or getattr(batch, "__dict__", {})
-    return {name: getattr(batch, name) for name in fields if hasattr(batch, name)} or repr(batch)

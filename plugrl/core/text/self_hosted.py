@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from plugrl.core.blame import where
 from plugrl.core.config.schema import component, described
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text import advantages
@@ -84,36 +86,91 @@ class SelfHostedTrainer(TrajectoryTrainer):
             temperature=self._sampling.temperature or 1.0,
         )
         batch.values["loss_mask"] *= batch.metadata["valid"][:, None]
-        batch, metrics = self._prepare_batch(batch)
+        batch, metrics = self._check_answer(self._prepare_batch(batch))
         batch = advantages.mirror(batch)
         self._check_prepared(batch)
         report = self._optimize(service, batch)
         service.version += 1
         return report | metrics
 
+    def _check_answer(self, prepared: Any) -> tuple[Batch, dict[str, float]]:
+        name = f"{type(self).__name__}._prepare_batch{where(type(self)._prepare_batch)}"
+        if not (isinstance(prepared, tuple) and len(prepared) == 2):
+            kind = type(prepared).__name__
+            raise ContractError(f"{name} returned {kind}; `return batch, metrics` is expected")
+        batch, metrics = prepared
+        if not isinstance(batch, Batch) or not isinstance(metrics, Mapping):
+            kinds = f"{type(batch).__name__} and {type(metrics).__name__}"
+            raise ContractError(f"{name} returned {kinds}; a Batch and a dict are expected")
+        for key, value in metrics.items():
+            if isinstance(value, (str, bytes)) or getattr(value, "numel", lambda: 1)() != 1:
+                raise ContractError(
+                    f"{name} gave metric {key!r} as {type(value).__name__}; a number is expected"
+                )
+        return batch, dict(metrics)
+
     def _check_prepared(self, batch: Batch) -> None:
         shape = batch.values["input_ids"].shape
         for name in ("loss_mask", "attention_mask", "advantages"):
             value = batch.values.get(name)
             if value is not None and value.shape != shape:
-                raise ValueError(
+                raise ContractError(
                     f"{type(self).__name__}._prepare_batch gave {name} of shape "
                     f"{tuple(value.shape)}; {tuple(shape)} is expected"
                 )
 
     def _optimize(self, service: TrainService, batch: Batch) -> dict[str, float]:
         loss = self._loss
+        step, guards = self._step + 1, self.run.guards
         means, steps = Means(), Means()
-        for part in self._minibatches(batch, loss):
+        for number, part in enumerate(self._minibatches(batch, loss)):
             totals = service.forward_backward(part, loss)
+            evidence = partial(self._evidence, service, part, totals)
+            # Before the optimizer step: these weights gave this loss.
+            guards.keep(step, f"minibatch {number}", evidence)
             report = service.optimizer_step()
-            finite = self.run.guards.check_finite(
-                "gradient norm", report["grad_norm"], step=self._step + 1, batch=part
+            finite = guards.check_finite(
+                "gradient norm", report["grad_norm"], step=step, batch=evidence
             )
             means.add({k: v for k, v in totals.items() if k != "loss"})
             steps.add({k: (v, 1) for k, v in report.items()} if finite else {})
             steps.add({"loss": totals["loss"]} if finite else {"skipped": (1, 1)})
         return means.means() | steps.means()
+
+    def _evidence(
+        self, service: TrainService, part: Batch, totals: Mapping[str, tuple[float, float]]
+    ) -> dict[str, Any]:
+        """What :meth:`replay` needs to repeat one optimizer step."""
+        return {
+            "model": part.metadata["model"],
+            "phase": self.run.phase_number,
+            "loss": totals["loss"][0],
+            "batch": {"values": part.values, "metadata": part.metadata},
+            "service": service.state_dict(),
+        }
+
+    def replay(self, evidence: Mapping[str, Any]) -> dict[str, float]:
+        """Repeat the optimizer step of a dump, from the weights that it began with.
+
+        Returns:
+            ``loss``, which equals the recorded one on the same machine, ``grad_norm``, the
+            loss's metrics, and ``non_finite_rows``: rows whose log-probabilities are not finite.
+
+        Raises:
+            ConfigError: the configuration has no such trained model.
+        """
+        service = self.models[evidence["model"]].trained()
+        service.load_state_dict(evidence["service"])
+        batch = Batch(dict(evidence["batch"]["values"]), dict(evidence["batch"]["metadata"]))
+        log_probs = service.compute_log_prob(batch)
+        totals = Means()
+        totals.add(service.forward_backward(batch, self._loss))
+        rows = (~log_probs.isfinite()).any(1).sum()
+        return {
+            **totals.means(),
+            "grad_norm": service.optimizer_step()["grad_norm"],
+            "non_finite_rows": float(rows),
+        }
 
     def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
         algorithm = self.config.algorithm

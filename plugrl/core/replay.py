@@ -1,0 +1,72 @@
+"""Repeating steps that a run dumped, without touching the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.experiment import build_trainer, enter, prepare
+from plugrl.core.run import dumps
+from plugrl.core.run.start import read_tree
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One repeated step: what was recorded and what came out now."""
+
+    dump: Path
+    what: str
+    recorded_loss: float
+    metrics: Mapping[str, float]
+
+    @property
+    def equal(self) -> bool:
+        """Whether the loss is the recorded one, bit for bit; NaN equals NaN."""
+        loss = self.metrics["loss"]
+        return loss == self.recorded_loss or (math.isnan(loss) and math.isnan(self.recorded_loss))
+
+
+class _NoRun:
+    """Stands where a trainer has its run: a repeated step writes nothing."""
+
+    phase_number = 0
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UsageError(f"a repeated step has no run, so run.{name} is not there")
+
+
+def replay(folder: Path, step: int) -> list[Replayed]:
+    """Repeat every dump of ``step`` in the run folder ``folder``.
+
+    Raises:
+        ConfigError: the folder holds no run, or no dump of that step that can be repeated.
+        UsageError: the trainer cannot repeat a step.
+    """
+    experiment = prepare(read_tree(folder))
+    found = [(path, state) for path, state in dumps.read(folder, step) if _repeatable(state)]
+    if not found:
+        raise ConfigError(
+            f"the dumps of step {step} in {folder} hold no training batch, so nothing can be "
+            "repeated; look at their tensors.safetensors and state.json"
+        )
+    enter(experiment)
+    replayed = []
+    for path, state in found:
+        evidence = state["batch"]
+        validated = experiment.validated
+        if evidence["phase"]:
+            validated = validated.phases[evidence["phase"] - 1][1]
+        run: Any = _NoRun()
+        trainer = build_trainer(validated, experiment.registry, run)
+        metrics = trainer.replay(evidence)
+        replayed.append(Replayed(path, state["what"], float(evidence["loss"]), metrics))
+    return replayed
+
+
+def _repeatable(state: Mapping[str, Any]) -> bool:
+    batch = state["batch"]
+    return isinstance(batch, Mapping) and {"phase", "loss", "service"} <= batch.keys()
