@@ -29,6 +29,10 @@ class NonFiniteError(RunError):
     """A loss, gradient, reward or log-probability is NaN or infinite."""
 
 
+class ContractError(RunError, ValueError):
+    """A component answered something that its contract excludes."""
+
+
 class UsageError(PlugrlError):
     """The command or the Python call is wrong, or names something that does not exist."""
 

@@ -6,17 +6,19 @@ import json
 import logging
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core import threads
+from plugrl.core.blame import component_error
 from plugrl.core.config.compose import ComposedConfig, compose
 from plugrl.core.config.validation import ValidatedConfig, validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.discovery import LoadedPlugins, load_hook_plugins
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory
 from plugrl.core.hooks import HookCaller
 from plugrl.core.registry import Registry, default_registry
@@ -100,7 +102,7 @@ def train(
 
 def start(experiment: Experiment) -> TrainedRun:
     """Train a prepared experiment in a new run folder; the errors are those of :func:`train`."""
-    _enter(experiment)
+    enter(experiment)
     hooks = experiment.hooks()
     trackers = _trackers(experiment)
     run = Run.create(
@@ -127,7 +129,7 @@ def resume(folder: str | Path) -> TrainedRun:
 
     # What relative paths meant was settled when the run began.
     experiment = prepare(read_tree(Path(folder)))
-    _enter(experiment)
+    enter(experiment)
     run = Run.open(
         folder,
         hooks=experiment.hooks(),
@@ -187,7 +189,7 @@ def load_run(path: str | Path) -> TrainedRun:
     return TrainedRun(folder, HyperParameters(tree), status)
 
 
-def _enter(experiment: Experiment) -> None:
+def enter(experiment: Experiment) -> None:
     """Bring the process into the state that the run expects, before torch is used."""
     tree = experiment.validated.tree
     os.environ.update(tree["environment"]["variables"])
@@ -206,12 +208,32 @@ def _seed(seed: int) -> None:
 
 def _train(experiment: Experiment, run: Run) -> TrainedRun:
     logger.info("run folder %s", run.folder)
-    with run:
-        trainer = _build_trainer(experiment.validated, experiment.registry, run)
+    with run, _blamed(experiment, run):
+        trainer = build_trainer(experiment.validated, experiment.registry, run)
         run.attach(trainer)
         run.restore()
         trainer.train()
     return load_run(run.folder)
+
+
+@contextmanager
+def _blamed(experiment: Experiment, run: Run) -> Iterator[None]:
+    """Turn whatever escapes a training into an error of the run that names the component.
+
+    A configuration or a call that is only now found wrong is a failure of the run too: exit
+    code 2 says that nothing was started.
+    """
+    try:
+        yield
+    except StopRun:
+        raise
+    except (ConfigError, UsageError) as error:
+        raise RunError(str(error)) from error
+    except PlugrlError:
+        raise
+    except Exception as error:
+        used = sorted(experiment.registry.used, key=lambda r: (r.kind, r.name))
+        raise component_error(error, used, run.folder, run.trainer) from error
 
 
 def _factory(validated: ValidatedConfig, registry: Registry) -> Factory:
@@ -227,7 +249,8 @@ def _trackers(experiment: Experiment) -> list[Any]:
     ]
 
 
-def _build_trainer(validated: ValidatedConfig, registry: Registry, run: Run) -> Trainer:
+def build_trainer(validated: ValidatedConfig, registry: Registry, run: Run) -> Trainer:
+    """The trainer that a configuration picks, bound to ``run``."""
     trainer: Trainer = validated.trainer(validated.section("trainer"))
     trainer.bind(_context(validated, registry, _factory(validated, registry), run))
     return trainer
@@ -258,7 +281,7 @@ def _context(
 def _phase(name: str, validated: ValidatedConfig, registry: Registry) -> Phase:
     from plugrl.core.trainer import Phase
 
-    return Phase(name=name, build=lambda run: _build_trainer(validated, registry, run))
+    return Phase(name=name, build=lambda run: build_trainer(validated, registry, run))
 
 
 def _device(name: str) -> str:

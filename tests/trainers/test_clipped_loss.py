@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
 from plugrl.trainers.losses.clipped import ClippedConfig, clipped
 
@@ -86,7 +86,7 @@ def test_what_it_needs_is_named(missing):
         "loss_mask": torch.ones(1, 1),
     }
     del values[missing]
-    with pytest.raises(ConfigError, match=missing):
+    with pytest.raises(ContractError, match=missing):
         clipped(torch.zeros(1, 1), Batch(values), ClippedConfig())
 
 

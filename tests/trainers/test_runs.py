@@ -46,7 +46,7 @@ def test_wrong_shapes_are_named(registry, config, change, complaint):
         return batch, {}
 
     register(registry, prepare_batch)
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(RunError, match=complaint):
         start(prepare(config("custom")))
 
 

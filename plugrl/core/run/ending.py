@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.blame import TRACE
 from plugrl.core.errors import (
     EXIT_RUN_FAILED,
     RunInterrupted,
@@ -44,6 +45,11 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record, and the traceback that belongs into the log alone."""
+        trace = getattr(record, TRACE, "")
+        return "\n".join(part for part in (super().format(record), trace) if part)
 
 
 class Ending:

@@ -63,7 +63,10 @@ class Run:
         hooks: calls hooks of plugins.
         guards: the checks of ``runtime_monitor``.
         best_score: the best of :meth:`report_score`, also over resumes.
+        phase_number: which phase of several the trainer is in, counted from 1; 0: it has none.
     """
+
+    phase_number = 0
 
     def __init__(
         self,
@@ -169,6 +172,11 @@ class Run:
         self._trainer = trainer
 
     @property
+    def trainer(self) -> Stateful | None:
+        """What :meth:`attach` was given; None before it."""
+        return self._trainer
+
+    @property
     def resumable(self) -> bool:
         """Whether the attached trainer promises ``Capabilities(resume=True)``."""
         capabilities = getattr(self._trainer, "capabilities", None)
@@ -252,7 +260,7 @@ class Run:
             raise UsageError(
                 f"end_step({step}) came after end_step({self._ended}): steps must grow"
             )
-        numbers = plain_numbers(metrics)
+        numbers = self._numbers(metrics)
         self.log(step, numbers)
         self.guards.metrics(step, numbers)
         self.step = self._ended = step
@@ -266,6 +274,14 @@ class Run:
         self._honour_stop()
         if requested is not None:
             raise _stopped_by(requested, step)
+
+    def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float | int]:
+        try:
+            return plain_numbers(metrics)
+        except UsageError as error:
+            if self._trainer is None:
+                raise
+            raise UsageError(f"trainer {type(self._trainer).__name__}: {error}") from None
 
     def _due(self, step: int) -> bool:
         every = self.settings.checkpoint_every
@@ -284,7 +300,7 @@ class Run:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write metrics between two ends of steps, such as those of an evaluation."""
-        numbers = plain_numbers(metrics)
+        numbers = self._numbers(metrics)
         self._trackers.start(self)
         self._records.metrics(step, numbers)
         self._trackers.log(step, numbers)

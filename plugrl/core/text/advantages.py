@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from plugrl.core.blame import where
+from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 
@@ -29,7 +31,7 @@ def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
     """Advantages of a batch: [R] or [R, T]; invalid rows get 0.
 
     Raises:
-        ValueError: the function answers with another shape or a number that is not finite.
+        ContractError: the function answers with another shape or a number that is not finite.
     """
     valid = batch.metadata["valid"]
     result = advantage(
@@ -41,14 +43,14 @@ def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
         config,
     )
     rows, tokens = batch.values["loss_mask"].shape
-    name = getattr(advantage, "__name__", type(advantage).__name__)
+    name = getattr(advantage, "__name__", type(advantage).__name__) + where(advantage)
+    expected = f"a tensor of shape ({rows},) or ({rows}, {tokens}) is expected"
+    if not isinstance(result, torch.Tensor):
+        raise ContractError(f"advantage {name} returned {type(result).__name__}; {expected}")
     if tuple(result.shape) not in ((rows,), (rows, tokens)):
-        raise ValueError(
-            f"advantage {name} returned shape {tuple(result.shape)}; ({rows},) or "
-            f"({rows}, {tokens}) is expected"
-        )
+        raise ContractError(f"advantage {name} returned shape {tuple(result.shape)}; {expected}")
     if not bool(torch.isfinite(result[valid]).all()):
-        raise ValueError(f"advantage {name} returned a number that is not finite")
+        raise ContractError(f"advantage {name} returned a number that is not finite")
     keep = valid if result.dim() == 1 else valid[:, None]
     return torch.where(keep, result, 0.0)
 
@@ -68,13 +70,13 @@ def mirror(batch: Batch) -> Batch:
     """Give ``values`` the advantages that a trainer wrote into ``metadata`` only.
 
     Raises:
-        ValueError: there is not one advantage a row.
+        ContractError: there is not one advantage a row.
     """
     if "advantages" in batch.values or "advantages" not in batch.metadata:
         return batch
     advantages = torch.as_tensor(batch.metadata["advantages"], dtype=torch.float32)
     if len(advantages) != len(batch):
-        raise ValueError(
+        raise ContractError(
             f"metadata['advantages'] has {len(advantages)} entries for {len(batch)} rows"
         )
     return attach(batch, advantages)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from plugrl.core.blame import one_line, raised_at
 from plugrl.core.component import Component
 
 
@@ -59,7 +60,7 @@ def evaluate(
     try:
         result = evaluator.evaluate(data, target)
     except (Exception, SystemExit) as error:
-        raise EvaluationFailedError(f"{name} raised {type(error).__name__}: {error}") from error
+        raise EvaluationFailedError(f"{name} raised {_said(error, data)}") from error
     if not isinstance(result, EvaluationRunResult):
         raise EvaluationFailedError(
             f"{name} returned {type(result).__name__}; an EvaluationRunResult is expected"
@@ -67,6 +68,13 @@ def evaluate(
     result.reward = _finite(name, "reward", result.reward)
     result.metrics = {key: _finite(name, key, value) for key, value in result.metrics.items()}
     return result
+
+
+def _said(error: BaseException, data: Mapping[str, Any]) -> str:
+    """The error on one line; for a missing key, with the columns that there are."""
+    columns = f"; data has: {', '.join(map(str, data))}" if isinstance(error, KeyError) else ""
+    at = raised_at(error)
+    return one_line(error) + columns + (f" ({at})" if at else "")
 
 
 def _finite(evaluator: str, name: str, value: Any) -> float:

@@ -8,13 +8,14 @@ rows are split into micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.blame import where
+from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
 
 Metrics = dict[str, tuple[float, float]]
@@ -74,19 +75,45 @@ class WeightedLoss:
         """The weighted sum over ``batch`` and the metrics.
 
         Raises:
-            ValueError: the loss function does not answer with [B, T].
+            ContractError: the loss function does not answer with [B, T] and metrics.
         """
-        per_token, metrics = self.function(logp, batch, self.config)
-        if per_token.shape != logp.shape:
-            name = getattr(self.function, "__name__", type(self.function).__name__)
-            raise ValueError(
-                f"loss {name} returned shape {tuple(per_token.shape)}; one number per token, "
-                f"{tuple(logp.shape)}, is expected"
-            )
+        per_token, metrics = self._checked(self.function(logp, batch, self.config), logp)
         weights = batch.values[LOSS_WEIGHTS]
         # Masked positions may hold anything, inf and NaN included: zero times NaN is NaN.
         total = torch.where(weights > 0, per_token * weights, 0.0).sum()
-        return total, {k: (float(s), float(n)) for k, (s, n) in metrics.items()}
+        return total, {name: self._pair(name, value) for name, value in metrics.items()}
+
+    @property
+    def name(self) -> str:
+        """The function's name and place, for messages."""
+        return getattr(self.function, "__name__", type(self.function).__name__) + where(
+            self.function
+        )
+
+    def _checked(self, result: Any, logp: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+        expected = f"(per_token, metrics) with per_token of shape {tuple(logp.shape)} is expected"
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise ContractError(f"loss {self.name} returned {type(result).__name__}; {expected}")
+        per_token = result[0]
+        if not isinstance(per_token, torch.Tensor):
+            kind = type(per_token).__name__
+            raise ContractError(f"loss {self.name} returned {kind} per token; {expected}")
+        if per_token.shape != logp.shape:
+            raise ContractError(
+                f"loss {self.name} returned shape {tuple(per_token.shape)}; one number per "
+                f"token, {tuple(logp.shape)}, is expected"
+            )
+        return per_token, dict(result[1])
+
+    def _pair(self, name: str, value: Any) -> tuple[float, float]:
+        try:
+            total, count = value
+            return float(total), float(count)
+        except (TypeError, ValueError, RuntimeError):
+            raise ContractError(
+                f"loss {self.name} gave metric {name!r} as {type(value).__name__}; a pair "
+                "(sum, count) of numbers is expected"
+            ) from None
 
 
 def masked_sum(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
@@ -215,6 +216,11 @@ class LockstepRollouts:
 
     def _failed(self, task: RolloutTask, error: BaseException) -> Trajectory:
         """An attempt that raised: counted, out of all statistics, never a reward of 0."""
+        at = raised_at(error)
+        said = one_line(error) + (f" ({at})" if at else "")
+        name = f"worker {type(self._worker).__name__}"
+        message = f"an attempt is invalid: {name} raised {said}; the traceback is in log.txt"
+        warn_once(self._worker, failure_key(self._worker, error), message, error)
         # It waits in the pool of the model that was asked, with as many fields as its group.
         return Trajectory(
             tokens=[0],
@@ -225,7 +231,7 @@ class LockstepRollouts:
             run_id=task.run_id,
             valid=False,
             finish_reason="error",
-            failure=f"{type(error).__name__}: {error}",
+            failure=said,
             is_val=task.is_val,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError
@@ -122,6 +123,8 @@ class RolloutWorker(Component, ABC):
         except EvaluationFailedError as error:
             trajectory.valid = False
             trajectory.failure = str(error)
+            message = f"an attempt is invalid: evaluator {error}; the traceback is in log.txt"
+            warn_once(self, failure_key(self.evaluator, error.__cause__ or error), message, error)
             return trajectory
         trajectory.reward = result.reward
         trajectory.metrics.update(result.metrics)

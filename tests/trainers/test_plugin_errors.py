@@ -1,0 +1,192 @@
+"""What a run says about errors in the code of its components: who, what, where; the rest in log."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plugrl.core.errors import EXIT_RUN_FAILED, RunError
+from plugrl.core.experiment import load_run, prepare, start
+
+TRAINER = """
+from plugrl import SelfHostedTrainer
+
+class Mine(SelfHostedTrainer):
+    def _prepare_batch(self, batch):
+        {body}
+"""
+
+LOSS = """
+import torch
+from plugrl import register_advantage, register_loss
+
+@register_{kind}("mine")
+def mine({parameters}):
+    {body}
+"""
+PARAMETERS = {
+    "loss": "logp, batch, config",
+    "advantage": "rewards, group, run, valid, batch, config",
+}
+
+
+def line_of(path, text):
+    """Number of the line of a file that holds ``text``."""
+    return next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+def failed(tree):
+    """Train, expect one line, and give it with the run folder."""
+    with pytest.raises(RunError) as caught:
+        start(prepare(tree))
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == EXIT_RUN_FAILED
+    (folder,) = Path(tree["settings"]["runs_folder"]).glob("*/*")
+    assert load_run(folder).status["state"] == "failed"
+    return str(caught.value), folder
+
+
+def own_trainer(config, tmp_path, body):
+    file = tmp_path / "my_trainer.py"
+    file.write_text(TRAINER.format(body=body))
+    section = {
+        "type": None,
+        "custom_trainer_module_path": str(file),
+        "custom_trainer_class_name": "Mine",
+    }
+    return config(trainer=section), file
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("pass", ["Mine._prepare_batch", "returned NoneType", "return batch, metrics"]),
+        ("return batch", ["Mine._prepare_batch", "returned Batch", "return batch, metrics"]),
+        ("return {}, batch", ["Mine._prepare_batch", "dict and Batch"]),
+        ("return batch, {'note': 'good'}", ["Mine._prepare_batch", "metric 'note' as str"]),
+        ("return batch, {}", ["loss clipped needs", "advantages", "_compute_advantage(batch)"]),
+    ],
+)
+def test_a_wrong_answer_names_the_method_and_its_place(config, tmp_path, body, says):
+    tree, file = own_trainer(config, tmp_path, body)
+    line, _ = failed(tree)
+    for fragment in says:
+        assert fragment in line
+    if "Mine" in says[0]:
+        assert f"{file.name}:{line_of(file, '_prepare_batch')}" in line
+
+
+def test_an_error_in_a_trainer_names_it_and_keeps_the_traceback(config, tmp_path):
+    tree, file = own_trainer(config, tmp_path, "return batch.values['x'], {}")
+    line, folder = failed(tree)
+    assert "trainer 'Mine' raised KeyError: 'x' at " in line
+    assert f"{file.name}:{line_of(file, 'values')}" in line
+    assert str(folder / "log.txt") in line
+    log = (folder / "log.txt").read_text()
+    assert "KeyError: 'x'" in log
+    assert f'"{file}", line {line_of(file, "values")}' in log
+
+
+@pytest.mark.parametrize("kind", ["loss", "advantage"])
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return [][1]", ["'mine'", "raised IndexError"]),
+        ("return torch.zeros(3) @ torch.zeros(4)", ["'mine'", "raised RuntimeError"]),
+        ("return 1.0", ["mine (", "returned float", "shape ("]),
+    ],
+)
+def test_an_error_in_a_function_names_it(registry, config, tmp_path, kind, body, says):
+    file = tmp_path / f"my_{kind}.py"
+    file.write_text(LOSS.format(kind=kind, parameters=PARAMETERS[kind], body=body))
+    from plugrl.core.loading import import_user_module
+
+    import_user_module(str(file))
+    line, _ = failed(config(trainer={"algorithm": {kind: "mine"}}))
+    for fragment in says:
+        assert fragment in line
+    assert line.startswith(kind)
+    place = body if "raised" in says[1] else "def mine"
+    # A decorated function begins at its decorator.
+    assert f"{file.name}:{line_of(file, place) - (place != body)}" in line
+
+
+def test_a_loss_of_the_wrong_length_names_the_expected_shape(registry, config, tmp_path):
+    def short(logp, batch, config):
+        return logp[:, :-1], {}
+
+    registry.register("loss", "short", short)
+    line, _ = failed(config(trainer={"algorithm": {"loss": "short"}}))
+    assert "loss short (" in line
+    assert "returned shape" in line
+    assert "is expected" in line
+
+
+JUDGES = """
+from plugrl import Evaluator, EvaluationRunResult
+
+class Judge(Evaluator):
+    def evaluate(self, data, evaluation_target):
+        if {condition}:
+            return EvaluationRunResult(reward=float(data["truth"]))
+        return EvaluationRunResult(reward=1.0)
+"""
+
+
+def test_the_first_traceback_of_an_evaluator_is_kept(config, tmp_path, caplog):
+    file = tmp_path / "judges.py"
+    file.write_text(JUDGES.format(condition='data["prompt"][0] == "a"'))
+    tree = config(
+        rollout_worker={"evaluator": None, "evaluator_module_path": f"{file}:Judge"},
+        trainer={"total_train_steps": 3},
+    )
+    run = start(prepare(tree))
+    place = f"{file.name}:{line_of(file, 'truth')}"
+    warnings = [r.message for r in caplog.records if "Judge" in r.message]
+    assert len(warnings) == 1
+    assert "KeyError: 'truth'" in warnings[0]
+    assert "data has: prompt, answer" in warnings[0]
+    assert place in warnings[0]
+    log = (run.folder / "log.txt").read_text()
+    assert log.count("Traceback (most recent call last)") == 2  # the cause and what it became
+    assert f'"{file}", line {line_of(file, "truth")}' in log
+
+
+def test_the_first_traceback_of_a_worker_is_kept(registry, config, caplog):
+    from plugrl import RolloutWorker
+
+    class Clumsy(RolloutWorker):
+        """Fails half of the time."""
+
+        def rollout(self, task):
+            if task.run_id % 2:
+                raise LookupError("lost")
+            raise OSError("gone")
+
+    registry.register("rollout_worker", "clumsy", Clumsy)
+    tree = config(
+        rollout_worker={"type": "clumsy"},
+        validate={"enabled": False, "every": 0, "data": None},
+    )
+    _, folder = failed(tree)
+    assert sum("worker Clumsy raised" in r.message for r in caplog.records) == 2
+    log = (folder / "log.txt").read_text()
+    assert "LookupError: lost" in log
+    assert "OSError: gone" in log
+
+
+@pytest.mark.integration
+def test_the_command_says_it_in_one_line(config, tmp_path):
+    tree, file = own_trainer(config, tmp_path, "return batch.values['x'], {}")
+    (tmp_path / "exp.yaml").write_text(yaml.safe_dump(tree))
+    result = subprocess.run(
+        [sys.executable, "-m", "plugrl", "train", "exp.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert result.returncode == EXIT_RUN_FAILED
+    assert "Traceback" not in result.stderr
+    (error,) = [line for line in result.stderr.splitlines() if line.startswith("error")]
+    assert f"{file.name}:{line_of(file, 'values')}" in error
+    assert "unexpected" not in error
