@@ -131,6 +131,28 @@ class Guards:
                 + (f"; one of the failures: {reason}" if reason else "")
             )
 
+    def dead_coefficients(self, path: str, dead: Mapping[str, float]) -> None:
+        """Report numbers of the configuration that reach no gradient.
+
+        Args:
+            path: the section that they stand in.
+            dead: their values by key.
+
+        Raises:
+            RunError: there are some and the policy is ``stop``.
+        """
+        policy = self.policy.dead_coefficients
+        if not dead or policy == "ignore":
+            return
+        keys = ", ".join(f"{path}.{key}={value:g}" for key, value in dead.items())
+        message = (
+            f"{keys}: the gradient is the same whatever the value; let the loss use it, take it "
+            "out of the loss's Config, or set runtime_monitor.dead_coefficients=warn"
+        )
+        if policy == "stop":
+            raise RunError(message)
+        log.warning("%s", message)
+
     def any_valid(self, steps: int) -> None:
         """Check at the end of a training of ``steps`` steps that some reward was valid.
 

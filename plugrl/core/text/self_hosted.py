@@ -19,6 +19,7 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text import advantages
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.coefficients import dead_coefficients
 from plugrl.core.text.losses import LOSS_WEIGHTS, Aggregation, WeightedLoss, aggregation_weights
 from plugrl.core.text.metrics import Means, rollout_metrics
 from plugrl.core.text.services import TrainService
@@ -62,6 +63,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
     """
 
     Config: ClassVar[type] = SelfHostedTrainerConfig
+    _probed = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -124,6 +126,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         step, guards = self._step + 1, self.run.guards
         means, steps = Means(), Means()
         for number, part in enumerate(self._minibatches(batch, loss)):
+            self._probe_once(loss, part)
             totals = service.forward_backward(part, loss)
             evidence = partial(self._evidence, service, part, totals)
             # Before the optimizer step: these weights gave this loss.
@@ -136,6 +139,12 @@ class SelfHostedTrainer(TrajectoryTrainer):
             steps.add({k: (v, 1) for k, v in report.items()} if finite else {})
             steps.add({"loss": totals["loss"]} if finite else {"skipped": (1, 1)})
         return means.means() | steps.means()
+
+    def _probe_once(self, loss: WeightedLoss, part: Batch) -> None:
+        if not self._probed and self.run.guards.policy.dead_coefficients != "ignore":
+            self._probed = True
+            dead = dead_coefficients(loss, part)
+            self.run.guards.dead_coefficients("trainer.algorithm.loss", dead)
 
     def _evidence(
         self, service: TrainService, part: Batch, totals: Mapping[str, tuple[float, float]]
