@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from plugrl.core.config.merge import Indexed, Layer
-from plugrl.core.config.origins import Fault, KeyPath, dotted, move, nearest
+from plugrl.core.config.origins import (
+    Fault,
+    KeyPath,
+    bare_name,
+    dotted,
+    forget,
+    mark,
+    move,
+    nearest,
+)
 from plugrl.core.errors import PlugrlDeprecationWarning
 
 #: Keys that go away, old to new; using one warns, and later fails.
@@ -87,7 +97,7 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     parent = _look(layer.tree, old_path[:-1])
     if not isinstance(parent, dict) or old_path[-1] not in parent:
         return False
-    value = parent.pop(str(old_path[-1]))
+    value = written = parent.pop(str(old_path[-1]))
     reshape = _RESHAPE.get(old)
     origin = nearest(layer.origins, old_path)
     if reshape is not None:
@@ -97,13 +107,20 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
             return False
     _prune(layer, old_path[:-1], len(prefix))
     target = _opened(layer, new_path[:-1])
+    if written is None and reshape is _evaluator and target and new_path[-1] in target:
+        return False  # Only unset here, and what stands beside it is no file.
     if target is None or new_path[-1] in target:
         other = nearest(layer.origins, new_path)
         message = f"is the same as {dotted(new_path)} ({other}); write it in one place only"
         faults.append(Fault(dotted(old_path), origin, message))
         return False
     target[str(new_path[-1])] = value
-    move(layer.origins, old_path, new_path)
+    if reshape is not None and origin is not None:
+        # Its inner keys are other ones now; the key that was written stands for them all.
+        forget(old_path, layer.origins)
+        mark(value, new_path, replace(origin, key=dotted(old_path)), layer.origins)
+    else:
+        move(layer.origins, old_path, new_path)
     return True
 
 
@@ -119,10 +136,7 @@ def _opened(layer: Layer, path: KeyPath) -> dict[str, Any] | None:
             inner = node[part] = {}
         elif isinstance(inner, str):
             inner = node[part] = {"type": inner}
-            here = path[: depth + 1]
-            origin = nearest(layer.origins, here)
-            if origin is not None:
-                layer.origins[(*here, "type")] = origin
+            bare_name(layer.origins, path[: depth + 1])
         node = inner
     return node if isinstance(node, dict) else None
 
@@ -158,6 +172,8 @@ def _trackers(value: Any) -> tuple[Any, str | None]:
 
 def _evaluator(value: Any) -> tuple[Any, str | None]:
     """``file.py:Class`` to an evaluator given by its file."""
+    if value is None:
+        return dict.fromkeys(("custom_evaluator_module_path", "custom_evaluator_class_name")), None
     if isinstance(value, str):
         path, colon, name = value.rpartition(":")
         if colon and path and name.isidentifier():

@@ -18,6 +18,7 @@ from plugrl.core.config.origins import (
     KeyPath,
     Origins,
     dotted,
+    fault_at,
     mark,
     nearest,
     raise_faults,
@@ -74,8 +75,7 @@ class Checker:
 
     def fault(self, path: KeyPath, message: str, suggestion: str | None = None) -> Any:
         """Add a fault at ``path``."""
-        origin = nearest(self.origins, path, written=True)
-        self.faults.append(Fault(dotted(path), origin, message, suggestion))
+        self.faults.append(fault_at(self.origins, path, message, suggestion))
         return BAD
 
     def broken(self, path: KeyPath, error: PluginError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,10 @@ def compose(
     else:
         file = find_main(source, reading.folders)
         text = reading.add_file(file)
+    reading.layers += 1
     for layer in read_overrides(overrides, reading.faults):
         canonical(layer, reading.faults)
-        merge(reading.whole, layer, reading.faults)
+        reading.merge(layer)
     unresolved = resolve(reading.whole, reading.faults)
     return ComposedConfig(
         tree=reading.whole.tree,
@@ -108,6 +109,14 @@ class _Reading:
     whole: Layer = field(default_factory=Layer)
     faults: list[Fault] = field(default_factory=list)
     stack: list[Path] = field(default_factory=list)
+    layers: int = 0
+
+    def merge(self, layer: Layer) -> None:
+        """Merge a layer over those before it, and note its number with every origin."""
+        layer.origins = {
+            path: replace(origin, layer=self.layers) for path, origin in layer.origins.items()
+        }
+        merge(self.whole, layer, self.faults)
 
     def add_file(self, path: Path) -> str:
         """Merge one file and its defaults; give the file's text."""
@@ -124,7 +133,8 @@ class _Reading:
         canonical(layer, self.faults)
         for entry, origin in entries:
             if entry == SELF:
-                merge(self.whole, layer, self.faults)
+                self.layers += 1
+                self.merge(layer)
                 continue
             found = find_default(entry, folder, self.folders, path)
             if found is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from plugrl.core.config.aliases import ALIASES
 from plugrl.core.config.merge import Layer
-from plugrl.core.config.origins import Fault, KeyPath, dotted, mark, nearest
+from plugrl.core.config.origins import Fault, KeyPath, dotted, fault_at, mark, nearest
 from plugrl.core.suggest import did_you_mean
 
 _ENVIRONMENT = re.compile(r"\$\{\s*env\.([A-Za-z_]\w*)\s*(,[^}]*)?\}")
@@ -36,7 +36,7 @@ def resolve(layer: Layer, faults: list[Fault]) -> set[KeyPath]:
             message = (
                 "not a valid interpolation; write ${key} or ${env.NAME}, or \\${ for a literal"
             )
-            faults.append(Fault(dotted(path), nearest(layer.origins, path), message))
+            faults.append(fault_at(layer.origins, path, message))
             failed.add(path)
             _put(layer.tree, path, None)
     root = OmegaConf.create({**_second_spellings(layer.tree), **layer.tree})
@@ -48,7 +48,7 @@ def resolve(layer: Layer, faults: list[Fault]) -> set[KeyPath]:
             resolved.append((path, _value(root, path)))
         except (OmegaConfBaseException, RecursionError, ValueError, TypeError) as error:
             message = _explain(error, layer.tree, _at(layer.tree, path))
-            faults.append(Fault(dotted(path), nearest(layer.origins, path), message))
+            faults.append(fault_at(layer.origins, path, message))
             failed.add(path)
             resolved.append((path, None))
     for path, value in resolved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugrl.core.config.origins import Fault, KeyPath, Origins, dotted, forget, nearest
+from plugrl.core.config.origins import Fault, KeyPath, Origins, bare_name, dotted, forget, nearest
 
 
 @dataclass
@@ -53,13 +53,10 @@ def _merged(
             return _merge_items(base, over, old, new, path, source, faults)
         new = dict(new)
     if isinstance(new, dict) and isinstance(old, str) and old and "type" not in new:
-        origin = nearest(base.origins, path)
+        bare_name(base.origins, path)
         old = {"type": old}
-        if origin is not None:
-            base.origins[(*path, "type")] = origin
     if isinstance(new, str) and new and isinstance(old, dict):
-        origin = nearest(over.origins, source)
-        over.origins[(*source, "type")] = origin or base.origins[path]
+        bare_name(over.origins, source)
         new = {"type": new}
     if isinstance(new, dict) and isinstance(old, dict):
         _note(base, over, path, source)
@@ -72,6 +69,9 @@ def _merged(
     for known, origin in over.origins.items():
         if known[: len(source)] == source:
             base.origins[path + known[len(source) :]] = origin
+    found = nearest(over.origins, source)
+    if path not in base.origins and found is not None:
+        base.origins[path] = found
     return _plain(new)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,17 @@ KeyPath = tuple[str | int, ...]
 class Origin:
     """The place that wrote a value; ``str(origin)`` is ``file.yaml:12`` or ``command line``.
 
-    ``folder`` is where the relative paths of that place are looked up first.
+    Attributes:
+        folder: where the relative paths of that place are looked up first.
+        layer: number of the layer; a higher one was merged later. 0: no layer.
+        key: the key that stands there, when it is another spelling of the one it came to mean.
     """
 
     source: str
     line: int | None = None
     folder: Path | None = field(default=None, compare=False)
+    layer: int = field(default=0, compare=False)
+    key: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}"
@@ -36,16 +41,20 @@ Origins = dict[KeyPath, Origin]
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong with a configuration; ``str(fault)`` is its line in the report."""
+    """One thing that is wrong with a configuration; ``str(fault)`` is its line in the report.
+
+    ``written`` is the key as somebody wrote it, where that is another spelling of ``path``.
+    """
 
     path: str
     origin: Origin | None
     message: str
     suggestion: str | None = None
+    written: str | None = None
 
     def __str__(self) -> str:
         place = "" if self.origin in (None, DEFAULT) else f"({self.origin})"
-        where = " ".join(part for part in (self.path, place) if part)
+        where = " ".join(part for part in (self.written or self.path, place) if part)
         hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
         return f"{where}: {self.message}{hint}" if where else f"{self.message}{hint}"
 
@@ -66,11 +75,27 @@ def nearest(origins: Origins, path: KeyPath, *, written: bool = False) -> Origin
 
     With ``written``, defaults are passed over: somebody wrote what is wrong.
     """
+    return _nearest(origins, path, written)[0]
+
+
+def _nearest(origins: Origins, path: KeyPath, written: bool) -> tuple[Origin | None, str | None]:
+    """Give the origin, and the key that was written there for ``path`` if it is another."""
     for length in range(len(path), -1, -1):
         found = origins.get(path[:length])
-        if found is not None and not (written and found is DEFAULT):
-            return found
-    return None
+        if found is not None and not (written and found == DEFAULT):
+            return found, dotted((found.key, *path[length:])) if found.key else None
+    return None, None
+
+
+def fault_at(origins: Origins, path: KeyPath, message: str, suggestion: str | None = None) -> Fault:
+    """Make the fault of ``path``, with the place and the key that somebody wrote."""
+    origin, written = _nearest(origins, path, True)
+    return Fault(dotted(path), origin, message, suggestion, written)
+
+
+def place(origins: Origins, path: KeyPath) -> str:
+    """Write a key and its place for a message: ``trainer.type (a.yaml:3)``."""
+    return str(fault_at(origins, path, "")).rpartition(":")[0]
 
 
 def shown(path: Path) -> str:
@@ -99,9 +124,19 @@ def forget(path: KeyPath, origins: Origins) -> None:
 
 
 def move(origins: Origins, old: KeyPath, new: KeyPath) -> None:
-    """Let everything recorded under ``old`` be recorded under ``new``."""
+    """Let everything recorded under ``old`` be recorded under ``new``, with the key of ``old``."""
     for known in [known for known in origins if known[: len(old)] == old]:
-        origins[new + known[len(old) :]] = origins.pop(known)
+        origin = origins.pop(known)
+        # An override writes the number of an item as text.
+        written = tuple(int(part) if str(part).isdigit() else part for part in known)
+        origins[new + known[len(old) :]] = replace(origin, key=origin.key or dotted(written))
+
+
+def bare_name(origins: Origins, path: KeyPath) -> None:
+    """Note that the name at ``path`` stands for ``{type: name}``."""
+    origin, written = _nearest(origins, path, False)
+    if origin is not None:
+        origins[(*path, "type")] = replace(origin, key=written or dotted(path))
 
 
 def raise_faults(faults: list[Fault], summary: str) -> None:

@@ -13,6 +13,9 @@ from plugrl.core.config.origins import KeyPath, dotted, nearest
 from plugrl.core.config.sections import COMMON
 from plugrl.core.config.validation import RootChecker, ValidatedConfig
 
+#: Added to the layer of what a phase writes, because it stands over every layer of the run.
+_OVER = 1_000_000
+
 
 def check_phases(root: RootChecker) -> list[tuple[str, ValidatedConfig]] | None:
     """Check every phase as a configuration of its own, and the run's sections through them.
@@ -77,7 +80,7 @@ class _Phase:
             over.tree = {k: copy.deepcopy(v) for k, v in self.item.items() if k not in self.fields}
             size = len(self.path)
             over.origins = {
-                p[size:]: o
+                p[size:]: dataclasses.replace(o, layer=o.layer + _OVER)
                 for p, o in outer.checker.origins.items()
                 if p[:size] == self.path and p[size : size + 1] and p[size] not in self.fields
             }

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config import coerce
 from plugrl.core.config.aliases import BACKEND_KINDS, component_name
 from plugrl.core.config.bad import BAD
-from plugrl.core.config.origins import DEFAULT, KeyPath, dotted, mark, move, nearest
+from plugrl.core.config.origins import (
+    DEFAULT,
+    KeyPath,
+    bare_name,
+    dotted,
+    mark,
+    move,
+    nearest,
+    place,
+)
 from plugrl.core.config.plain_values import locate
 from plugrl.core.config.schema import COMPONENT
 from plugrl.core.errors import (
@@ -52,7 +61,7 @@ class Picker:
             if not isinstance(value, list):
                 self._checker.origins[(*path, 0)] = nearest(self._checker.origins, path) or DEFAULT
             return [self.one(item, kind, (*path, i))[0] for i, item in enumerate(items)]
-        if value is None:
+        if value is None or _unset(value, kind):
             if made is None:
                 return None
             value = made
@@ -86,6 +95,7 @@ class Picker:
 
     def _spelled(self, value: Any, kind: str, path: KeyPath, default: str | None) -> Any:
         if isinstance(value, str) and value:
+            bare_name(self._checker.origins, path)
             value = {"type": value}
         if not isinstance(value, dict):
             shown = coerce.shown_value(value)
@@ -95,15 +105,44 @@ class Picker:
         if kind in BACKEND_KINDS and "backend" in value and "type" not in value:
             value["type"] = value.pop("backend")
             move(self._checker.origins, (*path, "backend"), (*path, "type"))
+        self._choose(value, kind, path)
         if default is not None and not any(key in value for key in ("type", *_custom(kind))):
             value["type"] = default
             self._checker.origins[(*path, "type")] = DEFAULT
         return value
 
+    def _choose(self, value: dict[str, Any], kind: str, path: KeyPath) -> None:
+        """Leave either the name or the file in a section: the one that a later layer wrote."""
+        file_key, class_key = _custom(kind)
+        if file_key in value and value[file_key] is None:
+            value.pop(file_key)
+            value.pop(class_key, None)
+        files = [key for key in (file_key, class_key) if value.get(key) is not None]
+        name = value.get("type")
+        if not files or name is None:
+            if files:
+                value.pop("type", None)
+            return
+        named, filed = self._layer((*path, "type")), max(self._layer((*path, k)) for k in files)
+        if named > filed:
+            for key in files:
+                del value[key]
+            return
+        if named == filed and component_name(kind, str(name)) == name:
+            origins = self._checker.origins
+            message = f"picks the {kind}, and so does {place(origins, (*path, 'type'))}"
+            self._checker.fault((*path, files[0]), f"{message}; write one of them")
+        del value["type"]
+
+    def _layer(self, path: KeyPath) -> int:
+        origin = nearest(self._checker.origins, path)
+        return 0 if origin is None else origin.layer
+
     def _load(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
         checker = self._checker
+        chosen = next((key for key in (*_custom(kind), "type") if key in value), "type")
         try:
-            if any(key in value for key in _custom(kind)):
+            if chosen != "type":
                 record = self._custom_record(value, kind, path)
             else:
                 record = self._named_record(value, kind, path)
@@ -112,7 +151,7 @@ class Picker:
             checker.records[dotted(path)] = record
             return self.registry.load(record)
         except PluginError as error:
-            checker.broken(path, error)
+            checker.broken((*path, chosen), error)
         return None
 
     def _named_record(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
@@ -181,6 +220,15 @@ class Picker:
                 stacklevel=2,
             )
         return result
+
+
+def _unset(value: Any, kind: str) -> bool:
+    """Whether a section only says that a file is none, so that there is nothing to pick."""
+    return (
+        isinstance(value, dict)
+        and value.get(_custom(kind)[0], value) is None
+        and not set(value) - {*_custom(kind)}
+    )
 
 
 def _custom(kind: str) -> tuple[str, str]:

@@ -109,7 +109,7 @@ def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
     if checker.plugin_error is not None and all(
         fault.message == str(checker.plugin_error) for fault in faults
     ):
-        raise checker.plugin_error
+        raise PluginError(str(faults[0])) from checker.plugin_error.__cause__
     name = str(composed.source) if composed.source is not None else "the configuration"
     raise_faults(faults, f"{name} is wrong")
     return root.result(phases or [])
@@ -180,9 +180,10 @@ class RootChecker:
     @property
     def name(self) -> str:
         """What messages call the trainer."""
+        record = self.checker.records.get("trainer")
         section = self.tree.get("trainer")
         kind = section.get("type") if isinstance(section, dict) else None
-        return str(kind or getattr(self.cls, "__name__", "the trainer"))
+        return str(record.name if record is not None else kind or "the trainer")
 
     def phase_field(self) -> tuple[str, dataclasses.Field[Any]] | None:
         """Give the field of the trainer's schema that holds phases, if there is one."""

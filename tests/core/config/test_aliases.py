@@ -193,16 +193,16 @@ def test_the_inference_service_too(files, check):
     [
         (
             f"{{a: {{{SOURCE}}}, b: {{{SOURCE}}}}}",
-            "trainer.train_service (a.yaml:2): fits one model only (a, b); write models.NAME.train instead",
+            "train_service (a.yaml:2): fits one model only (a, b); write models.NAME.train instead",
         ),
         (
             f"{{a: {{{SOURCE}, train: local}}}}",
-            "trainer.train_service (a.yaml:2): is the same as models.a.train (a.yaml:3);"
+            "train_service (a.yaml:2): is the same as models.a.train (a.yaml:3);"
             " write it in one place only",
         ),
         (
             "{}",
-            "trainer.train_service (a.yaml:2): fits one model only (none is named);"
+            "train_service (a.yaml:2): fits one model only (none is named);"
             " write models.NAME.train instead",
         ),
     ],
@@ -240,7 +240,7 @@ def test_an_installed_component_keeps_its_name(files, check, registry):
 def test_a_service_that_is_not_installed(files, faults):
     files(a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: vllm}}}}\n")
     assert faults("a.yaml") == [
-        "models.policy.inference.type (a.yaml:2): unknown inference_service 'vllm'; installed: transformers"
+        "models.policy.inference (a.yaml:2): unknown inference_service 'vllm'; installed: transformers"
     ]
 
 

@@ -112,7 +112,7 @@ def test_paths_in_the_sections_of_the_run_stay_right(files, check):
         ("seed=x", "seed (command line): must be a whole number, not 'x'"),
         (
             "trainer.phases[0].algorithm.epochs=x",
-            "trainer.phases[0].trainer.algorithm.epochs (command line): must be a whole number, not 'x'",
+            "trainer.phases[0].algorithm.epochs (command line): must be a whole number, not 'x'",
         ),
     ],
 )
