@@ -78,6 +78,11 @@ class Checker:
         self.faults.append(fault_at(self.origins, path, message, suggestion))
         return BAD
 
+    def unknown(self, path: KeyPath, message: str, suggestion: str | None) -> None:
+        """Add the fault of a key that no schema has."""
+        fault = fault_at(self.origins, path, message, suggestion)
+        self.faults.append(dataclasses.replace(fault, unknown=str(path[-1])))
+
     def broken(self, path: KeyPath, error: PluginError) -> None:
         """Add a plugin that cannot be used to the report."""
         self.plugin_error = self.plugin_error or error
@@ -209,7 +214,7 @@ class Checker:
         if not free and key not in extra:
             close = close_names(key, [*known, *extra], 1)
             keys = "" if close or not known else f"; keys: {', '.join(known)}"
-            self.fault(here, f"unknown key{keys}", close[0] if close else None)
+            self.unknown(here, f"unknown key{keys}", close[0] if close else None)
             return
         result[key] = self.value(value, Any, here, {})
         if free or extra[key]:

@@ -89,6 +89,9 @@ def compose(
     for layer in read_overrides(overrides, reading.faults):
         canonical(layer, reading.faults)
         reading.merge(layer)
+    if file is not None and "trainer" not in reading.whole.tree:
+        # Nothing else says which file it is that lacks a trainer.
+        reading.whole.origins[("trainer",)] = Origin(shown(file), None, file.parent.resolve())
     unresolved = resolve(reading.whole, reading.faults)
     return ComposedConfig(
         tree=reading.whole.tree,

@@ -44,6 +44,7 @@ class Fault:
     """One thing that is wrong with a configuration; ``str(fault)`` is its line in the report.
 
     ``written`` is the key as somebody wrote it, where that is another spelling of ``path``.
+    ``unknown`` is the last part of a key that no schema has.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Fault:
     message: str
     suggestion: str | None = None
     written: str | None = None
+    unknown: str | None = None
 
     def __str__(self) -> str:
         place = "" if self.origin in (None, DEFAULT) else f"({self.origin})"

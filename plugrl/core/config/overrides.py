@@ -47,7 +47,9 @@ def read_overrides(overrides: Sequence[str], faults: list[Fault]) -> list[Layer]
 def _read(text: str, faults: list[Fault]) -> Layer | None:
     key, equals, value = text.partition("=")
     if not equals:
-        faults.append(Fault("", COMMAND_LINE, f"override {text!r} is not key=value"))
+        name, colon, rest = text.partition(":")
+        remedy = f"; write {name.strip()}={rest.strip()}" if colon else ""
+        faults.append(Fault("", COMMAND_LINE, f"override {text!r} is not key=value{remedy}"))
         return None
     if key[:1] in ("+", "~"):
         remedy = f"write {key.lstrip('+~')}={value}" if key[0] == "+" else "write key=null instead"

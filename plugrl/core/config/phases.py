@@ -9,7 +9,7 @@ from typing import Any, get_args
 from plugrl.core.config import coerce
 from plugrl.core.config.check import Checker, hints_of
 from plugrl.core.config.merge import Layer, merge
-from plugrl.core.config.origins import KeyPath, dotted, nearest
+from plugrl.core.config.origins import Fault, KeyPath, dotted, nearest
 from plugrl.core.config.sections import COMMON
 from plugrl.core.config.validation import RootChecker, ValidatedConfig
 
@@ -40,6 +40,7 @@ def check_phases(root: RootChecker) -> list[tuple[str, ValidatedConfig]] | None:
         phase.check_name(taken)
         phase.run()
     _root_sections(root, phases)
+    root.place_unknown(_places(root, path, phases))
     if not checker.faults:
         root.filled["trainer"][key] = [phase.written() for phase in phases]
         return [(phase.name, phase.root.result(phase.inner)) for phase in phases]
@@ -119,6 +120,7 @@ class _Phase:
         inner = check_phases(self.root)
         if inner is None:
             self.root.sections()
+            self.root.place_unknown()
         self.inner = inner or []
         checker, outer = self.root.checker, self.outer.checker
         if not checker.faults and not outer.faults:
@@ -128,7 +130,7 @@ class _Phase:
         for fault in checker.faults:
             mine = fault.path in written or fault.path.partition(".")[0] not in self.outer.tree
             if mine or fault.path.startswith("trainer"):
-                fault = dataclasses.replace(fault, path=f"{prefix}.{fault.path}")
+                fault = _moved(fault, prefix)
             outer.faults.append(fault)
         outer.plugin_error = outer.plugin_error or checker.plugin_error
         outer.unchecked.extend(
@@ -145,6 +147,24 @@ class _Phase:
         """Give the item again with what it wrote filled in, so that it validates to the same."""
         sections = {k: v for k, v in self.root.filled.items() if k in self.over.tree}
         return {**self.own, **sections}
+
+
+def _moved(fault: Fault, prefix: str) -> Fault:
+    """Give the fault of a phase with the names that it has in the whole configuration."""
+    suggestion = fault.suggestion
+    if fault.unknown and suggestion and "." in suggestion:
+        suggestion = " or ".join(f"{prefix}.{part}" for part in suggestion.split(" or "))
+    return dataclasses.replace(fault, path=f"{prefix}.{fault.path}", suggestion=suggestion)
+
+
+def _places(root: RootChecker, path: KeyPath, phases: list[_Phase]) -> dict[str, Any]:
+    """Give what a phase reads: its trainer below ``path``, and sections that the run lacks."""
+    shared: dict[str, Any] = {}
+    for phase in phases:
+        shared = {**phase.root.filled, **shared}
+    items = [{"trainer": phase.root.filled.get("trainer")} for phase in phases]
+    trainer = {**(root.filled.get("trainer") or {}), str(path[-1]): items}
+    return {**shared, **root.filled, "trainer": trainer}
 
 
 def _item_schema(cls: Any, declared: dataclasses.Field[Any]) -> type | None:

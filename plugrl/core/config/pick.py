@@ -28,6 +28,7 @@ from plugrl.core.errors import (
     PlugrlDeprecationWarning,
     UnknownComponentError,
 )
+from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
     from plugrl.core.config.check import Checker
@@ -57,6 +58,8 @@ class Picker:
         if isinstance(made, list):
             if value is None:
                 return []
+            if isinstance(value, dict) and not {"type", "backend", *_custom(kind)} & set(value):
+                return self._no_list(value, kind, path)
             items = value if isinstance(value, list) else [value]
             if not isinstance(value, list):
                 self._checker.origins[(*path, 0)] = nearest(self._checker.origins, path) or DEFAULT
@@ -68,6 +71,12 @@ class Picker:
             mark(value, path, DEFAULT, self._checker.origins)
         default = made["type"] if isinstance(made, dict) else None
         return self.one(value, kind, path, default)[0]
+
+    def _no_list(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
+        names = sorted({record.name for record in self.registry.records(kind)})
+        close = close_names(next(iter(value), ""), names, 1) or names or ["NAME"]
+        example = f"such as [{{type: {close[0]}}}]; change one by its number: {dotted(path)}.0"
+        return self._checker.fault(path, f"must be a list of {kind}s {example}")
 
     def one(
         self, value: Any, kind: str, path: KeyPath, default: str | None = None

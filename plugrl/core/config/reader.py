@@ -67,7 +67,10 @@ def read_file(path: Path, faults: list[Fault]) -> tuple[dict[str, Any], Origins,
         value = {}
     if not isinstance(value, dict):
         kind = "a list" if isinstance(value, list) else "a single value"
-        raise ConfigError(f"{name}: the root must be a mapping of sections, not {kind}")
+        raise ConfigError(
+            f"{name}: the root must be a mapping of sections, not {kind}; "
+            "write sections such as trainer: and indent what belongs to them"
+        )
     return value, origins, text
 
 
@@ -95,21 +98,42 @@ def read_text(
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax(error, origin)) from None
     except yaml.YAMLError as error:
-        what = " ".join(str(error).split())
-        raise ConfigError(f"{origin.source}: not YAML: {what}") from None
+        what = str(error).partition("\n")[0]
+        remedy = "remove it, or write it as an escape in double quotes"
+        raise ConfigError(f"{origin.source}: not YAML: {what}; {remedy}") from None
     if node is None:
         return None
     return _Builder(origin, origins, faults).build(node, path)
 
 
+#: What to do about a syntax error, by a part of PyYAML's words for it.
+_REMEDIES = (
+    ("'\\t'", "indent with spaces"),
+    ("cannot start any token", "indent with spaces; quote text that starts with this character"),
+    ("mapping values are not allowed", "quote text with a colon, and give each key its own line"),
+    ("quoted scalar", "close the quote that is opened in line {line}"),
+    ("flow", "close the bracket that is opened in line {line}"),
+    ("another document", "keep one document; remove the --- line"),
+    ("undefined alias", "quote text that starts with *, or define the anchor above"),
+    ("alias", "quote text that starts with *"),
+    ("anchor", "quote text that starts with &"),
+    ("directive", "quote text that starts with %"),
+    ("tag", "quote text that starts with !"),
+    ("':'", "write key: value"),
+)
+
+
 def _syntax(error: yaml.MarkedYAMLError, origin: Origin) -> str:
     mark = error.problem_mark or error.context_mark
     what = ", ".join(part for part in (error.context, error.problem) if part)
-    if "found character '\\t'" in what or "cannot start any token" in what:
-        what += " (indent with spaces; quote text that starts with a special character)"
+    found = [remedy for words, remedy in _REMEDIES if words in what]
+    remedy = found[0] if found else "check the indentation, quotes and brackets before it"
+    opened = (error.context_mark or mark).line + 1 if mark is not None else 1
+    what += f"; {remedy.format(line=opened)}"
     if mark is None:
         return f"{origin.source}: not YAML: {what}"
     if origin.line is None:
+        what = what.removesuffix(f" that is opened in line {opened}")
         return f"{origin.source}: not YAML at column {mark.column + 1}: {what}"
     return f"{origin.source}:{mark.line + 1}:{mark.column + 1}: not YAML: {what}"
 

@@ -7,12 +7,20 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from plugrl.core.config import coerce
 from plugrl.core.config.check import Checker
 from plugrl.core.config.compose import ComposedConfig
-from plugrl.core.config.origins import DEFAULT, Fault, KeyPath, Origins, mark, raise_faults
+from plugrl.core.config.misplaced import say_who_was_meant, with_places, without_slips
+from plugrl.core.config.origins import (
+    DEFAULT,
+    Fault,
+    KeyPath,
+    Origins,
+    mark,
+    raise_faults,
+)
 from plugrl.core.config.relocate import relocate
 from plugrl.core.config.schema import COMPONENT, PHASES
 from plugrl.core.config.sections import COMMON, DEFAULTS, KNOWN, TEXT
@@ -98,10 +106,15 @@ def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
     checker = Checker(registry, dict(composed.origins), composed.unresolved)
     root = RootChecker(checker, copy.deepcopy(composed.tree))
     root.plugins()
-    root.trainer()
+    if composed.tree:
+        root.trainer()
+    else:
+        example = "write at least trainer: with a type, or begin with defaults: [quickstart]"
+        checker.fault(("trainer",), f"the configuration is empty; {example}")
     phases = check_phases(root)
     if phases is None:
         root.sections()
+        root.place_unknown()
     faults = [*composed.faults, *checker.faults]
     if not faults:
         root.cross_check()
@@ -208,6 +221,12 @@ class RootChecker:
             if read and name not in self.filled and name != "trainer":
                 self._section(name, schema)
 
+    def place_unknown(self, inner: Mapping[str, Any] | None = None) -> None:
+        """Add to the faults of unknown keys where such a key belongs; ``inner`` has more places."""
+        checker = self.checker
+        known = {**self.filled, **(inner or {})}
+        checker.faults[:] = with_places(checker.faults, known, checker.unchecked)
+
     def _unread(self, name: str, value: Any) -> None:
         checker = self.checker
         if name in KNOWN or (name not in COMMON and name in TEXT):
@@ -217,7 +236,7 @@ class RootChecker:
             return
         close = close_names(name, [*self.schemas, *KNOWN], 1)
         note = "" if close else f"; {self.name} reads: {', '.join(self.schemas)}"
-        checker.fault((name,), f"unknown section{note}", close[0] if close else None)
+        checker.unknown((name,), f"unknown section{note}", close[0] if close else None)
 
     def _readers(self, name: str) -> list[str]:
         registry = self.checker.pick.registry
@@ -255,7 +274,12 @@ class RootChecker:
         if given is None and name in self.tree and name in DEFAULTS:
             checker.fault(path, f"must be {coerce.NAMES[schema]}, not null")
             return
+        if isinstance(given, dict) and get_origin(schema) is dict:
+            given = without_slips(checker, given, path)
+        before = len(checker.faults)
         self.filled[name] = checker.value(given, schema, path, {})
+        if isinstance(given, dict) and get_origin(schema) is dict:
+            say_who_was_meant(checker.faults, before, given, name)
 
     def cross_check(self) -> None:
         """Ask the trainer about what no single section can know.

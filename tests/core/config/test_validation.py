@@ -231,7 +231,8 @@ def test_a_rule_does_not_judge_a_value_that_is_wrong_already(files, faults):
     [
         (
             "seed: 1",
-            "trainer: type is missing; installed trainer types: bare, checked, heir, other, phases, toy",
+            "trainer (a.yaml): type is missing; installed trainer types: bare, checked, heir, other,"
+            " phases, toy",
         ),
         (
             "trainer:",

@@ -1,0 +1,113 @@
+"""What was meant by a key in a section that does not know it, or by a new name of an entry."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.config.aliases import ALIASES
+from plugrl.core.config.origins import COMMAND_LINE, Fault, KeyPath, Origins, dotted, nearest
+from plugrl.core.suggest import close_names
+
+if TYPE_CHECKING:
+    from plugrl.core.config.check import Checker
+
+_AT_MOST = 3
+#: A close key of the same section is kept as the suggestion when it is at least this similar.
+_SURELY = 0.8
+
+
+def with_places(
+    faults: Iterable[Fault], filled: Mapping[str, Any], unchecked: Iterable[str]
+) -> list[Fault]:
+    """Say of each unknown key which sections have a key of this name.
+
+    ``filled`` is the configuration with its defaults, so it has every key that could be written,
+    except those of parts with faults; keys that no schema describes (``unchecked``) are none.
+    """
+    free = tuple(unchecked)
+    places: dict[str, list[str]] = {}
+    for path in _paths(filled, ()):
+        text = dotted(path)
+        if not any(text == key or text.startswith((f"{key}.", f"{key}[")) for key in free):
+            places.setdefault(str(path[-1]), []).append(text)
+    for old, new in ALIASES.items():
+        first, _, rest = new.partition(".")
+        if "." in old and (not rest or first in filled):
+            places.setdefault(old.rpartition(".")[2], []).append(new)
+    return [_with_place(fault, places) for fault in faults]
+
+
+def _paths(value: Any, path: KeyPath) -> list[KeyPath]:
+    if isinstance(value, dict):
+        return [
+            found
+            for key, item in value.items()
+            for found in ([(*path, key)] if path else []) + _paths(item, (*path, key))
+        ]
+    if isinstance(value, list):
+        return [found for i, item in enumerate(value) for found in _paths(item, (*path, i))]
+    return []
+
+
+def _with_place(fault: Fault, places: Mapping[str, list[str]]) -> Fault:
+    if not fault.unknown:
+        return fault
+    close = fault.suggestion
+    if close and difflib.SequenceMatcher(None, fault.unknown, close).ratio() >= _SURELY:
+        return fault
+    found = sorted(dict.fromkeys(places.get(fault.unknown, ())), key=lambda key: key.count("."))
+    if not found or len(found) > _AT_MOST:
+        return fault
+    return dataclasses.replace(
+        fault, message=fault.message.partition(";")[0], suggestion=" or ".join(found)
+    )
+
+
+def without_slips(checker: Checker, given: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Refuse overrides of entries that nothing else names, but for a close name.
+
+    ``given`` is a mapping whose keys users choose, such as ``models``; gives it without those.
+    """
+    entries = dict(given)
+    for name in given:
+        here, meant = (*path, name), _meant(name, given)
+        if meant is None or nearest(checker.origins, here) != COMMAND_LINE:
+            continue
+        first = _first_layer(checker.origins, here)
+        if _first_layer(checker.origins, (*path, meant)) < first:
+            message = "no file names it; to add it, write it in a file"
+            checker.fault(here, message, dotted((*path, meant)))
+            del entries[name]
+    return entries
+
+
+def say_who_was_meant(faults: list[Fault], begin: int, given: Mapping[str, Any], path: str) -> None:
+    """Suggest the close entry of ``given`` in faults, from ``begin`` on, of one that lacks keys."""
+    for index, fault in enumerate(faults[begin:], begin):
+        name = fault.path.removeprefix(f"{path}.").partition(".")[0]
+        meant = _meant(name, given) if name in given else None
+        lacks = "is required" in fault.message or "is missing" in fault.message
+        if meant is not None and lacks and fault.suggestion is None:
+            faults[index] = dataclasses.replace(fault, suggestion=f"{path}.{meant}")
+
+
+def _meant(name: str, entries: Mapping[str, Any]) -> str | None:
+    """Give the other key that ``name`` may be a slip for; ``judge_2`` is none for ``judge``."""
+    others = [other for other in entries if other != name and _stem(other) != _stem(name)]
+    close = close_names(name, others, 1)
+    return close[0] if close else None
+
+
+def _stem(name: str) -> str:
+    return re.split(r"[\d_.-]", name.lower())[0]
+
+
+def _first_layer(origins: Origins, path: KeyPath) -> int:
+    """Give the number of the first layer that wrote something at or below ``path``."""
+    size = len(path)
+    layers = [origin.layer for known, origin in origins.items() if known[:size] == path]
+    return min(layers, default=0)
