@@ -42,6 +42,7 @@ def command(
         return
     show_progress()
     experiment = prepare(config, words, config_path=paths)
+    experiment.warn_unchecked()
     if seeds == 1:
         emit_runs([start(experiment)])
         return

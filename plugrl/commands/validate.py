@@ -54,10 +54,11 @@ def report(experiment: Experiment, *, as_json: bool) -> None:
     rows = batch_plan(validated)
     if as_json:
         plan = [{"what": what, "count": count} for what, count in rows]
-        emit_json({"ok": True, "unchecked": validated.unchecked, "batch_plan": plan})
+        unchecked = {"unchecked": validated.unchecked, "did_you_mean": validated.meant}
+        emit_json({"ok": True, **unchecked, "batch_plan": plan})
         return
     print("ok")
-    for key in validated.unchecked:
-        print(f"unchecked: {key} (no schema describes it)")
+    for line in validated.unchecked_lines:
+        print(line)
     if rows:
         print(plan_text(rows))

@@ -44,6 +44,11 @@ class Experiment:
         """Whether plugin faults end the run."""
         return bool(self.validated.tree["plugins"]["strict"])
 
+    def warn_unchecked(self) -> None:
+        """Warn of every key that no schema describes: it may be a slip that changes nothing."""
+        for line in self.validated.unchecked_lines:
+            logger.warning("%s", line)
+
     def hooks(self) -> HookCaller:
         """The caller of the loaded plugins; each may refuse the configuration.
 
@@ -97,7 +102,9 @@ def train(
         PluginError: a plugin that it needs cannot be used.
         RunError: the run failed; its folder says why.
     """
-    return start(prepare(config, overrides, config_path=config_path))
+    experiment = prepare(config, overrides, config_path=config_path)
+    experiment.warn_unchecked()
+    return start(experiment)
 
 
 def start(experiment: Experiment) -> TrainedRun:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from plugrl.core.config import coerce
 from plugrl.core.config.bad import ABSENT, BAD, Touched
+from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.origins import (
     DEFAULT,
     Fault,
@@ -68,6 +69,8 @@ class Checker:
         self.origins: Origins = {} if origins is None else origins
         self.faults: list[Fault] = []
         self.unchecked: list[str] = []
+        #: For some unchecked keys, the known one that they resemble.
+        self.meant: dict[str, str] = {}
         self.records: dict[str, Record] = {}
         self.plugin_error: PluginError | None = None
         self.unresolved = unresolved
@@ -320,10 +323,11 @@ class Checker:
         ordered = {"type": value["type"], **value} if "type" in value else value
         try:
             renamed = self.pick.renamed(schema, ordered, path)
-            return typing.cast(
-                dict[str, Any],
-                self.fields(renamed, schema, path, extra=extra, free_below=free_below)[0],
-            )
+            before = len(self.unchecked)
+            checked = self.fields(renamed, schema, path, extra=extra, free_below=free_below)[0]
+            if free_below is not None:
+                near_misses(self, before, checked, (*path, free_below))
+            return typing.cast(dict[str, Any], checked)
         except PluginError as error:
             self.broken(path, error)
             return value

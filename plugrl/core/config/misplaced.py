@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _AT_MOST = 3
 #: A close key of the same section is kept as the suggestion when it is at least this similar.
 _SURELY = 0.8
+#: A free key may be anything, so only one that is this similar to a known one is suspected.
+_FREE = 0.75
 
 
 def with_places(
@@ -65,6 +67,30 @@ def _with_place(fault: Fault, places: Mapping[str, list[str]]) -> Fault:
     return dataclasses.replace(
         fault, message=fault.message.partition(";")[0], suggestion=" or ".join(found)
     )
+
+
+def near_misses(checker: Checker, begin: int, section: Any, path: KeyPath) -> None:
+    """Note which of the free keys just below ``path`` resemble a key that ``section`` reads.
+
+    ``section`` is the checked section around ``path``; ``begin`` is where its free keys begin in
+    ``checker.unchecked``.
+    """
+    free = [key for key in checker.unchecked[begin:] if key.startswith(f"{dotted(path)}.")]
+    below = section.get(str(path[-1])) if isinstance(section, dict) else None
+    if not isinstance(below, dict):
+        return
+    around: dict[str, str] = {}
+    for inner in [*((key,) for key in section), *_paths(section, ())]:
+        full = dotted((*path[:-1], *inner))
+        if not any(full == key or full.startswith(f"{key}.") for key in free):
+            around.setdefault(str(inner[-1]), full)
+    own = {name: name for name in below if f"{dotted(path)}.{name}" not in free}
+    for key in free:
+        name = key.rpartition(".")[2]
+        for known in (own, around):
+            close = difflib.get_close_matches(name, known, n=1, cutoff=_FREE)
+            if close:
+                checker.meant.setdefault(key, known[close[0]])
 
 
 def without_slips(checker: Checker, given: dict[str, Any], path: KeyPath) -> dict[str, Any]:

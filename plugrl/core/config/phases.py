@@ -133,11 +133,15 @@ class _Phase:
                 fault = _moved(fault, prefix)
             outer.faults.append(fault)
         outer.plugin_error = outer.plugin_error or checker.plugin_error
-        outer.unchecked.extend(
-            f"{prefix}.{key}" if key in written or key.startswith("trainer") else key
-            for key in checker.unchecked
-            if key in written or key.startswith("trainer") or key not in outer.unchecked
-        )
+        for key in checker.unchecked:
+            mine = key in written or key.startswith("trainer")
+            if not mine and key in outer.unchecked:
+                continue
+            outer.unchecked.append(f"{prefix}.{key}" if mine else key)
+            if key in checker.meant:
+                meant = checker.meant[key]
+                named = f"{prefix}.{meant}" if mine and "." in meant else meant
+                outer.meant[outer.unchecked[-1]] = named
         size = len(self.path)
         for path, origin in checker.origins.items():
             if path[:1] == ("trainer",) or (path[:1] and path[0] in self.over.tree):

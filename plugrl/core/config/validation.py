@@ -44,6 +44,7 @@ class ValidatedConfig:
             to an equal tree.
         origins: where each value was written, or ``default``.
         unchecked: keys that no schema describes.
+        meant: for some of them, the known key that they resemble.
         records: the component that was picked at each path, such as ``models.policy.train``.
         trainer: the trainer class.
         phases: name and configuration of each phase, for a trainer that runs phases.
@@ -55,6 +56,16 @@ class ValidatedConfig:
     records: dict[str, Record]
     trainer: Any = None
     phases: list[tuple[str, ValidatedConfig]] = field(default_factory=list)
+    meant: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def unchecked_lines(self) -> list[str]:
+        """One line for people about each unchecked key."""
+        return [
+            f"unchecked: {key} (no schema describes it)"
+            + (f"; did you mean {self.meant[key]}?" if key in self.meant else "")
+            for key in self.unchecked
+        ]
 
     @property
     def hyper_params(self) -> HyperParameters:
@@ -302,4 +313,5 @@ class RootChecker:
             records=self.checker.records,
             trainer=self.cls,
             phases=phases,
+            meant=self.checker.meant,
         )
