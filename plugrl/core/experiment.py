@@ -199,6 +199,11 @@ def load_run(path: str | Path) -> TrainedRun:
 def enter(experiment: Experiment) -> None:
     """Bring the process into the state that the run expects, before torch is used."""
     tree = experiment.validated.tree
+    script = tree["environment"]["setup_script"]
+    if script:
+        from plugrl.core.setup_script import exported
+
+        os.environ.update(exported(script))
     os.environ.update(tree["environment"]["variables"])
     threads.limit(tree["settings"]["torch_threads"])
     _seed(int(tree["seed"]))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from plugrl.core.config.counterparts import NEUTRAL
 from plugrl.core.config.merge import Indexed, Layer
 from plugrl.core.config.origins import (
     Fault,
@@ -38,6 +39,8 @@ ALIASES: dict[str, str] = {
     "validate.eval.compute_interval": "validate.every",
     "validate.validate_freq": "validate.every",
     "rollout_worker.evaluator_module_path": "rollout_worker.evaluator",
+    "trainer.max_prompt_length": "rollout_worker.max_prompt_length",
+    "trainer.max_response_length": "rollout_worker.max_response_length",
 }
 
 #: Second spellings of a component's name, by kind.
@@ -70,6 +73,8 @@ def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
             )
     for old, new in ALIASES.items():
         _relocate(layer, prefix, old, new, faults)
+    for path, neutral in NEUTRAL.items():
+        _drop(layer, (*prefix, *path.split(".")), neutral, len(prefix))
     for path, values in VALUES.items():
         parent = _look(root, tuple(path.split(".")[:-1]))
         key = path.rpartition(".")[2]
@@ -122,6 +127,18 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     else:
         move(layer.origins, old_path, new_path)
     return True
+
+
+def _drop(layer: Layer, path: KeyPath, neutral: tuple[Any, ...], keep: int) -> None:
+    """Drop the key at ``path`` if its value is one of ``neutral``."""
+    parent = _look(layer.tree, path[:-1])
+    if not isinstance(parent, dict):
+        return
+    value = parent.get(str(path[-1]))
+    if any(type(value) is type(known) and value == known for known in neutral):
+        del parent[str(path[-1])]
+        forget(path, layer.origins)
+        _prune(layer, path[:-1], keep)
 
 
 def _opened(layer: Layer, path: KeyPath) -> dict[str, Any] | None:

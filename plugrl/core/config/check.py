@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from plugrl.core.config import coerce
 from plugrl.core.config.bad import ABSENT, BAD, Touched
+from plugrl.core.config.counterparts import remedy
 from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.origins import (
     DEFAULT,
@@ -83,6 +84,10 @@ class Checker:
 
     def unknown(self, path: KeyPath, message: str, suggestion: str | None) -> None:
         """Add the fault of a key that no schema has."""
+        instead = remedy(path)
+        if instead is not None:
+            self.fault(path, f"unknown key: {instead}")
+            return
         fault = fault_at(self.origins, path, message, suggestion)
         self.faults.append(dataclasses.replace(fault, unknown=str(path[-1])))
 

@@ -39,7 +39,7 @@ def resolve(layer: Layer, faults: list[Fault]) -> set[KeyPath]:
             faults.append(fault_at(layer.origins, path, message))
             failed.add(path)
             _put(layer.tree, path, None)
-    root = OmegaConf.create({**_second_spellings(layer.tree), **layer.tree})
+    root = OmegaConf.create(_with_second_spellings(layer.tree))
     resolved: list[tuple[KeyPath, Any]] = []
     for path in found:
         if path in failed:
@@ -84,15 +84,24 @@ def _put(tree: Any, path: KeyPath, value: Any) -> None:
     _at(tree, path[:-1])[path[-1]] = value
 
 
-def _second_spellings(tree: dict[str, Any]) -> dict[str, Any]:
+def _with_second_spellings(tree: dict[str, Any]) -> dict[str, Any]:
     """Let ``${algorithm.x}`` find what was moved to ``trainer.algorithm``."""
-    extra: dict[str, Any] = {}
+    whole = dict(tree)
     for old, new in ALIASES.items():
-        section, _, key = new.partition(".")
-        inner = tree.get(section)
-        if "." not in old and isinstance(inner, dict) and key in inner:
-            extra[old] = inner[key]
-    return extra
+        inner: Any = tree
+        for part in new.split("."):
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        outer = whole
+        *sections, key = old.split(".")
+        for section in sections:
+            value = outer.get(section, {})
+            outer[section] = dict(value) if isinstance(value, dict) else value
+            outer = outer[section]
+            if not isinstance(outer, dict):
+                break
+        if inner is not None and isinstance(outer, dict):
+            outer.setdefault(key, inner)
+    return whole
 
 
 def _value(root: Any, path: KeyPath) -> Any:

@@ -27,6 +27,9 @@ class EnvironmentConfig:
     """What the process environment of the run looks like."""
 
     variables: dict[str, str] = described({}, "environment variables set before the run starts")
+    setup_script: str | None = described(
+        None, "shell script whose variables are set before those", file="required"
+    )
 
 
 @dataclass
@@ -67,6 +70,10 @@ class RuntimeMonitorConfig:
     dead_reward_steps: int = described(
         50, "steps in a row in which every reward is equal: warn once"
     )
+    dead_coefficients: Literal["stop", "warn", "ignore"] = described(
+        "stop", "a number of the loss's section reaches no gradient: stop, warn or ignore"
+    )
+    dump_steps: list[int] = described([], "steps that are kept in dumps/ for `plugrl replay`")
 
 
 @dataclass
@@ -173,7 +180,9 @@ class WeightConfig:
 
     type: Literal["default"] = described("default", "kind of controller")
     sync_mode: Literal["sync"] = described("sync", "sync: rollout and training alternate")
-    staleness_threshold: int = described(0, "largest version gap of a trained token")
+    staleness_threshold: int = described(
+        0, "largest version gap of a trained token; sync ignores it: its gap is always 0"
+    )
     parity_tolerance: float | None = described(
         None,
         "largest mean log-probability difference after a sync; null: 1e-4, or 0.02 in bfloat16",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 from plugrl.core.config import coerce
 from plugrl.core.config.check import Checker
 from plugrl.core.config.compose import ComposedConfig
+from plugrl.core.config.counterparts import remedy
 from plugrl.core.config.misplaced import say_who_was_meant, with_places, without_slips
 from plugrl.core.config.origins import (
     DEFAULT,
@@ -240,6 +241,14 @@ class RootChecker:
 
     def _unread(self, name: str, value: Any) -> None:
         checker = self.checker
+        inner = [key for key in value if remedy((name, key))] if isinstance(value, dict) else []
+        if inner:
+            for key in inner:
+                checker.unknown((name, key), "unknown key", None)
+            return
+        if remedy((name,)):
+            checker.unknown((name,), "unknown section", None)
+            return
         if name in KNOWN or (name not in COMMON and name in TEXT):
             readers = self._readers(name)
             who = f"; read by {', '.join(readers)}" if readers else ""

@@ -76,7 +76,7 @@ def registry(registry):
         ({"validate": {"eval": {"compute_interval": 5}}}, {"validate": {"every": 5}}),
         (
             {"validate": {"eval": {"type": "default", "compute_interval": 5}}},
-            {"validate": {"eval": {"type": "default"}, "every": 5}},
+            {"validate": {"every": 5}},
         ),
         ({"validate": {"validate_freq": 5}}, {"validate": {"every": 5}}),
         ({"data": {"type": "torch"}}, {"data": {"type": "files"}}),

@@ -1,0 +1,86 @@
+"""Keys that people know from other trainers: what to write instead, where nothing means the same.
+
+Keys with the same meaning are second spellings; see :mod:`plugrl.core.config.aliases`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugrl.core.config.origins import KeyPath, dotted
+
+_OUT = "leave it out"
+_HERE = f"the service works inside the run; {_OUT}"
+_KL = "no KL penalty is computed; leave it out, or write a trainer that adds one"
+
+#: By canonical path, a model's name as ``*``: why there is no such key, and the remedy.
+REMEDIES: dict[str, str] = {
+    "data.num_workers": f"data is read inside the run; {_OUT}",
+    "data.keep_batch_order": f"the order is always kept; {_OUT}",
+    "data.drop_last": f"an epoch goes over into the next one, so nothing is dropped; {_OUT}",
+    "data.tokenizer_path": "write models.NAME.source, which has the tokenizer",
+    "data.max_response_length": "write rollout_worker.max_response_length",
+    "environment.require_setup_script": f"a script that is written must be there; {_OUT}",
+    "rollout_worker.num_workers": f"one worker answers all prompts of a step together; {_OUT}",
+    "rollout_worker.need_llm_inference": f"every worker has an inference service; {_OUT}",
+    "rollout_worker.tokenizer": "write models.NAME.source, which has the tokenizer",
+    "rollout_worker.max_sequence_length": "write max_prompt_length and max_response_length",
+    "rollout_worker.nexau_agent_config_path": "write a rollout worker with this key in its"
+    " Config, and name its file in custom_rollout_worker_module_path",
+    "rollout_worker.nexau_agent_workspace": "files by path import their neighbours; leave it out",
+    "rollout_worker.task_name": "write experiment_name; the evaluator needs no name of the task",
+    "trainer.algorithm.batch_size": "a step trains on data.batch_size x data.rollout_repeat_n"
+    " answers; leave it out, or divide them with algorithm.minibatches",
+    "trainer.algorithm.do_old_log_prob_compute": "the log-probabilities of sampling are kept; "
+    + _OUT,
+    "trainer.algorithm.use_kl_in_reward": _KL,
+    "trainer.algorithm.kl_penalty": _KL,
+    "trainer.algorithm.critic": _KL,
+    "trainer.algorithm.inference_service": "write another entry of models, such as"
+    " models.reference.source",
+    "trainer.algorithm.loss_agg_mode": "write algorithm.aggregation",
+    "trainer.checkpoint_path": "checkpoints lie in the run folder; write settings.runs_folder",
+    "trainer.sync_weight_path": f"weights are handed over in memory; {_OUT}",
+    "trainer.remove_previous_ckpt": "write settings.keep_checkpoints",
+    "weight.sync_weight_path": f"weights are handed over in memory; {_OUT}",
+    "weight.sync_method": f"weights are handed over in memory; {_OUT}",
+    "weight.validate_freq": "write validate.every",
+    "validate.data.shuffle": f"held-out problems keep their order; {_OUT}",
+    "validate.data.type": "write data_files for files, and leave them out for the scenario",
+    "validate.data.batch_size": "write validate.data.limit to use fewer problems",
+    "validate.eval": "write validate.every",
+    "models.*.train.url": _HERE,
+    "models.*.train.model_tag": f"models.NAME says which model it is; {_OUT}",
+    "models.*.train.world_size": f"the service local uses one device; {_OUT}",
+    "models.*.train.config": "write its keys, such as learning_rate, in the service itself",
+    "models.*.inference.url": _HERE,
+    "models.*.inference.base_url": _HERE,
+    "models.*.inference.api_key": _HERE,
+    "models.*.inference.max_retries": _HERE,
+    "models.*.inference.model_tag": f"models.NAME says which model it is; {_OUT}",
+    "models.*.inference.freeze_for_weight_sync": f"sampling always waits for the weights; {_OUT}",
+    "runtime_monitor.exception_handling": "write runtime_monitor.non_finite and max_skipped_steps",
+    "runtime_monitor.health_check": "write settings.deadline and settings.deadlines",
+    "runtime_monitor.rollout_progress_monitor": "write settings.progress",
+    "service.tinker_service": "write its keys in the train service of the model",
+    "service.weaver_service": "write its keys in the train service of the model",
+    "resource": f"plugrl starts no machines; {_OUT}",
+    "resume": "write plugrl resume RUN on the command line",
+    "debug": "write plugrl --debug on the command line",
+    "launch_mode": f"a run is one process; {_OUT}",
+}
+
+#: By path as written: values that ask for what happens anyway, so that the key is dropped.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "validate.data.type": ("torch", "files"),
+    "validate.data.shuffle": (False,),
+    "validate.eval.type": ("default",),
+    "trainer.algorithm.use_kl_in_reward": (False,),
+}
+
+
+def remedy(path: KeyPath) -> str | None:
+    """Say why there is no key ``path`` and what to write instead; ``None``: nothing is known."""
+    if path[:1] == ("models",) and len(path) > 2:
+        path = ("models", "*", *path[2:])
+    return REMEDIES.get(dotted(path))
