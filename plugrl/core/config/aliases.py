@@ -16,6 +16,7 @@ from plugrl.core.config.merge import Indexed, Layer
 from plugrl.core.config.origins import (
     Fault,
     KeyPath,
+    as_written,
     bare_name,
     dotted,
     forget,
@@ -39,6 +40,12 @@ ALIASES: dict[str, str] = {
     "validate.eval.compute_interval": "validate.every",
     "validate.validate_freq": "validate.every",
     "rollout_worker.evaluator_module_path": "rollout_worker.evaluator",
+    "rollout_worker.custom_evaluator_module_path": (
+        "rollout_worker.evaluator.custom_evaluator_module_path"
+    ),
+    "rollout_worker.custom_evaluator_class_name": (
+        "rollout_worker.evaluator.custom_evaluator_class_name"
+    ),
     "trainer.max_prompt_length": "rollout_worker.max_prompt_length",
     "trainer.max_response_length": "rollout_worker.max_response_length",
 }
@@ -108,7 +115,7 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     if reshape is not None:
         value, problem = reshape(value)
         if problem:
-            faults.append(Fault(dotted(old_path), origin, problem))
+            faults.append(Fault(as_written(old_path), origin, problem))
             return False
     _prune(layer, old_path[:-1], len(prefix))
     target = _opened(layer, new_path[:-1])
@@ -116,14 +123,14 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
         return False  # Only unset here, and what stands beside it is no file.
     if target is None or new_path[-1] in target:
         other = nearest(layer.origins, new_path)
-        message = f"is the same as {dotted(new_path)} ({other}); write it in one place only"
-        faults.append(Fault(dotted(old_path), origin, message))
+        message = f"is the same as {as_written(new_path)} ({other}); write it in one place only"
+        faults.append(Fault(as_written(old_path), origin, message))
         return False
     target[str(new_path[-1])] = value
     if reshape is not None and origin is not None:
         # Its inner keys are other ones now; the key that was written stands for them all.
         forget(old_path, layer.origins)
-        mark(value, new_path, replace(origin, key=dotted(old_path)), layer.origins)
+        mark(value, new_path, replace(origin, key=as_written(old_path)), layer.origins)
     else:
         move(layer.origins, old_path, new_path)
     return True

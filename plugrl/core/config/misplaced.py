@@ -64,9 +64,8 @@ def _with_place(fault: Fault, places: Mapping[str, list[str]]) -> Fault:
     found = sorted(dict.fromkeys(places.get(fault.unknown, ())), key=lambda key: key.count("."))
     if not found or len(found) > _AT_MOST:
         return fault
-    return dataclasses.replace(
-        fault, message=fault.message.partition(";")[0], suggestion=" or ".join(found)
-    )
+    message = fault.message.partition(";")[0]
+    return dataclasses.replace(fault, message=message, suggestion=" or ".join(found), unknown=None)
 
 
 def near_misses(checker: Checker, begin: int, section: Any, path: KeyPath) -> None:

@@ -129,9 +129,12 @@ def move(origins: Origins, old: KeyPath, new: KeyPath) -> None:
     """Let everything recorded under ``old`` be recorded under ``new``, with the key of ``old``."""
     for known in [known for known in origins if known[: len(old)] == old]:
         origin = origins.pop(known)
-        # An override writes the number of an item as text.
-        written = tuple(int(part) if str(part).isdigit() else part for part in known)
-        origins[new + known[len(old) :]] = replace(origin, key=origin.key or dotted(written))
+        origins[new + known[len(old) :]] = replace(origin, key=origin.key or as_written(known))
+
+
+def as_written(path: KeyPath) -> str:
+    """Write a path like :func:`dotted`; an override holds the number of an item as text."""
+    return dotted(tuple(int(part) if str(part).isdigit() else part for part in path))
 
 
 def bare_name(origins: Origins, path: KeyPath) -> None:

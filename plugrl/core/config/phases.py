@@ -128,7 +128,9 @@ class _Phase:
         prefix = dotted(self.path)
         written = {dotted(path) for path in self.over.origins}
         for fault in checker.faults:
+            origin = fault.origin
             mine = fault.path in written or fault.path.partition(".")[0] not in self.outer.tree
+            mine = mine or (origin is not None and origin.layer >= _OVER)
             if mine or fault.path.startswith("trainer"):
                 fault = _moved(fault, prefix)
             outer.faults.append(fault)
@@ -156,9 +158,13 @@ class _Phase:
 def _moved(fault: Fault, prefix: str) -> Fault:
     """Give the fault of a phase with the names that it has in the whole configuration."""
     suggestion = fault.suggestion
-    if fault.unknown and suggestion and "." in suggestion:
+    if suggestion and "." in suggestion:
         suggestion = " or ".join(f"{prefix}.{part}" for part in suggestion.split(" or "))
-    return dataclasses.replace(fault, path=f"{prefix}.{fault.path}", suggestion=suggestion)
+    written = fault.written
+    if written and not written.startswith(f"{prefix}."):
+        written = f"{prefix}.{written}"
+    path = f"{prefix}.{fault.path}"
+    return dataclasses.replace(fault, path=path, written=written, suggestion=suggestion)
 
 
 def _places(root: RootChecker, path: KeyPath, phases: list[_Phase]) -> dict[str, Any]:

@@ -242,7 +242,7 @@ class RootChecker:
     def _unread(self, name: str, value: Any) -> None:
         checker = self.checker
         inner = [key for key in value if remedy((name, key))] if isinstance(value, dict) else []
-        if inner:
+        if name == "service" and inner:
             for key in inner:
                 checker.unknown((name, key), "unknown key", None)
             return

@@ -78,7 +78,10 @@ def evaluator(files, check, base, here, *overrides):
     return record and record.name, validated.tree["rollout_worker"]["evaluator"]
 
 
-@pytest.mark.parametrize("file", [FILE, KEYS])
+WORKER_KEYS = "custom_evaluator_module_path: mine.py, custom_evaluator_class_name: Judge"
+
+
+@pytest.mark.parametrize("file", [FILE, KEYS, WORKER_KEYS])
 @pytest.mark.parametrize(
     ("base", "here", "overrides", "winner"),
     [
@@ -267,3 +270,31 @@ def test_show_has_only_the_winner(folder, files, capsys):
     rows = {row["key"]: row["origin"] for row in json.loads(capsys.readouterr().out)}
     assert rows["rollout_worker.evaluator.type"] == "command line"
     assert not any("custom_evaluator" in key for key in rows)
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        (
+            "evaluator=exat",
+            "evaluator (command line): unknown evaluator 'exat'; did you mean exact?"
+            " installed: exact, near",
+        ),
+        (
+            "evaluator_module_path=none.py:Judge",
+            "evaluator_module_path (command line): no such file: none.py"
+            " (looked beside the file that names it, then in the working directory)",
+        ),
+        (
+            "evaluator_module_path=none.py",
+            "evaluator_module_path (command line): must be file.py:ClassName, not 'none.py'",
+        ),
+    ],
+)
+def test_a_phase_names_its_own_keys(folder, files, faults, word, line):
+    files(
+        a=f"rollout_worker: {{{FILE}}}\n"
+        "trainer:\n  type: phases\n  phases:\n    - {name: one, trainer: text}\n"
+    )
+    where = "trainer.phases[0].rollout_worker"
+    assert faults("a.yaml", f"trainer.phases.0.rollout_worker.{word}") == [f"{where}.{line}"]

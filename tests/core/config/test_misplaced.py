@@ -125,6 +125,16 @@ def test_phases(files, faults, phase, line):
     assert faults("a.yaml") == [line]
 
 
+def test_a_phase_is_told_its_own_keys(files, faults):
+    files(
+        a="trainer:\n  type: phases\n  phases:\n    - {name: a, trainer: toy}\n"
+        "    - {name: b, trainer: toy, steps: 3}\n"
+    )
+    assert faults("a.yaml") == [
+        "trainer.phases[1].steps (a.yaml:5): unknown section; did you mean trainer.phases[1].trainer.steps?"
+    ]
+
+
 def test_a_root_key_that_a_phase_reads(files, faults):
     files(a="steps: 3\ntrainer: {type: phases, phases: [{name: a, trainer: toy}]}\n")
     assert faults("a.yaml") == [
