@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
 from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.text.completions import check_completions
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.trajectory import Trajectory
@@ -69,30 +70,16 @@ class _Round:
         for model in sorted({entry.model for entry in pending}):
             asked = [entry for entry in pending if entry.model == model and not entry.answer.done()]
             try:
-                answers = self._services[model].generate([entry.request for entry in asked])
-                check_completions(model, answers, len(asked))
+                service, requests = self._services[model], [entry.request for entry in asked]
+                answers = check_completions(
+                    model, service.generate(requests), requests, service.vocabulary_size
+                )
             except Exception as error:
                 for entry in asked:
                     entry.answer.set_exception(error)
                 continue
             for entry, completion in zip(asked, answers, strict=True):
                 entry.answer.set_result(completion)
-
-
-def check_completions(model: str, answers: Sequence[Completion], asked: int) -> None:
-    """Refuse answers whose number or lengths are wrong.
-
-    Raises:
-        RunError: the engine broke its contract; the run must not go on with such answers.
-    """
-    if len(answers) != asked:
-        raise RunError(f"model {model!r} answered {len(answers)} of {asked} requests")
-    for answer in answers:
-        if len(answer.tokens) != len(answer.logprobs):
-            raise RunError(
-                f"model {model!r} answered {len(answer.tokens)} tokens with "
-                f"{len(answer.logprobs)} log-probabilities"
-            )
 
 
 class LockstepRollouts:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.component import Component
+from plugrl.core.errors import ConfigError
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import FinishReason
 
@@ -16,7 +19,11 @@ if TYPE_CHECKING:
 
     from plugrl.core.config.view import ConfigView
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.batching import RequestBatcher
     from plugrl.core.text.losses import WeightedLoss
+
+#: Held while a service makes what serves its requests, so that two threads make one.
+_STARTING = threading.Lock()
 
 
 class Tokenizer(Protocol):
@@ -47,32 +54,52 @@ class GenerationRequest:
     """One request for a continuation of ``prompt_tokens``.
 
     ``stream`` is (seed, step, item, run, turn): it orders the requests of a lockstep round and
-    seeds the request's own random numbers.
+    seeds the request's own random numbers. ``prompt_logprobs`` asks for the log-probabilities of
+    the prompt too.
+
+    Raises:
+        ConfigError: the prompt is empty, so that nothing says what the first token follows.
     """
 
     prompt_tokens: Sequence[int]
     sampling: SamplingParams
     stream: tuple[int, int, int, int, int]
+    prompt_logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.prompt_tokens):
+            raise ConfigError("a prompt has no tokens; at least one is needed")
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """An answer: the sampled token ids with their log-probabilities under the sampler.
 
-    The log-probabilities are those of the distribution that was sampled from, temperature
-    included; ``version`` is the policy version that sampled all of them.
+    The log-probabilities are those of the model at the request's temperature (1 when it is
+    greedy), before top-k, top-p or ``min_new_tokens`` take tokens away. ``version`` is the policy
+    version that sampled the first token; ``versions`` has one for each token, and is given only
+    when the weights changed on the way. ``prompt_logprobs``, when asked for, has the
+    log-probability of each prompt token given the ones before it, 0.0 for the first.
     """
 
     tokens: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
     version: int
+    versions: list[int] | None = None
+    prompt_logprobs: list[float] | None = None
 
 
 class InferenceService(Component, ABC):
-    """Samples from one model."""
+    """Samples from one model.
+
+    An engine implements :meth:`generate`, the lockstep form. The asynchronous form is made from
+    it: :meth:`complete` queues requests and serves all that wait with one call of ``generate``. An
+    engine that can do better overrides it, and :meth:`close` with it.
+    """
 
     version: int = 0
+    _batching: RequestBatcher | None = None
 
     @abstractmethod
     def load(self, spec: ModelSpec) -> None:
@@ -99,13 +126,55 @@ class InferenceService(Component, ABC):
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Answer all requests, in their order."""
+        """Answer all requests, in their order: equal requests give equal numbers."""
 
-    @abstractmethod
+    async def complete(self, request: GenerationRequest) -> Completion:
+        """Answer one request while others are served too; cancelling the task cancels it.
+
+        It may be awaited from several event loops and threads at once.
+
+        Raises:
+            RunError: the engine broke its contract, or was closed meanwhile.
+        """
+        return await asyncio.wrap_future(self._batcher().submit(request))
+
+    def close(self) -> None:
+        """End what serves :meth:`complete`; requests that wait end with a ``RunError``.
+
+        A later request starts it anew.
+        """
+        with _STARTING:
+            batcher, self._batching = self._batching, None
+        if batcher is not None:
+            batcher.close()
+
+    def _batcher(self) -> RequestBatcher:
+        from plugrl.core.text.batching import RequestBatcher
+
+        with _STARTING:
+            if self._batching is None:
+                self._batching = RequestBatcher(self)
+            return self._batching
+
     def score(
         self, sequences: Sequence[Sequence[int]], temperature: float = 1.0
     ) -> list[list[float]]:
-        """Log-probability of each token given the ones before it; 0.0 for the first."""
+        """Log-probability of each token given the ones before it; 0.0 for the first.
+
+        Raises:
+            ContractError: the engine gives no log-probabilities of prompts.
+        """
+        from plugrl.core.text.completions import check_completions
+
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=0)
+        requests = [
+            GenerationRequest(tokens, sampling, (0, 0, i, 0, 0), prompt_logprobs=True)
+            for i, tokens in enumerate(sequences)
+        ]
+        answers = check_completions(
+            type(self).__name__, self.generate(requests), requests, self.vocabulary_size
+        )
+        return [answer.prompt_logprobs or [] for answer in answers]
 
     @abstractmethod
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
