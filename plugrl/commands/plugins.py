@@ -14,6 +14,7 @@ from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.installed import EntryPoint, PluginSelection
+    from plugrl.core.probe import Finding
 
 EXAMPLES = """
 plugrl plugins list
@@ -129,10 +130,10 @@ def check_plugins(
     rows = _named(name) if name else [row for row in _rows() if not _is_own(row.entry)]
     results = []
     for row in rows:
-        finding = probe(row.entry, timeout=timeout)
+        finding = _misplaced(row) or probe(row.entry, timeout=timeout)
         problems = [finding.error] if finding.error else list(finding.warnings)
         status = finding.status
-        if row.status != "ok":
+        if row.status != "ok" and row.status not in problems:
             problems.append(row.status)
             status = "warning" if status == "ok" else status
         results.append(
@@ -152,12 +153,22 @@ def check_plugins(
         raise typer.Exit(EXIT_PLUGIN)
 
 
+def _misplaced(row: Row) -> Finding | None:
+    """The finding for an entry of a misspelt group, which has nothing to import."""
+    from plugrl.core.installed import group_problem
+    from plugrl.core.probe import Finding
+
+    problem = group_problem(row.entry.group)
+    return Finding(error=problem) if problem else None
+
+
 def _rows() -> list[Row]:
     from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, PluginSelection, scan
     from plugrl.core.kinds import KIND_OF_GROUP
 
     kinds = KIND_OF_GROUP | {HOOK_GROUP: "hook", COMMAND_GROUP: "command"}
-    entries = [entry for entry in scan() if entry.group in kinds]
+    entries = list(scan())
+    kinds |= {entry.group: "unknown" for entry in entries if entry.group not in kinds}
     order = list(kinds)
     selection = PluginSelection.from_environment()
     providers: dict[tuple[str, str], list[EntryPoint]] = {}
@@ -176,11 +187,14 @@ def _status(
     selection: PluginSelection,
 ) -> str:
     """``ok``, or why the bare name does not mean this entry."""
-    from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP
+    from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, group_problem
 
     refusal = selection.refusal(entry.distribution, entry.name)
     if refusal is not None:
         return refusal
+    problem = group_problem(entry.group)
+    if problem is not None:
+        return problem
     if entry.group == COMMAND_GROUP:
         from plugrl.cli import COMMANDS
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from plugrl.core.errors import PluginError
-from plugrl.core.kinds import OWN
+from plugrl.core.kinds import KIND_OF_GROUP, OWN
+from plugrl.core.suggest import close_names
 
 HOOK_GROUP = OWN
 COMMAND_GROUP = f"{OWN}.commands"
@@ -121,6 +122,17 @@ def forget() -> None:
     """Drop the cached scan, after a package was installed into the running process."""
     global _cache
     _cache = None
+
+
+def group_problem(group: str) -> str | None:
+    """Why entries of ``group`` are never used, with the group that was meant; else ``None``."""
+    known = (HOOK_GROUP, COMMAND_GROUP, *KIND_OF_GROUP)
+    if group in known:
+        return None
+    stem = group.removeprefix(f"{OWN}.")
+    close = close_names(stem, [name.removeprefix(f"{OWN}.") for name in known[1:]], 1)
+    remedy = f"write [{OWN}.{close[0]}]" if close else f"groups: {', '.join(known)}"
+    return f"never used: there is no group [{group}]; {remedy}"
 
 
 def owner_of(module: str, entries: Iterable[EntryPoint]) -> EntryPoint | None:

@@ -177,7 +177,7 @@ class Registry:
         record = pick(kind, name, self.records(kind))
         if record is None:
             everything = self.records(kind, disabled=True)
-            raise unknown(kind, name, everything, self.selection, self.failed)
+            raise unknown(kind, name, everything, self.selection, self.failed, self.entry_points)
         return record
 
     def load(self, record: Record) -> Any:

@@ -10,7 +10,7 @@ from plugrl.core.errors import (
     UnknownComponentError,
     UsageError,
 )
-from plugrl.core.installed import EntryPoint, PluginSelection, normalize
+from plugrl.core.installed import EntryPoint, PluginSelection, group_problem, normalize
 from plugrl.core.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
 from plugrl.core.loading import label
 from plugrl.core.suggest import did_you_mean
@@ -68,11 +68,13 @@ def unknown(
     records: Sequence[Record],
     selection: PluginSelection,
     failed: Sequence[str],
+    entries: Iterable[EntryPoint] = (),
 ) -> UnknownComponentError:
     """The error for a name that nobody provides.
 
     ``records`` include those of disabled plugins; ``failed`` describes the hook plugins that
-    did not load, any of which may have been meant to register the name.
+    did not load, any of which may have been meant to register the name; ``entries`` are the
+    installed ones, of which one in a misspelt group may have been meant to provide it.
     """
     usable = []
     for record in records:
@@ -83,19 +85,31 @@ def unknown(
             return UnknownComponentError(
                 f"{kind} {name!r} is provided by {record.provider}, which is {refusal}"
             )
+    for entry in entries:
+        problem = group_problem(entry.group)
+        if problem is not None and _is(name, entry.name, entry.distribution):
+            return UnknownComponentError(
+                f"unknown {kind} {name!r}: {entry.distribution} {entry.version} declares it, but "
+                f"it is {problem} in its setup.cfg or pyproject.toml and install it again"
+            )
     names = sorted({record.name for record in usable})
     known = {*names, *(record.reference for record in usable)} if "/" in name else set(names)
     broken = f"; not loaded: {'; '.join(failed)}" if failed else ""
+    close = did_you_mean(name, sorted(known))
+    remedy = "" if close else f"; see plugrl ls {KINDS[kind].plural}"
     return UnknownComponentError(
-        f"unknown {kind} {name!r}{did_you_mean(name, sorted(known)) or ';'}"
-        f" installed: {', '.join(names) or 'none'}{broken}"
+        f"unknown {kind} {name!r}{close or ';'}"
+        f" installed: {', '.join(names) or 'none'}{broken}{remedy}"
     )
 
 
 def _means(name: str, record: Record) -> bool:
-    distribution, _, bare = name.rpartition("/")
-    same = normalize(distribution) == normalize(record.distribution or "")
-    return bare == record.name and (not distribution or same)
+    return _is(name, record.name, record.distribution or "")
+
+
+def _is(wanted: str, name: str, provider: str) -> bool:
+    distribution, _, bare = wanted.rpartition("/")
+    return bare == name and (not distribution or normalize(distribution) == normalize(provider))
 
 
 def check_installed(record: Record, entries: Iterable[EntryPoint]) -> EntryPoint:

@@ -64,3 +64,34 @@ def test_clashes_are_warnings(plugrl):
     assert code == 0
     assert found["loss", "clipped"]["status"] == "warning"
     assert "write plugrl-test-shadow/clipped" in found["loss", "clipped"]["problem"]
+
+
+GROUPS = {
+    "lost": "never used: there is no group [plugrl.trainer]; write [plugrl.trainers]",
+    "lost_too": "never used: there is no group [plugrl.evaluater]; write [plugrl.evaluators]",
+}
+
+
+def test_misspelt_groups_fail(plugrl):
+    code, found = check(plugrl, "plugrl-test-wrong-group")
+    assert code == 3
+    assert {name: row["problem"] for (_, name), row in found.items()} == GROUPS
+    assert {row["status"] for row in found.values()} == {"failed"}
+
+
+def test_misspelt_groups_are_listed(plugrl):
+    done = plugrl("plugins", "list", "--third-party", "--json", only="plugrl-test-wrong-group")
+    rows = {r["name"]: r["status"] for r in json.loads(done.stdout)}
+    assert GROUPS.items() <= rows.items()
+
+
+def test_a_name_of_a_misspelt_group_says_so(python):
+    script = (
+        "from plugrl.core.registry import default_registry\n"
+        "try:\n    default_registry().resolve('trainer', 'lost')\n"
+        "except Exception as error:\n    print(error)"
+    )
+    assert python("-c", script).stdout.startswith(
+        "unknown trainer 'lost': plugrl-test-wrong-group 1.0 declares it, but it is never used: "
+        "there is no group [plugrl.trainer]; write [plugrl.trainers] in its setup.cfg"
+    )

@@ -240,7 +240,8 @@ def test_an_installed_component_keeps_its_name(files, check, registry):
 def test_a_service_that_is_not_installed(files, faults):
     files(a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: vllm}}}}\n")
     assert faults("a.yaml") == [
-        "models.policy.inference (a.yaml:2): unknown inference_service 'vllm'; installed: transformers"
+        "models.policy.inference (a.yaml:2): unknown inference_service 'vllm'; installed: transformers;"
+        " see plugrl ls inference_services"
     ]
 
 
