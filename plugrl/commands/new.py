@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from plugrl.commands._group import examples, new_app
+from plugrl.core.errors import UsageError
 
 PLUGIN_EXAMPLES = """
 plugrl new plugin plugrl-mine --kind trainer
@@ -37,19 +38,21 @@ def plugin(
     from plugrl.commands._output import note
     from plugrl.commands._scaffold import files
 
-    for target, text in files(name, kind).items():
-        file = path / name / target
-        if file.exists() and not force:
-            print(f"skip   {file} (exists)")
-            continue
+    texts = files(name, kind)
+    folder = path / name
+    if not force and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(
+            f"{folder} exists and is not empty; choose another name or --path, or pass --force "
+            "to overwrite its files"
+        )
+    for target, text in texts.items():
+        file = folder / target
         _write(file, text)
         print(f"write  {file}")
-    note(f"next: cd {path / name} && pip install . && pytest")
+    note(f"next: cd {folder} && pip install . && pytest")
 
 
 def _write(file: Path, text: str) -> None:
-    from plugrl.core.errors import UsageError
-
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

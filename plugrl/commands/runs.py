@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -51,8 +51,16 @@ def list_runs(
     from pathlib import Path
 
     from plugrl.core.errors import UsageError
-    from plugrl.core.run.folder import find_all
+    from plugrl.core.run.folder import BROKEN, find_all
+    from plugrl.core.run.status import State
+    from plugrl.core.suggest import did_you_mean
 
+    states = (*get_args(State), BROKEN)
+    if state is not None and state not in states:
+        raise UsageError(
+            f"there is no state {state!r}{did_you_mean(state, states, 1) or ';'}"
+            f" states: {', '.join(states)}"
+        )
     root = Path(runs_folder)
     if not root.is_dir() and runs_folder != "runs":
         raise UsageError(f"there is no runs folder {runs_folder}; check --runs-folder")

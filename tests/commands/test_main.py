@@ -95,6 +95,18 @@ def test_usage_errors(call):
     assert err == "error: there is no command 'prob'; did you mean probe? see plugrl --help\n"
 
 
+@pytest.mark.parametrize(("state", "close"), [("faild", "; did you mean failed?"), ("qqq", ";")])
+def test_a_state_that_no_run_has_is_refused(state, close, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["runs", "list", "--state", state])
+    assert caught.value.code == EXIT_USAGE
+    assert capsys.readouterr() == (
+        "",
+        f"error: there is no state '{state}'{close} states: running, done, failed, interrupted, "
+        "terminated, broken\n",
+    )
+
+
 def test_modules_given_with_p_are_imported_first(call, tmp_path):
     (tmp_path / "early.py").write_text("print('early')\n")
     assert call("-p", str(tmp_path / "early.py"), "probe", "late") == (0, "early\nlate\n", "")

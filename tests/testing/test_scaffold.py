@@ -68,12 +68,24 @@ def test_generated_files_are_kept_unless_forced(site):
     site.run("plugrl", "new", "plugin", "plugrl-kept")
     changed = site.folder / "plugrl-kept" / "README.md"
     changed.write_text("mine")
-    assert f"skip   {changed.relative_to(site.folder)}" in site.run(
-        "plugrl", "new", "plugin", "plugrl-kept"
+    done = subprocess.run(
+        [sys.executable, "-m", "plugrl", "new", "plugin", "plugrl-kept"],
+        cwd=site.folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: plugrl-kept exists and is not empty; ")
+    assert "--force" in done.stderr
     assert changed.read_text() == "mine"
     site.run("plugrl", "new", "plugin", "plugrl-kept", "--force")
     assert changed.read_text() != "mine"
+
+
+def test_an_empty_folder_is_filled(site):
+    (site.folder / "plugrl-empty").mkdir()
+    assert "write  plugrl-empty" in site.run("plugrl", "new", "plugin", "plugrl-empty")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = "plugins.lock.json"
 CHECKPOINTS = "checkpoints"
+#: The state of a run that cannot be read.
+BROKEN = "broken"
 
 
 def folder_name(experiment: str) -> str:
@@ -93,7 +95,7 @@ def summarize(folder: Path) -> RunSummary:
         status = read
         state = str(status["state"])
     except (OSError, ValueError, KeyError) as problem:
-        state, error = "broken", f"{STATUS_FILE} cannot be read: {_reason(problem)}"
+        state, error = BROKEN, f"{STATUS_FILE} cannot be read: {_reason(problem)}"
     if state == "running" and not is_locked(folder):
         state = "killed"
     step = status.get("step")
