@@ -21,6 +21,9 @@ from plugrl.core.kinds import KINDS, Record
 from plugrl.core.suggest import did_you_mean
 
 USER_PACKAGE_PREFIX = "plugrl_user_"
+#: What ``-p`` imported, one name a line, for the child processes.
+IMPORTS_VARIABLE = "PLUGRL_IMPORTS"
+_imported: set[str] = set()
 
 
 def describe_error(error: BaseException) -> str:
@@ -136,11 +139,17 @@ def import_component(record: Record) -> Any:
 def import_user_module(name: str) -> None:
     """Import a module, or a file ending in ``.py``, for what it registers (``-p NAME``).
 
-    Modules of the working directory are found too, after the installed ones.
+    Modules of the working directory are found too, after the installed ones. Child processes
+    import the same, see :func:`import_exported`.
 
     Raises:
         PluginError: the import fails.
     """
+    if name.endswith(".py"):
+        name = os.path.abspath(name)
+    if name in _imported:
+        return
+    _imported.add(name)
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -152,7 +161,20 @@ def import_user_module(name: str) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        _imported.discard(name)
         raise PluginError(f"-p {name} cannot be imported: {describe_error(error)}") from error
+    exported = os.environ.get(IMPORTS_VARIABLE, "").splitlines()
+    os.environ[IMPORTS_VARIABLE] = "\n".join(dict.fromkeys([*exported, name]))
+
+
+def import_exported() -> None:
+    """Import in this process what ``-p`` imported in the process that started it.
+
+    Raises:
+        PluginError: an import fails.
+    """
+    for name in os.environ.get(IMPORTS_VARIABLE, "").splitlines():
+        import_user_module(name)
 
 
 def label(record: Record) -> str:

@@ -20,7 +20,13 @@ from plugrl.core import installed
 from plugrl.core.errors import PluginError, UsageError
 from plugrl.core.installed import EntryPoint, PluginSelection, normalize
 from plugrl.core.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
-from plugrl.core.loading import check_component, import_component, label, user_module_name
+from plugrl.core.loading import (
+    check_component,
+    import_component,
+    import_exported,
+    label,
+    user_module_name,
+)
 from plugrl.core.registration import Loading, Registration, Snapshot, describe
 from plugrl.core.resolution import check_installed, known_kind, pick, record_of, unknown
 
@@ -256,7 +262,11 @@ _default = Registry()
 
 
 def default_registry() -> Registry:
-    """The registry of this process, which the decorators and the commands use."""
+    """The registry of this process, which the decorators and the commands use.
+
+    In a child process it has what ``-p`` imported in the parent.
+    """
+    import_exported()
     return _default
 
 

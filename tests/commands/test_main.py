@@ -53,6 +53,7 @@ def call(tmp_path, monkeypatch, capfd):
             run(rows, arguments)
         return caught.value.code, *capfd.readouterr()
 
+    monkeypatch.setenv("PLUGRL_IMPORTS", "")  # restored afterwards
     yield call
     sys.modules.pop("probe_command", None)
 

@@ -100,3 +100,34 @@ def test_another_version_is_an_error(python):
         "(plugrl_test_good.trainer:GoodTrainer) has version 1.0 in this process; install "
         "plugrl-test-good==2.0 in the environment of every process"
     )
+
+
+LISTING = """
+import multiprocessing
+from plugrl.core.registry import default_registry
+
+def work(queue):
+    queue.put(sorted({r.name for r in default_registry().records("loss")} & {"of_p", "of_file"}))
+
+if __name__ == "__main__":
+    from plugrl.core.loading import import_user_module
+    import_user_module("named")
+    import_user_module("file.py")
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=work, args=(queue,))
+    process.start()
+    print(queue.get(timeout=100))
+    process.join()
+"""
+
+
+def test_what_p_imports_is_imported_in_spawned_processes(python, tmp_path):
+    (tmp_path / "listing.py").write_text(LISTING)
+    for module, name in (("named", "of_p"), ("file", "of_file")):
+        (tmp_path / f"{module}.py").write_text(
+            f"import plugrl\n\n\n@plugrl.register_loss('{name}')\n"
+            "def loss(logp, batch, config):\n    return logp, {}\n"
+        )
+    done = python("listing.py")
+    assert done.stdout == "['of_file', 'of_p']\n", done.stderr
