@@ -189,7 +189,7 @@ def test_an_unreadable_model_folder_is_named(folder, content):
     tree = config(models={"policy": {"source": {"path": "weights"}, "train": {"type": "local"}}})
     (folder / "exp.yaml").write_text(yaml.safe_dump(tree))
     refused(folder, "train", "exp.yaml", says=["models.policy.source.path", "weights"])
-    assert [run["state"] for run in runs(folder)] in ([], ["failed"])
+    assert not (folder / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -204,16 +204,27 @@ def test_an_unreadable_model_folder_is_named(folder, content):
         ("d.jsonl", '["1+1="]\n', ["d.jsonl:1", "object"]),
         ("d.parquet", "no parquet", ["d.parquet"]),
         ("d.txt", "1+1=", ["d.txt", "unknown type", ".parquet"]),
-        ("d.jsonl", '{"prompt": "12345=", "answer": "1"}\n', ["prompt of 6 tokens", "=4"]),
-        ("d.jsonl", '{"prompt": "1*1=", "answer": "1"}\n', ["no character '*'", "characters"]),
-        ("d.jsonl", '{"prompt": "", "answer": "1"}\n', ["empty prompt"]),
     ],
 )
-def test_bad_data_is_named_and_trains_nothing(folder, name, text, says):
+def test_bad_data_is_named_and_starts_nothing(folder, name, text, says):
     (folder / name).write_text(text)
     refused(folder, "train", "exp.yaml", f"data.data_files=[{name}]", says=says)
-    left = runs(folder)
-    assert [run["state"] for run in left] in ([], ["failed"])
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"prompt": "12345=", "answer": "1"}\n', ["prompt of 6 tokens", "=4"]),
+        ('{"prompt": "1*1=", "answer": "1"}\n', ["no character '*'", "characters"]),
+        ('{"prompt": "", "answer": "1"}\n', ["empty prompt"]),
+        ('{"prompt": "1+1=", "answer": "1"}\n{"x": 1}\n', ["problem 1 has no column 'prompt'"]),
+    ],
+)
+def test_bad_problems_fail_the_run(folder, text, says):
+    (folder / "d.jsonl").write_text(text)
+    refused(folder, "train", "exp.yaml", "data.data_files=[d.jsonl]", code=1, says=says)
+    assert [run["state"] for run in runs(folder)] == ["failed"]
     assert not list(folder.glob("runs/*/*/checkpoints/step-*"))
 
 

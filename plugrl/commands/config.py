@@ -139,7 +139,9 @@ def _validated(
 
     inside = Path(config) / "config.yaml"
     source = str(inside) if inside.is_file() else config
-    return prepare(source, overrides or (), config_path=config_path or ()).validated
+    return prepare(
+        source, overrides or (), config_path=config_path or (), preflight=False
+    ).validated
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[Any, Any]]:

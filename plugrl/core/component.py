@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.view import ConfigView, configure
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
 
 
 @dataclass
@@ -34,6 +38,14 @@ class Component:
     def _config(self) -> ConfigView:
         """The name that the guides use for :attr:`config`."""
         return self.config
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Look for what no schema can know, before a run folder is made; `validate` asks too.
+
+        Give ``(path of a setting, what is wrong)`` pairs. Read headers, load nothing large.
+        """
+        return ()
 
 
 def build(cls: type, config: Any) -> Any:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core import threads
 from plugrl.core.blame import component_error
 from plugrl.core.config.compose import ComposedConfig, compose
+from plugrl.core.config.origins import raise_faults
+from plugrl.core.config.preflight import find_faults
 from plugrl.core.config.validation import ValidatedConfig, validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.discovery import LoadedPlugins, load_hook_plugins
@@ -66,8 +68,11 @@ def prepare(
     *,
     config_path: Sequence[str | Path] = (),
     registry: Registry | None = None,
+    preflight: bool = True,
 ) -> Experiment:
     """Compose and validate a configuration, with the installed plugins loaded.
+
+    With ``preflight`` the files, columns and devices that it names are looked for too.
 
     Raises:
         ConfigError: the configuration is wrong; ``faults`` holds all there is to say.
@@ -81,7 +86,11 @@ def prepare(
     if isinstance(disable, list):
         registry.disable([name for name in disable if isinstance(name, str)])
     plugins = load_hook_plugins(registry=registry, strict=section.get("strict") is True)
-    return Experiment(composed, validate(composed, registry), plugins, registry)
+    validated = validate(composed, registry)
+    if preflight:
+        name = str(composed.source) if composed.source is not None else "the configuration"
+        raise_faults(find_faults(validated, registry), f"{name} is wrong")
+    return Experiment(composed, validated, plugins, registry)
 
 
 def train(

@@ -46,7 +46,7 @@ def replay(folder: Path, step: int) -> list[Replayed]:
         ConfigError: the folder holds no run, or no dump of that step that can be repeated.
         UsageError: the trainer cannot repeat a step.
     """
-    experiment = prepare(read_tree(folder))
+    experiment = prepare(read_tree(folder), preflight=False)
     found = [(path, state) for path, state in dumps.read(folder, step) if _repeatable(state)]
     if not found:
         raise ConfigError(

@@ -45,3 +45,10 @@ class Scenario(Component, ABC):
     @abstractmethod
     def build(self, seed: int) -> ScenarioInstance:
         """Build the task; equal configurations and seeds give equal instances."""
+
+    def preview(self, seed: int) -> Mapping[str, Sequence[DataItem]] | None:
+        """At least one problem of each split, for `validate`; None: that cannot be told.
+
+        By default the task is built. Override it where building takes long.
+        """
+        return self.build(seed).datasets

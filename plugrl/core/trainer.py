@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +11,7 @@ from plugrl.core.config.view import ConfigView, configure
 from plugrl.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.config.view import ExperimentSettings, HyperParameters
     from plugrl.core.factory import Factory
     from plugrl.core.run.run import Run
@@ -84,6 +85,14 @@ class Trainer(ABC):
     def _config(self) -> ConfigView:
         """The name that the guides use for :attr:`config`."""
         return self.config
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Look for what no schema can know, before a run folder is made; `validate` asks too.
+
+        Give ``(path of a setting, what is wrong)`` pairs. Read headers, load nothing large.
+        """
+        return ()
 
     def bind(self, context: TrainerContext) -> None:
         """Take the collaborators of a run. Called once, before :meth:`train`."""

@@ -226,7 +226,7 @@ def sequence(folder):
     return tree
 
 
-class Interrupted(Exception):
+class Interrupted(BaseException):
     pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,13 +37,23 @@ def read_files(paths: Sequence[str | Path]) -> list[DataItem]:
     return [item for path in paths for item in _read(Path(path))]
 
 
-def _read(path: Path) -> list[DataItem]:
+def first_problem(path: str | Path) -> DataItem | None:
+    """The first problem of a file, without reading the rest; None: the file holds none.
+
+    Raises:
+        ConfigError: as :func:`read_files`.
+    """
+    found = _read(Path(path), 1)
+    return found[0] if found else None
+
+
+def _read(path: Path, limit: int | None = None) -> list[DataItem]:
     readers = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise ConfigError(f"data file {path}: unknown type; use {', '.join(readers)}")
     try:
-        return list(reader(path))
+        return list(itertools.islice(reader(path), limit))
     except OSError as error:
         raise ConfigError(f"data file {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -54,8 +65,10 @@ def _parquet(path: Path) -> Iterator[DataItem]:
     import pyarrow.parquet
 
     try:
-        yield from pyarrow.parquet.read_table(path).to_pylist()
-    except pyarrow.ArrowInvalid as error:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
         raise ConfigError(f"data file {path}: {str(error).splitlines()[0]}") from None
 
 

@@ -31,7 +31,27 @@ class EvaluationRunResult:
 
 
 class Evaluator(Component, ABC):
-    """Judges one answer to one problem."""
+    """Judges one answer to one problem.
+
+    Attributes:
+        reference_key: column with the reference answer, ``data.answer_key`` in a run.
+    """
+
+    reference_key: str = "answer"
+
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The columns that it reads, by the setting that names each; they are checked early.
+
+        Args:
+            section: the evaluator's section, found at ``path``.
+            data: the section ``data``.
+            path: where the configuration picks the evaluator.
+            is_val: whether held-out problems are asked about.
+        """
+        return {}
 
     @abstractmethod
     def evaluate(

@@ -17,6 +17,7 @@ from plugrl.core.text.data import PromptLoader, problems, require_column
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
 from plugrl.core.text.pool import TrajectoryPool
+from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import Trajectory
@@ -28,6 +29,7 @@ from plugrl.core.trainer import Trainer, TrainingResult
 if TYPE_CHECKING:
     import torch
 
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.data import Prompt
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,11 @@ class TrajectoryTrainer(Trainer):
         self._last_metrics: dict[str, float] = {}
         self._pending_state: Mapping[str, Any] | None = None
         self._initial_weights: Mapping[str, Mapping[str, torch.Tensor]] = {}
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Data files, splits and columns that are missing, and models that nothing trains."""
+        yield from text_findings(check)
 
     @abstractmethod
     def train_step(self, trajectories: list[Trajectory]) -> dict[str, float]:
@@ -124,6 +131,7 @@ class TrajectoryTrainer(Trainer):
         if section.get("evaluator") is not None:
             path = "rollout_worker.evaluator"
             worker.evaluator = factory.build("evaluator", section.evaluator, path)
+            worker.evaluator.reference_key = params.data.answer_key
         self._sampling = SamplingParams(
             temperature=section.temperature,
             top_p=section.top_p,

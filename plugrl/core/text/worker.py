@@ -100,6 +100,13 @@ class RolloutWorker(Component, ABC):
         super().__init__(config)
         self.evaluator = evaluator
 
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The columns that it reads besides the prompt, as :meth:`Evaluator.columns`."""
+        return {}
+
     @abstractmethod
     def rollout(
         self, task: RolloutTask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokeni
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from plugrl.core.config.preflight import Finding, Preflight
+
+_UNUSABLE = "not a usable model folder; one made by save_pretrained is"
 
 
 def load_model(spec: ModelSpec) -> PreTrainedModel:
@@ -50,6 +55,47 @@ def load_tokenizer(spec: ModelSpec) -> Tokenizer:
     return character_tokenizer(characters)
 
 
+def source_findings(check: Preflight) -> Iterator[Finding]:
+    """What is wrong with the source of the model whose service is asked; loads no weights."""
+    name = check.path.split(".")[1]
+    source, where = check.root.models[name].source, f"models.{name}.source"
+    if source.path:
+        message = _folder_fault(Path(os.path.expanduser(source.path)))
+        if message:
+            yield f"{where}.path", f"{source.path}: {message}"
+        return
+    if not source.tokenizer.characters:
+        yield f"{where}.tokenizer.characters", "is needed for a model built from a configuration"
+    from transformers import AutoConfig
+
+    options: dict[str, Any] = source.config.to_dict()
+    try:
+        AutoConfig.for_model(options.pop("model_type"), **options)
+    except Exception as error:
+        yield f"{where}.config", _line(error)
+
+
+def _folder_fault(folder: Path) -> str:
+    from safetensors import SafetensorError, safe_open
+    from transformers import AutoConfig
+
+    if not folder.is_dir():
+        return "there is no such folder; models are never downloaded"
+    try:
+        AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        weights = sorted(folder.glob("*.safetensors"))
+        for file in weights:
+            with safe_open(file, "pt"):
+                pass
+    except (Exception, SafetensorError) as error:
+        return f"{_UNUSABLE}: {_line(error)}"
+    if not weights and not list(folder.glob("*.bin")):
+        return f"{_UNUSABLE}: it holds no weights (*.safetensors)"
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return "it holds no tokenizer (tokenizer.json)"
+    return ""
+
+
 def _from_folder(spec: ModelSpec) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
@@ -57,10 +103,7 @@ def _from_folder(spec: ModelSpec) -> PreTrainedModel:
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     except Exception as error:
-        raise ConfigError(
-            f"{_where(spec)}: not a usable model folder; one made by save_pretrained is: "
-            f"{_line(error)}"
-        ) from error
+        raise ConfigError(f"{_where(spec)}: {_UNUSABLE}: {_line(error)}") from error
     return _as_model(model)
 
 

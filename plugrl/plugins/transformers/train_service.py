@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -16,7 +16,10 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import WeightedLoss
 from plugrl.core.text.services import ModelSpec, TrainService
 from plugrl.plugins.transformers.forward import token_log_probs
-from plugrl.plugins.transformers.loading import load_model
+from plugrl.plugins.transformers.loading import load_model, source_findings
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
 
 
 @dataclass
@@ -75,6 +78,11 @@ class LocalTrainService(TrainService):
     """Trains all weights of a ``transformers`` model with AdamW."""
 
     Config: ClassVar[type] = LocalTrainConfig
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """A folder or configuration that makes no model."""
+        yield from source_findings(check)
 
     def load(self, spec: ModelSpec) -> None:
         """Load the model and make its optimizer.

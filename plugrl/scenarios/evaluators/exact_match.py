@@ -14,7 +14,9 @@ from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResul
 class ExactMatchConfig:
     """Options of the evaluator ``exact_match``."""
 
-    answer_key: str = described("answer", "column with the reference answer")
+    answer_key: str | None = described(
+        None, "column with the reference answer; null: that of data.answer_key"
+    )
     strip: bool = described(True, "ignore white space around both")
     ignore_case: bool = described(False, "compare without regard to case")
 
@@ -24,6 +26,15 @@ class ExactMatchEvaluator(Evaluator):
 
     Config: ClassVar[type] = ExactMatchConfig
 
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The column of the reference answer."""
+        if section["answer_key"] is None:
+            return {"data.answer_key": data["answer_key"]}
+        return {f"{path}.answer_key": section["answer_key"]}
+
     def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
     ) -> EvaluationRunResult:
@@ -32,7 +43,7 @@ class ExactMatchEvaluator(Evaluator):
         Raises:
             KeyError: the problem has no reference answer.
         """
-        truth = str(data[self.config.answer_key])
+        truth = str(data[self.config.answer_key or self.reference_key])
         reward = float(self._form(evaluation_target.final_answer) == self._form(truth))
         return EvaluationRunResult(
             reward=reward, ground_truth=truth, metrics={"exact_match": reward}

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutTask
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
 
 class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
     """Gives the reference answer as the trajectory to learn from; validation asks the model."""
+
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The column of the answers to learn from."""
+        return {} if is_val else {"data.answer_key": data["answer_key"]}
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Only validation needs an evaluator."""
+        validate = check.root.get("validate") or {}
+        return super().preflight(check) if validate.get("enabled") else ()
 
     def rollout(self, task: RolloutTask) -> Trajectory | Awaitable[Trajectory]:
         """The demonstration of ``task``, ended by the end-of-sequence token.

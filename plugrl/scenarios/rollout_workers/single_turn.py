@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutTask, RolloutWorker, trajectory_of
 
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
 
 class SingleTurnRolloutWorker(RolloutWorker):
     """Sends the prompt to the model and lets the evaluator judge the answer."""
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """An evaluator is needed, or nothing rewards an answer."""
+        if check.section.get("evaluator") is None:
+            remedy = "name what rewards an answer, such as exact_match"
+            yield f"{check.path}.evaluator", f"is missing; {remedy}"
 
     async def rollout(self, task: RolloutTask) -> Trajectory:
         """Attempt ``task`` with one request.

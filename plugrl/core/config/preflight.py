@@ -1,0 +1,138 @@
+"""What a configuration asks for and the machine does not have: files, columns, devices.
+
+A preflight is a look, not a load: headers and first records of files, no model, no tokenizer. It
+runs after the schemas and before a run folder is made, and its faults read like theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.config.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
+from plugrl.core.errors import PluginError, PlugrlError
+
+if TYPE_CHECKING:
+    from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.config.view import HyperParameters
+    from plugrl.core.registry import Registry
+
+#: A fault: the path of the setting to change, and what is wrong with it.
+Finding = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What a component sees in its ``preflight``.
+
+    Attributes:
+        path: where the configuration picks the component, such as ``models.policy.inference``.
+        root: the whole configuration.
+    """
+
+    path: str
+    root: HyperParameters
+    validated: ValidatedConfig
+    registry: Registry
+
+    @property
+    def section(self) -> Any:
+        """The component's own section."""
+        return _at(self.root, self.path)
+
+    def component(self, path: str) -> Any:
+        """The class or function that the configuration picks at ``path``; None if it picks none."""
+        record = self.validated.records.get(path)
+        return None if record is None else self.registry.load(record)
+
+    @functools.cached_property
+    def scenario(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+        """Some problems of each split of the task; None: there is no task or it cannot tell.
+
+        Raises:
+            PlugrlError: the task cannot be built.
+        """
+        cls = self.component("scenario")
+        if cls is None or self.root.get("scenario") is None:
+            return None
+        scenario = cls(self.root["scenario"])
+        preview: Mapping[str, Sequence[Mapping[str, Any]]] | None = scenario.preview(self.root.seed)
+        return preview
+
+
+def find_faults(validated: ValidatedConfig, registry: Registry) -> list[Fault]:
+    """Ask every component that the configuration picks, those of phases included."""
+    faults = [Fault(path, _origin(validated, path), text) for path, text in _device(validated)]
+    for path, record in validated.records.items():
+        if validated.phases and path != "trainer":
+            # Sections at the root belong to the phases, which look at them merged.
+            continue
+        for where, message in _ask(validated, registry, path, registry.load(record)):
+            faults.append(Fault(where, _origin(validated, where), message))
+    for number, (_, phase) in enumerate(validated.phases):
+        for fault in find_faults(phase, registry):
+            faults.append(_moved(fault, validated, number))
+    return faults
+
+
+def _ask(
+    validated: ValidatedConfig, registry: Registry, path: str, component: Any
+) -> Iterator[Finding]:
+    ask = getattr(component, "preflight", None)
+    if ask is None:
+        return
+    try:
+        yield from ask(Preflight(path, validated.hyper_params, validated, registry))
+    except PluginError:
+        raise
+    except PlugrlError as error:
+        yield path, str(error)
+    except Exception as error:
+        name = getattr(component, "__qualname__", path)
+        raise PluginError(
+            f"{path}: {name}.preflight raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _device(validated: ValidatedConfig) -> Iterator[Finding]:
+    name = str(validated.tree.get("settings", {}).get("device", "auto"))
+    if name in ("auto", "cpu"):
+        return
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        yield "settings.device", f"{name} cannot be used: {str(error).splitlines()[0]}"
+
+
+def _moved(fault: Fault, outer: ValidatedConfig, number: int) -> Fault:
+    """A fault of a phase; what the phase wrote itself is named within it."""
+    name = fault.path.partition(".")[0].partition("[")[0]
+    item = outer.tree["trainer"]["phases"][number]
+    shared = fault.origin not in (None, COMMAND_LINE, PYTHON) and (
+        fault.origin == _origin(outer, fault.path)
+    )
+    if name not in item or shared:
+        return fault
+    path = f"trainer.phases[{number}].{fault.path}"
+    return Fault(path, fault.origin or _origin(outer, path), fault.message)
+
+
+def _origin(validated: ValidatedConfig, path: str) -> Any:
+    return nearest(validated.origins, _keys(path), written=True)
+
+
+def _keys(path: str) -> KeyPath:
+    keys: list[str | int] = []
+    for part in path.replace("[", ".[").split("."):
+        keys.append(int(part[1:-1]) if part.startswith("[") else part)
+    return tuple(keys)
+
+
+def _at(root: Any, path: str) -> Any:
+    for key in _keys(path):
+        root = root[key]
+    return root

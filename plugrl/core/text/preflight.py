@@ -1,0 +1,107 @@
+"""What a text run asks of its data, looked up in headers and first records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.suggest import did_you_mean
+from plugrl.core.text.data import first_problem
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+_ANSWER = "data.answer_key"
+
+
+def text_findings(check: Preflight) -> Iterator[Finding]:
+    """Faults of data, validation data and models of a trajectory trainer."""
+    root = check.root
+    models = root.get("models") or {}
+    if models and not any(models[name].get("train") is not None for name in models):
+        yield (
+            "models",
+            ("no model is trained; give one a train service, such as models.policy.train: local"),
+        )
+    worker = root.rollout_worker
+    if models and worker.get("model", next(iter(models))) not in models:
+        names, close = ", ".join(models), did_you_mean(worker.model, models, 1)
+        message = f"no model {worker.model!r} in models; it has: {names}{close}"
+        yield "rollout_worker.model", message
+    data, validate = root.data, root.validate
+    files = () if data.type == "scenario" else data.data_files
+    yield from _findings(check, "data", files, [data.split], "split")
+    if validate.enabled:
+        section = validate.data
+        yield from _findings(check, "validate.data", section.data_files, section.splits, "splits")
+
+
+def _findings(
+    check: Preflight, path: str, files: Sequence[str], splits: Sequence[str], key: str
+) -> Iterator[Finding]:
+    is_val = path != "data"
+    columns = _columns(check, is_val)
+    if files:
+        for number, file in enumerate(files):
+            try:
+                item = first_problem(file)
+            except ConfigError as error:
+                yield f"{path}.data_files[{number}]", str(error)
+                continue
+            if item is not None:
+                yield from _missing(item, columns, f"data file {file}")
+            elif len(files) == 1:
+                yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
+        return
+    off = ", or set validate.enabled=false" if is_val else ""
+    if check.root.get("scenario") is None:
+        yield f"{path}.data_files", f"no data; set {path}.data_files or a scenario{off}"
+        return
+    try:
+        datasets = check.scenario
+    except ConfigError as error:
+        yield "scenario", str(error)
+        return
+    if datasets is None:
+        return
+    name = check.root.scenario.get("type") or "of the file"
+    for number, split in enumerate(splits):
+        where = f"{path}.{key}[{number}]" if key == "splits" else f"{path}.{key}"
+        if split not in datasets:
+            known = ", ".join(sorted(datasets)) or "none"
+            yield where, f"scenario {name!r} has no split {split!r}; it has: {known}{off}"
+        elif not datasets[split]:
+            yield where, f"split {split!r} of scenario {name!r} holds no problems{off}"
+        else:
+            yield from _missing(
+                datasets[split][0], columns, f"split {split!r} of scenario {name!r}"
+            )
+
+
+def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
+    """The columns that are read, by the path of the setting that names them."""
+    data = check.root.data
+    columns = {"data.prompt_key": data.prompt_key}
+    if data.answer_key != "answer":
+        # Somebody chose it, so somebody wants it.
+        columns[_ANSWER] = data.answer_key
+    for path in ("rollout_worker", "rollout_worker.evaluator"):
+        reads = getattr(check.component(path), "columns", None)
+        if reads is not None:
+            columns |= reads(_section(check, path), data, path, is_val=is_val)
+    return columns
+
+
+def _section(check: Preflight, path: str) -> Any:
+    section: Any = check.root
+    for key in path.split("."):
+        section = section[key]
+    return section
+
+
+def _missing(item: Mapping[str, Any], columns: Mapping[str, str], origin: str) -> Iterator[Finding]:
+    for setting, column in columns.items():
+        if column not in item:
+            has = ", ".join(map(str, item)) or "nothing"
+            yield setting, f"{origin} has no column {column!r}; it has: {has}"

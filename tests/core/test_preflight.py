@@ -1,0 +1,178 @@
+"""What `validate` finds besides the schemas, and that a refused configuration starts nothing."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
+from plugrl.testing import tiny
+
+
+@pytest.fixture
+def faults(tmp_path):
+    """The faults of the tiny configuration with some sections changed."""
+
+    def find(**sections):
+        try:
+            prepare(tiny.config("self_hosted_grpo", tmp_path, sections))
+        except ConfigError as error:
+            return list(error.faults)
+        return []
+
+    return find
+
+
+def test_the_tiny_configuration_has_none(faults):
+    assert faults() == []
+
+
+def test_no_data_and_no_scenario(faults):
+    found = faults(data={"data_files": None}, validate={"data": None})
+    assert len(found) == 2
+    assert "data.data_files" in found[0]
+    assert "set data.data_files or a scenario" in found[0]
+    assert "set validate.data.data_files or a scenario, or set validate.enabled=false" in found[1]
+
+
+def test_validation_that_is_off_needs_no_data(faults):
+    assert faults(validate={"data": None, "enabled": False}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("d.jsonl", "", "holds no problems"),
+        ("d.csv", "prompt,answer\n", "holds no problems"),
+        ("d.jsonl", "{", "d.jsonl:1"),
+        ("d.parquet", "no parquet", "d.parquet"),
+        ("d.txt", "a", "unknown type"),
+        ("d.jsonl", '{"question": "a", "answer": "b"}', "no column 'prompt'; it has: question"),
+        ("d.jsonl", '{"prompt": "a", "truth": "b"}', "no column 'answer'; it has: prompt, truth"),
+    ],
+)
+@pytest.mark.parametrize("section", ["data", "validate.data"])
+def test_bad_files(faults, tmp_path, name, text, says, section):
+    (tmp_path / name).write_text(text)
+    files = {"data_files": [str(tmp_path / name)]}
+    found = faults(**({"data": files} if section == "data" else {"validate": {"data": files}}))
+    assert len(found) == 1
+    assert says in found[0]
+
+
+def test_an_unreadable_file(faults, tmp_path):
+    (tmp_path / "d.jsonl").mkdir()
+    found = faults(data={"data_files": [str(tmp_path / "d.jsonl")]})
+    assert len(found) == 1
+    assert "data.data_files[0]" in found[0]
+
+
+def test_wrong_keys_are_named_by_their_settings(faults):
+    (found,) = faults(data={"prompt_key": "question"})
+    assert found.startswith("data.prompt_key")
+    assert "no column 'question'; it has: prompt, answer" in found
+    (found,) = faults(data={"answer_key": "truth"})
+    assert found.startswith("data.answer_key")
+    judge = {"type": "exact_match", "answer_key": "truth"}
+    (found,) = faults(rollout_worker={"evaluator": judge})
+    assert found.startswith("rollout_worker.evaluator.answer_key")
+
+
+def test_the_evaluator_follows_the_key_of_the_data(tmp_path):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    file = tmp_path / "problems.jsonl"
+    problems = [{"prompt": a + b, "truth": a} for a in "ab" for b in "ab"]
+    file.write_text("".join(json.dumps(p) + "\n" for p in problems))
+    tree["data"]["answer_key"] = "truth"
+    from plugrl.core.experiment import start
+
+    run = start(prepare(tree))
+    assert run.last_metrics["validation/invalid"] == 0
+    assert "validation/exact_match" in run.last_metrics
+
+
+def test_an_evaluator_that_is_missing(faults):
+    (found,) = faults(rollout_worker={"evaluator": None})
+    assert found.startswith("rollout_worker.evaluator")
+
+
+def test_splits_of_a_scenario(faults):
+    scenario = {"type": "arithmetic", "digits": 1, "validation": 4, "development": 0,
+                "demonstrations": 4}  # fmt: skip
+    data = {"data_files": None, "split": "trian"}
+    validate = {"data": {"data_files": None, "splits": ["development"]}}
+    found = faults(scenario=scenario, data=data, validate=validate)
+    assert len(found) == 2
+    assert found[0].startswith("data.split")
+    assert "no split 'trian'; it has: " in found[0]
+    assert found[1].startswith("validate.data.splits[0]")
+    assert "holds no problems" in found[1]
+    (found,) = faults(scenario={**scenario, "demonstrations": 999}, data=data, validate=validate)
+    assert found.startswith("scenario")
+
+
+def test_no_trained_model_and_a_device_that_is_not_there(faults):
+    models = {"policy": {"train": None}}
+    found = faults(models=models, settings={"device": "cuda:77"})
+    assert [line.split(" ")[0].rstrip(":") for line in found] == ["settings.device", "models"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no such folder"),
+        ({}, "not a usable model folder"),
+        ({"config.json": "{"}, "not a usable model folder"),
+        ({"config.json": '{"model_type": "qwen3"}'}, "holds no weights"),
+        (
+            {"config.json": '{"model_type": "qwen3"}', "model.safetensors": "torn"},
+            "not a usable model folder",
+        ),
+    ],
+)
+def test_an_unusable_model_folder(faults, tmp_path, content, says):
+    folder = tmp_path / "weights"
+    if content is not None:
+        folder.mkdir()
+        for name, text in content.items():
+            (folder / name).write_text(text)
+    source = {"path": str(folder), "config": None, "tokenizer": None}
+    (found,) = faults(models={"policy": {"source": source}})
+    assert found.startswith("models.policy.source.path")
+    assert says in found
+
+
+def test_faults_of_phases_are_named_within_them(tmp_path):
+    tree = tiny.config("sequence", tmp_path, {"trainer": {"total_train_steps": None, "phases": [
+        {"name": "a", "data": {"prompt_key": "x"}, "trainer": {"type": "self_hosted_grpo"}},
+        {"name": "b", "data": {"answer_key": "y"}, "trainer": {"type": "self_hosted_grpo"}},
+    ]}})  # fmt: skip
+    file = tmp_path / "exp.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError) as caught:
+        prepare(str(file))
+    first, second = caught.value.faults
+    lines = file.read_text().splitlines()
+    for fault, key, text in ((first, "phases[0].data.prompt_key", "prompt_key: x"),
+                             (second, "phases[1].data.answer_key", "answer_key: y")):  # fmt: skip
+        number = next(n for n, line in enumerate(lines, 1) if text in line)
+        assert f"trainer.{key} (" in fault
+        assert f"exp.yaml:{number})" in fault
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("command", ["validate", "train"])
+def test_a_refused_configuration_leaves_no_run(tmp_path, command):
+    tree = tiny.config("self_hosted_grpo", tmp_path, {"data": {"data_files": None}})
+    (tmp_path / "exp.yaml").write_text(yaml.safe_dump(tree))
+    result = subprocess.run(
+        [sys.executable, "-m", "plugrl", command, "exp.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "error: data.data_files (exp.yaml:" in result.stderr
+    assert "resume" not in result.stderr
+    assert not (tmp_path / "runs").exists()
