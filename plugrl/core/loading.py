@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from plugrl.core.errors import PluginError
-from plugrl.core.kinds import KINDS, Record
+from plugrl.core.kinds import KINDS, OWN, Record
 from plugrl.core.suggest import did_you_mean
 
 USER_PACKAGE_PREFIX = "plugrl_user_"
@@ -198,7 +198,7 @@ def check_component(record: Record, value: Any) -> None:
         what = "class" if isinstance(value, type) else type(value).__name__
         raise PluginError(
             f"{label(record)} is a {what} that does not subclass {base.__name__}; "
-            f"derive it from {base_target.replace(':', '.')}"
+            f"derive it from {OWN}.{base.__name__}"
         )
     if inspect.isabstract(value):
         missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))

@@ -13,6 +13,7 @@ from plugrl.core.errors import (
 )
 from plugrl.core.installed import EntryPoint, PluginSelection
 from plugrl.core.kinds import KINDS, Record
+from plugrl.core.loading import import_target
 from plugrl.core.registry import Registry, default_registry, register_loss
 
 
@@ -203,3 +204,14 @@ def test_every_kind_has_a_decorator_and_a_group():
         "rollout_worker",
         "scenario",
     ]
+
+
+@pytest.mark.parametrize("kind", [row.name for row in KINDS.values() if row.base is not None])
+def test_the_base_that_a_class_lacks_is_named_as_users_import_it(kind):
+    import plugrl
+
+    with pytest.raises(PluginError, match=r"; derive it from plugrl\.\w+$") as caught:
+        Registry([]).load(Record(kind=kind, name="x", target="collections:OrderedDict"))
+    name = str(caught.value).rpartition(".")[2]
+    assert name in plugrl.__all__
+    assert getattr(plugrl, name) is import_target(KINDS[kind].base)

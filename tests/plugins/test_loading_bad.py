@@ -51,7 +51,7 @@ def test_the_good_trainer_is_found_by_both_spellings(python):
             3,
             "error: trainer 'wrong_base' of plugrl-test-wrong-base 1.0 "
             "(plugrl_test_wrong_base.trainer:NotATrainer) is a class that does not subclass "
-            "Trainer; derive it from plugrl.core.trainer.Trainer",
+            "Trainer; derive it from plugrl.Trainer",
         ),
         (
             "nothing",
