@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -24,7 +23,9 @@ from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, Usag
 from plugrl.core.factory import Factory
 from plugrl.core.hooks import HookCaller
 from plugrl.core.registry import Registry, default_registry
+from plugrl.core.run.metrics import read_jsonl
 from plugrl.core.run.run import Run
+from plugrl.core.run.status import read_status
 
 if TYPE_CHECKING:
     from plugrl.core.trainer import Phase, Trainer, TrainerContext
@@ -135,14 +136,19 @@ def start(experiment: Experiment) -> TrainedRun:
 def resume(folder: str | Path) -> TrainedRun:
     """Continue a run from its newest whole checkpoint, or from the start when it has none.
 
+    A run that is done stays as it is.
+
     Raises:
         ConfigError: the folder holds no run.
         UsageError: another process owns the run.
         PluginError: plugins changed and ``plugins.strict`` is set.
         RunError: the run failed again.
     """
-    from plugrl.core.run.start import read_tree
+    from plugrl.core.run.start import is_complete, read_tree
 
+    if is_complete(Path(folder)):
+        logger.info("the run %s is done: there is nothing to resume", folder)
+        return load_run(folder)
     # What relative paths meant was settled when the run began.
     experiment = prepare(read_tree(Path(folder)))
     enter(experiment)
@@ -166,8 +172,7 @@ class TrainedRun:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One mapping a line of ``metrics.jsonl``, in order."""
-        lines = (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
+        return read_jsonl(self.folder / "metrics.jsonl")
 
     @property
     def last_metrics(self) -> dict[str, Any]:
@@ -191,18 +196,23 @@ class TrainedRun:
         return found[1]
 
 
-def load_run(path: str | Path) -> TrainedRun:
+def load_run(run: str | Path, runs_folder: str | Path = "runs") -> TrainedRun:
     """Look into a run folder without owning it.
 
+    Args:
+        run: path, id, beginning of an id, experiment (its newest run) or ``latest``.
+        runs_folder: where a run is looked up that is not given as a path.
+
     Raises:
-        ConfigError: the folder holds no run.
+        UsageError: no run, or more than one, is meant.
+        ConfigError: a file of the run is missing or damaged.
     """
+    from plugrl.core.run.folder import find
     from plugrl.core.run.start import read_tree
 
-    folder = Path(path)
-    tree = read_tree(folder)
-    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-    return TrainedRun(folder, HyperParameters(tree), status)
+    folder = find(str(run), Path(runs_folder))
+    tree = read_tree(folder, "loaded")
+    return TrainedRun(folder, HyperParameters(tree), read_status(folder))
 
 
 def enter(experiment: Experiment) -> None:

@@ -22,7 +22,10 @@ def limit(setting: int | str) -> None:
 
 
 def widen(parameters: int) -> None:
-    """Under ``auto``, give a model of this many parameters all cores when it is not small."""
+    """Give a model of this many parameters all cores when it is not small, under ``auto``.
+
+    Called where a model is loaded; an explicit number of threads stays.
+    """
     if _automatic and parameters >= SMALL_MODEL:
         import torch
 

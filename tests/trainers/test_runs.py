@@ -1,6 +1,7 @@
 """Runs of self-hosted trainers: what reaches the gradient, guards, early stop, validation."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 
 import plugrl
 from plugrl import SelfHostedTrainer
-from plugrl.core.errors import NonFiniteError, RunError
-from plugrl.core.experiment import load_run, prepare, start
+from plugrl.core.errors import ConfigError, NonFiniteError, RunError, UsageError
+from plugrl.core.experiment import load_run, prepare, resume, start
 
 
 def register(registry, prepare_batch, name="custom"):
@@ -106,3 +107,65 @@ def test_validation_metrics_come_before_during_and_after(config):
 def test_the_parity_probe_reports(config):
     run = start(prepare(config()))
     assert 0 <= run.last_metrics["sync/parity"] <= 1e-4
+
+
+def test_the_best_validation_reward_keeps_its_checkpoint(config, monkeypatch):
+    from plugrl.core.text.validation import Validation
+
+    rewards = {0: 0.1, 1: 0.9, 2: 0.5, 3: 0.4}
+
+    def judged(self, step):
+        return {"validation/reward": rewards[step], "validation/other": float(step)}, []
+
+    monkeypatch.setattr(Validation, "__call__", judged)
+    settings = {"keep_checkpoints": 1}
+    run = start(prepare(config(trainer={"total_train_steps": 3}, settings=settings)))
+    assert _checkpoints(run) == ["step-00000001", "step-00000003"]
+    validate = {"score": "validation/other"}
+    tree = config(trainer={"total_train_steps": 3}, settings=settings, validate=validate)
+    assert _checkpoints(start(prepare(tree))) == ["step-00000003"]
+
+
+def test_a_score_that_is_no_metric_is_named(config):
+    with pytest.raises(RunError, match=r"validate.score: no metric 'x'; .*validation/reward"):
+        start(prepare(config(validate={"score": "x"})))
+
+
+def _checkpoints(run):
+    return sorted(path.name for path in (run.folder / "checkpoints").iterdir())
+
+
+def test_resuming_a_finished_run_changes_nothing(config):
+    run = start(prepare(config()))
+    before = {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
+    again = resume(run.folder)
+    assert again.status["state"] == "done"
+    assert {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()} == before
+
+
+def test_load_run_takes_what_the_commands_take(config, tmp_path, monkeypatch):
+    run = start(prepare(config()))
+    monkeypatch.chdir(tmp_path)
+    for name in ("latest", run.folder.name, run.folder.name[:-2], run.folder, "conformance"):
+        assert load_run(name).folder.resolve() == run.folder.resolve()
+    monkeypatch.chdir("/")
+    assert load_run("latest", tmp_path / "runs").folder == run.folder
+    with pytest.raises(UsageError, match="no run 'gone'") as caught:
+        load_run("gone", tmp_path / "runs")
+    assert "resume" not in str(caught.value)
+    (run.folder / "status.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"status.json is damaged"):
+        load_run(run.folder)
+    (run.folder / "config.yaml").write_text("[")
+    with pytest.raises(ConfigError, match="is no run that can be loaded"):
+        load_run(run.folder)
+
+
+def test_the_page_on_runs_names_every_file(config):
+    page = Path(__file__, "../../../docs/runs.md").resolve().read_text()
+    table = page.partition("## What is in the folder")[2].partition("`plugrl runs list`")[0]
+    named = set(re.findall(r"`([^`]+)`", table))
+    run = start(prepare(config()))
+    for path in run.folder.iterdir():
+        names = (path.name, f"{path.name}/", f"{path.name}/*.jsonl")
+        assert named & set(names), path.name

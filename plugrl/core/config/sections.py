@@ -38,7 +38,10 @@ class SettingsConfig:
 
     runs_folder: str = described("runs", "folder that holds the run folders")
     device: str = described("auto", "auto, cpu, cuda or cuda:N")
-    torch_threads: int | str = described("auto", "threads of torch; auto: one for small models")
+    torch_threads: int | str = described(
+        "auto",
+        "threads of torch; auto: all cores for a model of 20 million parameters or more, else one",
+    )
     progress: str = described("auto", "auto, rich, plain or none")
     checkpoint_every: int = described(0, "steps between checkpoints; 0: at stops and at the end")
     keep_checkpoints: int = described(2, "newest checkpoints that stay on disk")
@@ -122,6 +125,9 @@ class ValidateConfig:
     validate_before_train: bool = described(True, "validate before the first step")
     every: int = described(0, "steps between validations; 0: only before and after")
     temperature: float = described(0.0, "sampling temperature; 0: greedy")
+    score: str | None = described(
+        None, "metric whose best checkpoint is kept; null: the reward on the first split"
+    )
     data: ValidationDataConfig = described(ValidationDataConfig, "the held-out problems")
 
     def __post_init__(self) -> None:

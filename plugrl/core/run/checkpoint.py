@@ -114,6 +114,11 @@ def candidates(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if p.name.startswith(_PREFIX)), key=_order)[::-1]
 
 
+def step_of(path: Path) -> int:
+    """The step that the name of a checkpoint speaks of; -1 when it is none."""
+    return _order(path)[0]
+
+
 def _order(path: Path) -> tuple[int, int]:
     step, _, attempt = path.name.removeprefix(_PREFIX).partition("-r")
     return (int(step) if step.isdigit() else -1, int(attempt) if attempt.isdigit() else 1)

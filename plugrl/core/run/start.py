@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.run import folder as folders
+from plugrl.core.run.checkpoint import candidates, step_of
 from plugrl.core.run.environment import (
     ComponentRecord,
     describe_environment,
@@ -71,8 +72,8 @@ def make_folder(
     return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
 
 
-def read_tree(folder: Path) -> dict[str, Any]:
-    """Read the resolved configuration of a run.
+def read_tree(folder: Path, what: str = "resumed") -> dict[str, Any]:
+    """Read the resolved configuration of a run that is to be ``what``.
 
     Raises:
         ConfigError: ``config.yaml`` is missing or damaged.
@@ -85,10 +86,19 @@ def read_tree(folder: Path) -> dict[str, Any]:
         tree = yaml.safe_load(text)  # type: ignore[no-untyped-call]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{folder} is no run that can be resumed: {reason}") from error
+        raise ConfigError(f"{folder} is no run that can be {what}: {reason}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{folder} is no run that can be resumed: {path} holds no mapping")
+        raise ConfigError(f"{folder} is no run that can be {what}: {path} holds no mapping")
     return tree
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a run is done and its newest checkpoint, if it has any, is of its last step."""
+    before = folders.summarize(folder)
+    if before.state != "done":
+        return False
+    steps = [step_of(path) for path in candidates(folder / folders.CHECKPOINTS)]
+    return not steps or steps[0] == before.step
 
 
 def check_plugins(folder: Path, records: Iterable[ComponentRecord], *, strict: bool) -> None:

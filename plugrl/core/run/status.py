@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from plugrl.core.errors import ConfigError
 from plugrl.core.run.files import write_json
 
 State = Literal["running", "done", "failed", "interrupted", "terminated"]
@@ -21,6 +23,24 @@ _INTERVAL = 5.0
 def now() -> str:
     """Return the time in UTC, to the second, as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Read ``status.json`` of a run.
+
+    Raises:
+        ConfigError: it is missing or damaged.
+    """
+    path = folder / STATUS_FILE
+    try:
+        status = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from None
+    if not isinstance(status, dict):
+        raise ConfigError(f"{path} is damaged: it holds no object")
+    return status
 
 
 class Status:

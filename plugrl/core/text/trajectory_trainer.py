@@ -189,10 +189,9 @@ class TrajectoryTrainer(Trainer):
         section, data = self.hyper_params.validate, self.hyper_params.data
         if not section.enabled:
             return None
-        splits = ["validation"] if section.data.data_files else section.data.splits
         datasets = {
             split: problems(section.data, split, self.scenario_instance, section="validate.data")
-            for split in splits
+            for split in self._validated_splits
         }
         for split, items in datasets.items():
             require_column(items, data.prompt_key, f"validate.data ({split})")
@@ -281,6 +280,7 @@ class TrajectoryTrainer(Trainer):
         with self._timed("validate", metrics):
             scores, trajectories = self._validation(step)
         logger.info("step %d: %s", step, self._headline(scores))
+        self._report_score(scores)
         decode = self.models[self.hyper_params.rollout_worker.model].inference.tokenizer.decode
         for t in trajectories[:4]:
             self.run.sample(
@@ -288,6 +288,23 @@ class TrajectoryTrainer(Trainer):
             )
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=scores)
         return metrics | scores
+
+    def _report_score(self, scores: Mapping[str, float]) -> None:
+        """Tell the run how good this step is, so that the best checkpoint stays.
+
+        Raises:
+            ConfigError: ``validate.score`` names no metric of the validation.
+        """
+        name = self.hyper_params.validate.score or f"{next(iter(self._validated_splits))}/reward"
+        if name not in scores:
+            known = ", ".join(sorted(scores))
+            raise ConfigError(f"validate.score: no metric {name!r}; validation gave: {known}")
+        self.run.report_score(scores[name])
+
+    @property
+    def _validated_splits(self) -> Sequence[str]:
+        section = self.hyper_params.validate.data
+        return ["validation"] if section.data_files else list(section.splits)
 
     @staticmethod
     def _headline(scores: Mapping[str, float]) -> str:

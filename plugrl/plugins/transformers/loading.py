@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core import threads
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.services import ModelSpec, Tokenizer
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
@@ -29,6 +30,7 @@ def load_model(spec: ModelSpec) -> PreTrainedModel:
     """
     dtype = getattr(torch, spec.source.dtype)
     model = _from_folder(spec) if spec.source.path else _from_config(spec)
+    threads.widen(model.num_parameters())
     return model.to(device=spec.device, dtype=dtype)
 
 
