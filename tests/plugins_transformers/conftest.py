@@ -23,6 +23,37 @@ SOURCE = {
     "dtype": "float32",
 }
 
+# Tiny decoders of several kinds, with weights so large that their answers vary.
+_COMMON = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+_WINDOW = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+
+ARCHITECTURES = {
+    "qwen3": _COMMON,
+    "qwen3 tied": {**_COMMON, "model_type": "qwen3", "tie_word_embeddings": True},
+    "llama": _COMMON,
+    # Every layer sees the last four tokens only.
+    "mistral": {**_COMMON, "sliding_window": 4},
+    # One layer has a window, the other has none; logits are capped softly.
+    "gemma2": {**_COMMON, **_WINDOW, "query_pre_attn_scalar": 8, "final_logit_softcapping": 2.0},
+    # Learned positions.
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3},
+    # Positions as a bias of attention, made from the mask.
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3},
+    # Logits are scaled behind the projection.
+    "granite": {**_COMMON, "logits_scaling": 3.0},
+    # A layer with a state instead of keys and values: rows cannot join while others decode.
+    "lfm2": {**_COMMON, "layer_types": ["conv", "full_attention"]},
+}
+
 
 def spec(**changes):
     return ModelSpec("policy", ConfigView({**SOURCE, **changes}, checked=True), 0, "cpu")
@@ -48,3 +79,24 @@ def train_service():
 @pytest.fixture(name="spec")
 def spec_fixture():
     return spec
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def any_engine(request):
+    """An engine with a model of each architecture."""
+    config = {"model_type": request.param.split()[0], **ARCHITECTURES[request.param]}
+    service = TransformersInferenceService({})
+    service.load(spec(config=config, tokenizer={"characters": "abcdefghijklmnop"}))
+    return service
+
+
+@pytest.fixture
+def engine_like():
+    """Makes another engine with the weights of one."""
+
+    def make(engine, **options):
+        other = TransformersInferenceService(options)
+        vars(other).update({k: v for k, v in vars(engine).items() if k != "config"})
+        return other
+
+    return make

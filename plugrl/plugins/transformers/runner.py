@@ -1,0 +1,152 @@
+"""Forward passes over a :class:`RowCache`, for any decoder of ``transformers``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from plugrl.plugins.transformers.cache import RowCache
+from plugrl.plugins.transformers.head import Head
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: Positions whose logits over the vocabulary are in memory at once.
+_HEAD_CHUNK = 1024
+
+
+@dataclass(slots=True)
+class Prefill:
+    """Prompts that were computed: right-aligned rows of ``width`` columns."""
+
+    prompts: Sequence[Sequence[int]]
+    width: int
+    hidden: torch.Tensor
+    cache: RowCache
+
+
+class Runner:
+    """Computes logits with a model; knows how it wants its cache, mask and positions.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        pad_token_id: what fills the rows of shorter prompts.
+    """
+
+    def __init__(self, model: PreTrainedModel, pad_token_id: int) -> None:
+        self.model = model
+        self.device = model.device
+        self._pad = pad_token_id
+        self._body: Callable[..., Any] = model.base_model
+        head = Head(model)
+        self._head: Callable[[torch.Tensor], torch.Tensor] = head
+        if not head.agrees_with(model):
+            self._body, self._head = partial(_logits_as_hidden, model), torch.Tensor.float
+        accepted = inspect.signature(model.base_model.forward).parameters
+        # transformers 5.24 renamed the argument.
+        self._cache_name = "cache" if "cache" in accepted else "past_key_values"
+        self._takes_positions = "position_ids" in accepted
+        cache = RowCache(model.config)
+        self.mergeable = cache.mergeable
+        # An additive mask is taken as it is by every model whose layers are alike and that lets
+        # others attend for it; otherwise the model makes its own from zeros and ones.
+        self.adds_mask = (
+            cache.mergeable
+            and cache.plain
+            and bool(getattr(model, "_supports_attention_backend", False))
+            and getattr(model.config, "_attn_implementation", None) in ("sdpa", "eager")
+        )
+        self.dtype = model.dtype
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefill:
+        """Compute prompts of any lengths, left-padded to the longest."""
+        width = max(map(len, prompts))
+        ids = np.full((len(prompts), width), self._pad, dtype=np.int64)
+        mask = np.zeros((len(prompts), width), dtype=np.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = prompt
+            mask[row, width - len(prompt) :] = 1
+        positions = (mask.cumsum(1) - 1).clip(0)
+        cache = RowCache(self.model.config)
+        padded = not mask.all()
+        hidden = self._forward(
+            self._on_device(ids),
+            self._on_device(mask) if padded else None,
+            self._on_device(positions),
+            cache,
+        )
+        return Prefill(prompts, width, hidden, cache)
+
+    def decode(
+        self,
+        tokens: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor,
+        cache: RowCache,
+    ) -> torch.Tensor:
+        """Logits [B, V] after one more token a row.
+
+        Args:
+            tokens: [B].
+            mask: what :meth:`mask` made, cut to the columns used after this token.
+            positions: [B, 1], of the tokens in their own sequences.
+            cache: gets the tokens' keys and values.
+        """
+        return self.logits(self._forward(tokens[:, None], mask, positions, cache)[:, -1])
+
+    def mask(self, starts: Sequence[int], columns: int) -> torch.Tensor | None:
+        """A mask that hides what lies left of each row's start; None when nothing does."""
+        if not any(starts):
+            return None
+        begin = torch.tensor(starts, device=self.device)[:, None]
+        seen = torch.arange(columns, device=self.device) >= begin
+        if not self.adds_mask:
+            return seen.long()
+        added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        return added.masked_fill_(~seen, -torch.inf)[:, None, None, :]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits over the vocabulary, float32."""
+        return self._head(hidden)
+
+    def prompt_log_probs(self, prefill: Prefill, row: int, temperature: float) -> list[float]:
+        """Log-probability of each token of a prompt given the ones before it, 0.0 first."""
+        prompt = prefill.prompts[row]
+        hidden = prefill.hidden[row, prefill.width - len(prompt) : -1]
+        targets = torch.tensor(prompt[1:], device=self.device)
+        out = [0.0]
+        for start in range(0, len(targets), _HEAD_CHUNK):
+            logits = self.logits(hidden[start : start + _HEAD_CHUNK]) / temperature
+            picked = logits.gather(-1, targets[start : start + _HEAD_CHUNK, None])[:, 0]
+            out += (picked - logits.logsumexp(-1)).tolist()
+        return out
+
+    def _forward(
+        self,
+        input_ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor,
+        cache: RowCache,
+    ) -> torch.Tensor:
+        options: dict[str, Any] = {self._cache_name: cache}
+        if self._takes_positions:
+            options["position_ids"] = positions
+        hidden: torch.Tensor = self._body(
+            input_ids=input_ids, attention_mask=mask, use_cache=True, **options
+        ).last_hidden_state
+        return hidden
+
+    def _on_device(self, values: np.ndarray[Any, Any]) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.device)
+
+
+def _logits_as_hidden(model: PreTrainedModel, **inputs: Any) -> SimpleNamespace:
+    """For a model whose head is not known: its logits in place of its hidden states."""
+    return SimpleNamespace(last_hidden_state=model(**inputs).logits)
