@@ -18,6 +18,7 @@ from typing import Any
 
 from plugrl.core.errors import PluginError
 from plugrl.core.kinds import KINDS, OWN, Record
+from plugrl.core.signatures import signature_fault
 from plugrl.core.suggest import did_you_mean
 
 USER_PACKAGE_PREFIX = "plugrl_user_"
@@ -192,6 +193,7 @@ def check_component(record: Record, value: Any) -> None:
     if base_target is None:
         if not callable(value):
             raise PluginError(f"{label(record)} is a {type(value).__name__}, not a function")
+        _check_signatures(record, value)
         return
     base = import_target(base_target)
     if not (isinstance(value, type) and issubclass(value, base)):
@@ -203,3 +205,10 @@ def check_component(record: Record, value: Any) -> None:
     if inspect.isabstract(value):
         missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
         raise PluginError(f"{label(record)} does not implement {missing}")
+    _check_signatures(record, value)
+
+
+def _check_signatures(record: Record, value: Any) -> None:
+    fault = signature_fault(record.kind, value)
+    if fault is not None:
+        raise PluginError(f"{label(record)}: {fault}")

@@ -11,6 +11,8 @@ from plugrl.core.installed import PluginSelection
 from plugrl.core.loading import load_file, user_module_name
 from plugrl.core.registry import Registry
 
+DEF = "def f(logp, batch, config):"
+
 
 def load_loss(path, name="f"):
     registry = Registry([], PluginSelection())
@@ -18,10 +20,10 @@ def load_loss(path, name="f"):
 
 
 def test_neighbours_are_imported_relatively(tmp_path):
-    (tmp_path / "my-loss.py").write_text("from .near import two\n\ndef f():\n    return two\n")
+    (tmp_path / "my-loss.py").write_text(f"from .near import two\n\n{DEF}\n    return two\n")
     (tmp_path / "near.py").write_text("two = 2\n")
     registry, record = load_loss(tmp_path / "my-loss.py")
-    assert registry.load(record)() == 2
+    assert registry.load(record)(0, 0, 0) == 2
     assert record.file == str(tmp_path / "my-loss.py")
     assert (record.source, record.distribution, record.name) == ("path", None, "f")
     assert registry.used == {record}
@@ -30,8 +32,8 @@ def test_neighbours_are_imported_relatively(tmp_path):
 def test_folders_with_files_of_one_name_stay_apart(tmp_path):
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "x.py").write_text(f"def f():\n    return {number}\n")
-    assert [load_file(tmp_path / str(n) / "x.py").f() for n in (1, 2)] == [1, 2]
+        (tmp_path / str(number) / "x.py").write_text(f"{DEF}\n    return {number}\n")
+    assert [load_file(tmp_path / str(n) / "x.py").f(0, 0, 0) for n in (1, 2)] == [1, 2]
 
 
 def test_one_file_is_one_module(tmp_path):
@@ -43,9 +45,9 @@ def test_one_file_is_one_module(tmp_path):
 
 def test_the_init_file_of_the_folder_is_run(tmp_path):
     (tmp_path / "__init__.py").write_text("three = 3\n")
-    (tmp_path / "x.py").write_text("from . import three\n\ndef f():\n    return three\n")
+    (tmp_path / "x.py").write_text(f"from . import three\n\n{DEF}\n    return three\n")
     registry, record = load_loss(tmp_path / "x.py")
-    assert registry.load(record)() == 3
+    assert registry.load(record)(0, 0, 0) == 3
 
 
 def test_a_failed_import_can_be_repeated(tmp_path):
@@ -55,9 +57,9 @@ def test_a_failed_import_can_be_repeated(tmp_path):
         load_loss(file)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
     assert caught.value.exit_code == 3
-    file.write_text("def f():\n    return 'mended after the first failure'\n")
+    file.write_text("def f(logp, batch, config):\n    return 'mended after the first failure'\n")
     registry, record = load_loss(file)
-    assert registry.load(record)() == "mended after the first failure"
+    assert registry.load(record)(0, 0, 0) == "mended after the first failure"
 
 
 @pytest.mark.parametrize(
