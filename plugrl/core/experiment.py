@@ -176,9 +176,11 @@ class TrainedRun:
 
     @property
     def last_metrics(self) -> dict[str, Any]:
-        """The last value of every metric."""
+        """The last value of every metric; of a run in phases, those of its last phase."""
         last: dict[str, Any] = {}
         for line in self.metrics:
+            if line.get("phase", last.get("phase")) != last.get("phase"):
+                last = {}
             last |= line
         return last
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from plugrl.core.config.schema import HELP, PHASES
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.trainer import Trainer, TrainingResult
 
 
@@ -40,12 +40,54 @@ class _PhaseHooks:
         self._run.hooks.call(name, **arguments)
 
 
+class _PhaseGuards:
+    """The guards as a phase calls them: their messages and dumps name the run's steps."""
+
+    def __init__(self, guards: Any, offset: int) -> None:
+        self._guards = guards
+        self._offset = offset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._guards, name)
+
+    def check_finite(self, what: str, value: Any, *, step: int, batch: Any = None) -> bool:
+        """Check numbers of a step of the phase."""
+        moved = self._offset + step
+        return bool(self._guards.check_finite(what, value, step=moved, batch=batch))
+
+    def rewards(self, step: int, *arguments: Any, **options: Any) -> None:
+        """Check the rewards of a step of the phase."""
+        self._guards.rewards(self._offset + step, *arguments, **options)
+
+    def keep(self, step: int, what: str, contents: Any) -> None:
+        """Dump a step of the phase that `runtime_monitor.dump_steps` asks for."""
+        self._guards.keep(self._offset + step, what, contents)
+
+
+class _PhaseBar:
+    """A bar that counts the run's steps."""
+
+    def __init__(self, bar: Any, offset: int) -> None:
+        self._bar = bar
+        self._offset = offset
+
+    def update(self, completed: int, **fields: Any) -> None:
+        """Show that the phase has completed so many steps."""
+        self._bar.update(self._offset + completed, **fields)
+
+    def close(self) -> None:
+        """End the bar."""
+        self._bar.close()
+
+
 class _PhaseRun:
     """The run as a phase sees it: the phase counts its steps from 0, the run goes on counting."""
 
-    def __init__(self, run: Any, number: int, offset: int) -> None:
+    def __init__(self, run: Any, name: str, number: int, offset: int) -> None:
         self._run = run
-        self._number = number
+        self._name = name
+        self.guards = _PhaseGuards(run.guards, offset)
+        self.phase_number = number
         self._offset = offset
         self.hooks = _PhaseHooks(run, offset)
 
@@ -54,7 +96,20 @@ class _PhaseRun:
 
     def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """End a step of the phase."""
-        self._run.end_step(self._offset + step, {**metrics, "phase": self._number})
+        self._run.end_step(self._offset + step, {**metrics, "phase": self.phase_number})
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write metrics of a step of the phase."""
+        self._run.log(self._offset + step, {**metrics, "phase": self.phase_number})
+
+    def label(self, step: int) -> str:
+        """How messages name a step of the phase: the phase, and the step of the run."""
+        return f"{self._name}: {self._run.label(self._offset + step)}"
+
+    def progress(self, description: str, total: int | None = None) -> Any:
+        """Start a bar that is named after the phase and counts the run's steps."""
+        last = None if total is None else self._offset + total
+        return _PhaseBar(self._run.progress(f"{self._name}: {description}", last), self._offset)
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Append a record; the step that it names is one of the phase."""
@@ -98,14 +153,18 @@ class SequenceTrainer(Trainer):
         phases = self._bound("train").phases
         while self._number < len(phases):
             phase = phases[self._number]
-            run: Any = _PhaseRun(self.run, self._number + 1, self._offset)
+            run: Any = _PhaseRun(self.run, phase.name, self._number + 1, self._offset)
             child = self._child = phase.build(run)
             if self._child_state is not None:
                 child.load_state_dict(self._child_state)
                 self._child_state = None
             elif handed is not None:
                 child.take_over(handed)
-            result = child.train() or TrainingResult()
+            try:
+                result = child.train() or TrainingResult()
+            except RunError as error:
+                error.args = (f"phase {phase.name}: {error}",)
+                raise
             handed = child.hand_over()
             if self._number + 1 == len(phases):
                 break

@@ -341,6 +341,10 @@ class Run:
         if not self.resumable and self._signals.requested is not None:
             raise _stopped_by(self._signals.requested, self.step)
 
+    def label(self, step: int) -> str:
+        """How messages name a step, with the phase in front where a trainer has several."""
+        return f"step {step}"
+
     def progress(self, description: str, total: int | None = None) -> Bar:
         """Start a progress bar: ``update(completed, **numbers)`` and ``close()``."""
         return self._progress.bar(description, total)

@@ -279,7 +279,7 @@ class TrajectoryTrainer(Trainer):
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
             scores, trajectories = self._validation(step)
-        logger.info("step %d: %s", step, self._headline(scores))
+        logger.info("%s: %s", self.run.label(step), self._headline(scores))
         self._report_score(scores)
         decode = self.models[self.hyper_params.rollout_worker.model].inference.tokenizer.decode
         for t in trajectories[:4]:
