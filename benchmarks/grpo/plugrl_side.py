@@ -1,0 +1,96 @@
+"""plugrl's side of the benchmark: an ordinary configuration, given to ``plugrl.train``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import task
+
+import plugrl
+from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
+
+ENDS = task.Ends()
+LENGTHS: list[float] = []
+
+
+@plugrl.register_tracker("clock")
+class Clock(plugrl.Tracker):
+    """Notes when each step ends."""
+
+    def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
+        if step > 0:
+            ENDS.note()
+            LENGTHS.append(metrics["rollout/response_length"])
+
+
+@plugrl.register_evaluator("character_codes")
+class CharacterCodes(plugrl.Evaluator):
+    """The reward that both sides use."""
+
+    def evaluate(
+        self, data: Mapping[str, Any], evaluation_target: plugrl.BaseEvaluationTarget
+    ) -> plugrl.EvaluationRunResult:
+        return plugrl.EvaluationRunResult(reward=task.reward(evaluation_target.final_answer))
+
+
+@plugrl.register_rollout_worker("full_length")
+class FullLengthWorker(SingleTurnRolloutWorker):
+    """Answers of exactly ``max_response_length`` tokens, as ``min_new_tokens`` gives for TRL."""
+
+    async def rollout(self, task: Any) -> plugrl.Trajectory:
+        limit = self.config.max_response_length
+        task.sampling = dataclasses.replace(task.sampling, min_new_tokens=limit)
+        return await super().rollout(task)
+
+
+def configuration(given: Any) -> dict[str, Any]:
+    """The experiment; what is not named keeps its default: guards, parity probe, run folder."""
+    return {
+        "experiment_name": "grpo_cpu",
+        "models": {
+            "policy": {
+                "source": {"path": str(given.folder / "model")},
+                "train": {
+                    "type": "local",
+                    "learning_rate": task.LEARNING_RATE,
+                    "weight_decay": 0.0,
+                },
+            }
+        },
+        "data": {
+            "data_files": [str(given.folder / "prompts.jsonl")],
+            "batch_size": given.prompts,
+            "rollout_repeat_n": given.samples,
+        },
+        "rollout_worker": {
+            "type": "full_length",
+            "max_response_length": given.tokens,
+            "evaluator": "character_codes",
+        },
+        "validate": {"enabled": False},
+        "trackers": ["clock"],
+        "trainer": {
+            "type": "self_hosted_grpo",
+            "total_train_steps": given.warm_up + given.steps,
+        },
+        "settings": {
+            "runs_folder": str(given.folder / "runs"),
+            "torch_threads": given.threads,
+            "device": "cpu",
+        },
+    }
+
+
+def main() -> None:
+    given = task.arguments()
+    plugrl.train(configuration(given))
+    ENDS.report(given, LENGTHS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""TRL's side of the benchmark; it runs in an environment of its own, without plugrl."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import task
+
+
+def main() -> None:
+    given = task.arguments()
+    import torch
+
+    torch.set_num_threads(given.threads)
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    rows = given.prompts * given.samples
+    config = GRPOConfig(
+        output_dir=str(given.folder / "trl"),
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=1,
+        num_generations=given.samples,
+        max_completion_length=given.tokens,
+        max_steps=given.warm_up + given.steps,
+        learning_rate=task.LEARNING_RATE,
+        lr_scheduler_type="constant",
+        optim="adamw_torch_fused",
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        temperature=1.0,
+        beta=0.0,
+        loss_type="dapo",
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+        generation_kwargs={"min_new_tokens": given.tokens},
+    )
+    ends = task.Ends()
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            ends.note()
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        return [task.reward(text) for text in completions]
+
+    folder = given.folder / "model"
+    lines = (given.folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=reward,
+        args=config,
+        train_dataset=Dataset.from_list([json.loads(line) for line in lines]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        callbacks=[Clock()],
+    )
+    sys.stdout = sys.stderr  # TRL prints its metrics; ours is the only line on stdout
+    trainer.train()
+    sys.stdout = sys.__stdout__
+    logged = [line for line in trainer.state.log_history if "loss" in line]
+    ends.report(given, [line["completions/mean_length"] for line in logged])
+
+
+if __name__ == "__main__":
+    main()
