@@ -41,6 +41,14 @@ class RowLayer(DynamicLayer):
         self.keys, self.values = (buffer.narrow(2, 0, self.length) for buffer in self._buffers)
         return self.keys, self.values
 
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write one column, [B, H, D] each; returns all columns that are used."""
+        start, self.length = self.length, self.length + 1
+        all_keys, all_values = self._buffers
+        all_keys.select(2, start).copy_(keys)
+        all_values.select(2, start).copy_(values)
+        return all_keys.narrow(2, 0, self.length), all_values.narrow(2, 0, self.length)
+
     def get_seq_length(self) -> int:
         """Columns that are used."""
         return self.length

@@ -14,9 +14,8 @@ from plugrl.plugins.transformers.runner import Prefill, Runner
 
 #: A batch is made smaller when at least this part of its rows has ended.
 _WORTH_DROPPING = 0.25
-#: Steps between two looks at the tokens: looking makes the host wait for an accelerator.
-_LOOK_EVERY = {"cpu": 1}
-_LOOK_EVERY_ELSE = 8
+#: Steps between two looks at the tokens of an accelerator: looking makes the host wait for it.
+_LOOK_EVERY = 8
 #: Columns to grow by at least; more when the answers are sure to be short or the rows are long.
 _GROWTH = 256
 
@@ -37,12 +36,12 @@ class Decoder:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._context = int(getattr(runner.model.config, "max_position_embeddings", 2**31))
-        self._look_every = _LOOK_EVERY.get(runner.device.type, _LOOK_EVERY_ELSE)
+        self._on_host = runner.device.type == "cpu"
         self._clear()
 
     def _clear(self) -> None:
         self._rows: list[Row | None] = []
-        self._live = self._length = self._columns = self._longest = 0
+        self._live = self._length = self._columns = 0
         self._cache: RowCache | None = None
         self._mask: torch.Tensor | None = None
         self._unread: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -108,11 +107,11 @@ class Decoder:
         self._length += 1
         self._last, logprobs = self._sampler.draw(logits)
         self._positions += 1
-        if self._look_every > 1 or self._live < len(self._rows):
+        if not self._on_host or self._live < len(self._rows):
             # A row that has ended goes on until it is dropped, and may pass the context's end.
             self._positions.clamp_max_(self._context - 1)
         self._unread.append((self._last, logprobs, self.version))
-        if len(self._unread) >= min(self._look_every, self._longest):
+        if self._must_look():
             ended += self._look()
         return ended
 
@@ -138,24 +137,32 @@ class Decoder:
         """Give up all rows."""
         self._clear()
 
+    def _must_look(self) -> bool:
+        """Whether a row may have ended with the tokens just drawn."""
+        steps = len(self._unread)
+        if not self._on_host:
+            return steps >= min(_LOOK_EVERY, self._longest)
+        if self._text_ends or steps >= self._nearest:
+            return True
+        drawn = self._last.numpy()
+        return any(bool((drawn == stop).any()) for stop in self._stops)
+
     def _look(self) -> list[Row]:
         """Hand the tokens drawn since the last look to their rows."""
         if not self._unread:
             return []
         unread, self._unread = self._unread, []
         # One copy to the host for all steps.
-        tokens = torch.stack([entry[0] for entry in unread]).tolist()
-        logprobs = torch.stack([entry[1] for entry in unread]).tolist()
-        self._longest -= len(unread)
+        tokens = torch.stack([entry[0] for entry in unread], 1).tolist()
+        logprobs = torch.stack([entry[1] for entry in unread], 1).tolist()
+        versions = [entry[2] for entry in unread]
         ended = []
-        for drawn, values, (_, _, version) in zip(tokens, logprobs, unread, strict=True):
-            for slot, row in enumerate(self._rows):
-                if row is not None and row.take(drawn[slot], values[slot], version):
-                    ended.append(row)
-                    self._rows[slot] = None
+        for slot, row in enumerate(self._rows):
+            if row is not None and row.take_all(tokens[slot], logprobs[slot], versions):
+                ended.append(row)
+                self._rows[slot] = None
         self._live -= len(ended)
-        if ended:
-            self._settle()
+        self._settle()
         return ended
 
     def _end(self, slot: int) -> None:
@@ -164,9 +171,15 @@ class Decoder:
         self._settle()
 
     def _settle(self) -> None:
+        """Note when rows can end next."""
         if self._live == 0:
             self._clear()
-        self._longest = max((row.remaining for row in self._rows if row is not None), default=0)
+        live = [row for row in self._rows if row is not None]
+        remaining = [row.remaining for row in live]
+        self._nearest, self._longest = min(remaining, default=0), max(remaining, default=0)
+        looks_for = {row.looks_for for row in live}
+        self._text_ends = any(texts for _, texts in looks_for)
+        self._stops = frozenset().union(*(stops for stops, _ in looks_for))
 
     def _join(
         self, joining: Sequence[Row], prefill: Prefill, picks: torch.Tensor, tokens: torch.Tensor
@@ -223,7 +236,7 @@ class Decoder:
         self._live, self._length, self._columns = len(self._rows), width, columns
 
     def _room(self, width: int, rows: Sequence[Row]) -> int:
-        needed = max(row.remaining for row in rows) + self._look_every
+        needed = max(row.remaining for row in rows) + _LOOK_EVERY
         columns = width + min(needed, max(_GROWTH, width))
         # Attention kernels want rows of the mask to be aligned.
         return -(-columns // 8) * 8
@@ -233,7 +246,7 @@ class Decoder:
         self._sampler = sampler or self._sampler_of(self._rows)
         starts = [0 if row is None else row.start for row in self._rows]
         self._mask = self._runner.mask(starts, self._columns)
-        self._longest = max((row.remaining for row in self._rows if row is not None), default=0)
+        self._settle()
 
     def _sampler_of(self, rows: Sequence[Row | None]) -> Sampler:
         idle = SamplingParams(), (0, 0, 0, 0, 0), 0

@@ -129,6 +129,7 @@ class TransformersInferenceService(InferenceService):
         with self._turns.take():
             for name, target in own.items():
                 target.copy_(weights[name])
+            self._runner.refresh()
             self.version = version
 
     def _serving(self) -> Serving:

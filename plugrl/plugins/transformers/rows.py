@@ -62,6 +62,20 @@ class Row:
             self.reason = "length"
         return self.reason is not None
 
+    def take_all(self, tokens: list[int], logprobs: list[float], versions: Sequence[int]) -> bool:
+        """Append tokens up to the one that ends the answer; returns whether one does."""
+        if len(tokens) < self.remaining and not self._texts and self._stops.isdisjoint(tokens):
+            self.tokens += tokens
+            self.logprobs += logprobs
+            self.versions += versions
+            return False
+        return any(map(self.take, tokens, logprobs, versions))
+
+    @property
+    def looks_for(self) -> tuple[frozenset[int], bool]:
+        """Its stop tokens, and whether text can end it."""
+        return self._stops, bool(self._texts)
+
     def completion(self, version: int) -> Completion:
         """The answer; ``version`` is that of an answer without tokens."""
         changed = len(set(self.versions)) > 1

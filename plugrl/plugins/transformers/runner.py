@@ -14,6 +14,7 @@ import torch
 
 from plugrl.plugins.transformers.cache import RowCache
 from plugrl.plugins.transformers.head import Head
+from plugrl.plugins.transformers.lean import LeanBody, can_be_lean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,6 +65,11 @@ class Runner:
             and getattr(model.config, "_attn_implementation", None) in ("sdpa", "eager")
         )
         self.dtype = model.dtype
+        self._lean: LeanBody | None = None
+        if self.adds_mask and can_be_lean(model):
+            self._lean = LeanBody(model)
+            if not self._lean_agrees():
+                self._lean = None
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefill:
         """Compute prompts of any lengths, left-padded to the longest."""
@@ -99,7 +105,39 @@ class Runner:
             positions: [B, 1], of the tokens in their own sequences.
             cache: gets the tokens' keys and values.
         """
-        return self.logits(self._forward(tokens[:, None], mask, positions, cache)[:, -1])
+        if self._lean is not None:
+            return self._head(self._lean(tokens, mask, positions, cache))
+        return self._head(self._forward(tokens[:, None], mask, positions, cache)[:, -1])
+
+    def refresh(self) -> None:
+        """To be called when the model has got other weights."""
+        if self._lean is not None:
+            self._lean.refresh()
+
+    @torch.no_grad()
+    def _lean_agrees(self) -> bool:
+        """Whether both ways to decode give the same for two rows, one of them shorter."""
+        assert self._lean is not None
+        most = int(self.model.config.vocab_size) - 1
+        hidden = []
+        for lean in (False, True):
+            prefill = self.prefill([[0, most, most // 2], [most // 3]])
+            both = torch.arange(2, device=self.device)
+            prefill.cache.arrange(both, 3, 8)
+            mask, seen = self.mask([0, 2], 8), []
+            assert mask is not None
+            for step in range(2):
+                tokens = torch.tensor([most // 2, step], device=self.device)
+                inputs = (mask[..., : 4 + step], torch.tensor([[3 + step], [1 + step]]))
+                where = inputs[1].to(self.device)
+                if lean:
+                    seen.append(self._lean(tokens, inputs[0], where, prefill.cache))
+                else:
+                    out = self._forward(tokens[:, None], inputs[0], where, prefill.cache)
+                    seen.append(out[:, -1])
+            hidden.append(torch.stack(seen).float())
+        allowed = 1e-4 if self.dtype == torch.float32 else 0.05
+        return torch.allclose(*hidden, rtol=allowed, atol=allowed)
 
     def mask(self, starts: Sequence[int], columns: int) -> torch.Tensor | None:
         """A mask that hides what lies left of each row's start; None when nothing does."""
