@@ -42,17 +42,25 @@ def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
         batch,
         config,
     )
-    rows, tokens = batch.values["loss_mask"].shape
-    name = getattr(advantage, "__name__", type(advantage).__name__) + where(advantage)
-    expected = f"a tensor of shape ({rows},) or ({rows}, {tokens}) is expected"
-    if not isinstance(result, torch.Tensor):
-        raise ContractError(f"advantage {name} returned {type(result).__name__}; {expected}")
-    if tuple(result.shape) not in ((rows,), (rows, tokens)):
-        raise ContractError(f"advantage {name} returned shape {tuple(result.shape)}; {expected}")
-    if not bool(torch.isfinite(result[valid]).all()):
-        raise ContractError(f"advantage {name} returned a number that is not finite")
+    fault = _fault(result, valid, tuple(batch.values["loss_mask"].shape))
+    if fault is not None:
+        # The place is looked up here alone: it reads the function's source.
+        name = getattr(advantage, "__name__", type(advantage).__name__) + where(advantage)
+        raise ContractError(f"advantage {name} returned {fault}")
     keep = valid if result.dim() == 1 else valid[:, None]
     return torch.where(keep, result, 0.0)
+
+
+def _fault(result: Any, valid: torch.Tensor, shape: tuple[int, ...]) -> str | None:
+    """What is wrong with the answer of an advantage function; None: nothing."""
+    expected = f"a tensor of shape ({shape[0]},) or {shape} is expected"
+    if not isinstance(result, torch.Tensor):
+        return f"{type(result).__name__}; {expected}"
+    if tuple(result.shape) not in (shape[:1], shape):
+        return f"shape {tuple(result.shape)}; {expected}"
+    if not bool(torch.isfinite(result[valid]).all()):
+        return "a number that is not finite"
+    return None
 
 
 def attach(batch: Batch, advantages: torch.Tensor) -> Batch:

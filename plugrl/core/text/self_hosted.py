@@ -96,19 +96,12 @@ class SelfHostedTrainer(TrajectoryTrainer):
         return report | metrics
 
     def _check_answer(self, prepared: Any) -> tuple[Batch, dict[str, float]]:
-        name = f"{type(self).__name__}._prepare_batch{where(type(self)._prepare_batch)}"
-        if not (isinstance(prepared, tuple) and len(prepared) == 2):
-            kind = type(prepared).__name__
-            raise ContractError(f"{name} returned {kind}; `return batch, metrics` is expected")
+        fault = _prepared_fault(prepared)
+        if fault is not None:
+            # The place is looked up here alone: it reads the method's source.
+            name = f"{type(self).__name__}._prepare_batch{where(type(self)._prepare_batch)}"
+            raise ContractError(f"{name} {fault}")
         batch, metrics = prepared
-        if not isinstance(batch, Batch) or not isinstance(metrics, Mapping):
-            kinds = f"{type(batch).__name__} and {type(metrics).__name__}"
-            raise ContractError(f"{name} returned {kinds}; a Batch and a dict are expected")
-        for key, value in metrics.items():
-            if isinstance(value, (str, bytes)) or getattr(value, "numel", lambda: 1)() != 1:
-                raise ContractError(
-                    f"{name} gave metric {key!r} as {type(value).__name__}; a number is expected"
-                )
         return batch, dict(metrics)
 
     def _check_prepared(self, batch: Batch) -> None:
@@ -245,3 +238,17 @@ class SelfHostedTrainer(TrajectoryTrainer):
         section = self.config.algorithm.advantage
         function = self._factory.load("advantage", section, "trainer.algorithm.advantage")
         return advantages.attach(batch, advantages.compute(function, batch, section))
+
+
+def _prepared_fault(prepared: Any) -> str | None:
+    """What is wrong with the answer of ``_prepare_batch``; None: nothing."""
+    if not (isinstance(prepared, tuple) and len(prepared) == 2):
+        return f"returned {type(prepared).__name__}; `return batch, metrics` is expected"
+    batch, metrics = prepared
+    if not isinstance(batch, Batch) or not isinstance(metrics, Mapping):
+        kinds = f"{type(batch).__name__} and {type(metrics).__name__}"
+        return f"returned {kinds}; a Batch and a dict are expected"
+    for key, value in metrics.items():
+        if isinstance(value, (str, bytes)) or getattr(value, "numel", lambda: 1)() != 1:
+            return f"gave metric {key!r} as {type(value).__name__}; a number is expected"
+    return None
