@@ -6,6 +6,7 @@ It is imported by the environment of each side, so it needs the standard library
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -59,7 +60,7 @@ class Ends:
 
 
 def _differences(times: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 def _version(package: str) -> str | None:
