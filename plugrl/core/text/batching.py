@@ -35,8 +35,8 @@ class Ticket:
         return self.answer.cancelled()
 
     def give(self, completion: Completion) -> None:
-        """Answer the request, unless it was cancelled meanwhile."""
-        if self.answer.set_running_or_notify_cancel():
+        """Answer the request, unless it has ended meanwhile."""
+        if not self.answer.done() and self.answer.set_running_or_notify_cancel():
             self.answer.set_result(completion)
 
     def fail(self, error: BaseException) -> None:

@@ -134,7 +134,7 @@ class _Cut:
         own = probs if self._all else probs[self._rows]
         vocabulary = own.shape[-1]
         # Stable, so that of equal tokens the same ones are kept on every device.
-        ordered, order = own.sort(-1, descending=True, stable=True)
+        ordered, order = own.sort(dim=-1, descending=True, stable=True)
         if 0 < self._most < vocabulary:
             ordered, order = ordered[:, : self._most], order[:, : self._most]
         ranks = torch.arange(ordered.shape[-1], device=own.device)
