@@ -16,6 +16,7 @@ from plugrl.core.blame import component_error
 from plugrl.core.config.compose import ComposedConfig, compose
 from plugrl.core.config.origins import raise_faults
 from plugrl.core.config.preflight import find_faults
+from plugrl.core.config.sections import COMMON
 from plugrl.core.config.validation import ValidatedConfig, validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.discovery import LoadedPlugins, load_hook_plugins
@@ -144,13 +145,12 @@ def resume(folder: str | Path) -> TrainedRun:
         PluginError: plugins changed and ``plugins.strict`` is set.
         RunError: the run failed again.
     """
-    from plugrl.core.run.start import is_complete, read_tree
+    from plugrl.core.run.start import is_complete
 
     if is_complete(Path(folder)):
         logger.info("the run %s is done: there is nothing to resume", folder)
         return load_run(folder)
-    # What relative paths meant was settled when the run began.
-    experiment = prepare(read_tree(Path(folder)))
+    experiment = _as_it_began(Path(folder))
     enter(experiment)
     run = Run.open(
         folder,
@@ -159,6 +159,40 @@ def resume(folder: str | Path) -> TrainedRun:
         records=experiment.registry.used,
     )
     return _train(experiment, run)
+
+
+def _as_it_began(folder: Path) -> Experiment:
+    """The experiment of a run that is to be resumed.
+
+    Raises:
+        ConfigError: its ``config.yaml`` is missing, damaged or no longer fits.
+        PluginError: a plugin that it needs cannot be used.
+    """
+    from plugrl.core.run.start import read_tree
+
+    # What relative paths meant was settled when the run began.
+    tree, file = read_tree(folder), folder / "config.yaml"
+    missing = [name for name in COMMON if name not in tree]
+    if missing:
+        # Their defaults would silently make it another experiment.
+        names = ", ".join(missing)
+        raise ConfigError(f"{file} was cut short or edited: it has no {names}; restore it")
+    try:
+        experiment = prepare(tree)
+    except ConfigError as error:
+        where = f"{file} cannot be used"
+        if len(error.faults) == 1:
+            raise ConfigError(f"{where}: {error.faults[0]}") from error
+        raise ConfigError(f"{where}: {len(error.faults)} faults", error.faults) from error
+    absent = list(_absent(experiment.validated.tree, tree))
+    if absent:
+        # Cut short, edited, or written by an older plugrl: other values than the run began with.
+        logger.warning(
+            "%s has no %s: the defaults of now are used",
+            file,
+            ", ".join(absent),
+        )
+    return experiment
 
 
 @dataclass(frozen=True)
@@ -215,6 +249,15 @@ def load_run(run: str | Path, runs_folder: str | Path = "runs") -> TrainedRun:
     folder = find(str(run), Path(runs_folder))
     tree = read_tree(folder, "loaded")
     return TrainedRun(folder, HyperParameters(tree), read_status(folder))
+
+
+def _absent(full: Mapping[str, Any], part: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The keys of a configuration with its defaults that the written one does not have."""
+    for key, value in full.items():
+        if key not in part:
+            yield f"{path}{key}"
+        elif isinstance(value, Mapping) and isinstance(part[key], Mapping):
+            yield from _absent(value, part[key], f"{path}{key}.")
 
 
 def enter(experiment: Experiment) -> None:

@@ -1,11 +1,14 @@
 """Runs of self-hosted trainers: what reaches the gradient, guards, early stop, validation."""
 
+import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import plugrl
 from plugrl import SelfHostedTrainer
@@ -169,3 +172,35 @@ def test_the_page_on_runs_names_every_file(config):
     for path in run.folder.iterdir():
         names = (path.name, f"{path.name}/", f"{path.name}/*.jsonl")
         assert named & set(names), path.name
+
+
+def unfinished(config):
+    """A run that is not marked as done and lost its last checkpoint."""
+    run = start(prepare(config()))
+    status = json.loads((run.folder / "status.json").read_text())
+    (run.folder / "status.json").write_text(json.dumps({**status, "state": "failed"}))
+    shutil.rmtree(run.folder / "checkpoints" / "step-00000002")
+    return run.folder
+
+
+def test_a_configuration_that_was_cut_short_is_not_taken_for_another(config, caplog):
+    folder = unfinished(config)
+    file = folder / "config.yaml"
+    tree = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({k: v for k, v in tree.items() if k != "settings"}))
+    with pytest.raises(ConfigError, match=r"config.yaml was cut short or edited.* no settings"):
+        resume(folder)
+    file.write_text(yaml.safe_dump({**tree, "data": {**tree["data"], "prompt_key": "x"}}))
+    with pytest.raises(ConfigError, match=r"config.yaml cannot be used: data.prompt_key"):
+        resume(folder)
+    tree["validate"].pop("every")
+    file.write_text(yaml.safe_dump(tree))
+    resume(folder)
+    assert any("has no validate.every: the defaults" in m for m in caplog.messages)
+
+
+def test_a_log_that_cannot_be_written_does_not_end_a_run(config):
+    folder = unfinished(config)
+    (folder / "log.txt").unlink()
+    (folder / "log.txt").mkdir()
+    assert resume(folder).status["state"] == "done"

@@ -46,6 +46,11 @@ class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the record."""
 
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, if the file can be opened."""
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
     def format(self, record: logging.LogRecord) -> str:
         """The record, and the traceback that belongs into the log alone."""
         trace = getattr(record, TRACE, "")
