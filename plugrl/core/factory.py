@@ -25,12 +25,11 @@ class Factory:
         self.registry = registry
         self._records = dict(records or {})
 
-    def load(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
-        """The class or function that ``section`` at ``path`` picks.
+    def record(self, kind: str, section: Mapping[str, Any], path: str) -> Record:
+        """What ``section`` at ``path`` picks, as another process can be told.
 
         Raises:
             ConfigError: the section names no component.
-            PluginError: the component cannot be imported.
         """
         record = self._records.get(path)
         if record is None:
@@ -38,7 +37,16 @@ class Factory:
             if not name:
                 raise ConfigError(f"{path}: type is missing; it names a {kind}")
             record = self.registry.resolve(kind, str(name))
-        return self.registry.load(record)
+        return record
+
+    def load(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
+        """The class or function that ``section`` at ``path`` picks.
+
+        Raises:
+            ConfigError: the section names no component.
+            PluginError: the component cannot be imported.
+        """
+        return self.registry.load(self.record(kind, section, path))
 
     def build(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
         """The component that ``section`` at ``path`` picks, built from that section.

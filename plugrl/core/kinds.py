@@ -17,7 +17,8 @@ class Kind:
     """One row of the table of kinds.
 
     ``base`` is the ``module:Class`` that every component of the kind subclasses; a kind without
-    one holds functions. ``stable`` kinds keep their contract over minor versions.
+    one holds functions. ``adapter`` is the ``module:function`` that makes such a class of a
+    function, where a function will do. ``stable`` kinds keep their contract over minor versions.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Kind:
     summary: str
     stable: bool = False
     base: str | None = None
+    adapter: str | None = None
 
     @property
     def group(self) -> str:
@@ -53,6 +55,7 @@ _ROWS = (
         summary="turns a data item into trajectories",
         stable=True,
         base="plugrl.core.text.worker:RolloutWorker",
+        adapter="plugrl.core.text.worker:as_worker",
     ),
     Kind(
         name="scenario",

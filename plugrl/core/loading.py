@@ -183,6 +183,21 @@ def label(record: Record) -> str:
     return f"{record.kind} {record.name!r} of {record.provider} ({record.target})"
 
 
+def adapted(record: Record, value: Any) -> Any:
+    """The class that stands for ``value`` when it is a function where a class is expected.
+
+    Raises:
+        PluginError: the function cannot be called as its kind calls it.
+    """
+    adapter = KINDS[record.kind].adapter
+    if adapter is None or not inspect.isfunction(value):
+        return value
+    try:
+        return import_target(adapter)(value)
+    except TypeError as error:
+        raise PluginError(f"{label(record)}: {error}") from None
+
+
 def check_component(record: Record, value: Any) -> None:
     """Check that ``value`` is what its kind asks for: a concrete subclass, or a function.
 

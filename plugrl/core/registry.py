@@ -21,6 +21,7 @@ from plugrl.core.errors import PluginError, UsageError
 from plugrl.core.installed import EntryPoint, PluginSelection, normalize
 from plugrl.core.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
 from plugrl.core.loading import (
+    adapted,
     check_component,
     import_component,
     import_exported,
@@ -197,7 +198,7 @@ class Registry:
                 is installed here. The original exception is the cause.
         """
         held = self._held(record)
-        value = self._import(record) if held is None else held.value
+        value = adapted(record, self._import(record) if held is None else held.value)
         check_component(record, value)
         self._used.add(record)
         return value

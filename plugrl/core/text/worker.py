@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.blame import failure_key, warn_once
@@ -12,6 +14,7 @@ from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.fibers import wait_for
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
@@ -30,6 +33,10 @@ class RolloutWorkerConfig:
     top_p: float = described(1.0, "nucleus sampling: keep this probability mass")
     max_prompt_length: int = described(1024, "longest prompt in tokens")
     max_response_length: int = described(256, "longest answer in tokens")
+    processes: int = described(0, "processes that run the worker and its evaluator; 0: the driver")
+    timeout: float | None = described(
+        None, "seconds that one attempt may take, waiting for models left out; null: any"
+    )
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -39,13 +46,18 @@ class RolloutWorkerConfig:
         for name in ("max_prompt_length", "max_response_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.processes < 0:
+            raise ConfigError("processes must not be negative")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ConfigError("timeout must be above 0, or null")
 
 
 @dataclass(slots=True)
 class RolloutTask:
     """One attempt at one problem.
 
-    ``ask`` sends prompt tokens to a model by name and gives its :class:`Completion`.
+    ``ask`` sends prompt tokens to a model by name and gives its :class:`Completion`; plain
+    functions call :meth:`ask_now` instead.
     """
 
     data: Mapping[str, Any]
@@ -59,6 +71,37 @@ class RolloutTask:
     prompt_key: str = "prompt"
     answer_key: str = "answer"
     turns: int = field(default=0)
+    seed: tuple[int, ...] = ()
+    _random: Random | None = field(default=None, repr=False)
+
+    @property
+    def random(self) -> Random:
+        """Random numbers of this attempt alone.
+
+        They depend on the seed, the step, the problem and the run, and not on the process that
+        makes the attempt or on what it did before, as those of the module :mod:`random` do.
+        """
+        if self._random is None:
+            self._random = Random(repr(self.seed))
+        return self._random
+
+    def ask_now(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
+    ) -> Completion:
+        """``ask`` for plain functions: it returns with the answer, and others go on meanwhile.
+
+        Raises:
+            UsageError: an ``async`` function or another thread calls it.
+        """
+
+        async def answer() -> Completion:
+            return await self.ask(model, tokens, sampling or self.sampling)
+
+        return wait_for(
+            answer(),
+            "task.ask_now is for plain rollout functions, in the thread that called them; in an "
+            "async one write `await task.ask(...)`",
+        )
 
     @property
     def prompt(self) -> str:
@@ -138,6 +181,73 @@ class RolloutWorker(Component, ABC):
         return trajectory
 
 
+class FunctionWorker(RolloutWorker):
+    """A rollout worker made of a function, see :func:`as_worker`."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def rollout(
+        self, task: RolloutTask
+    ) -> Trajectory | list[Trajectory] | Awaitable[Trajectory | list[Trajectory]]:
+        """Call the function."""
+        result: Trajectory | list[Trajectory] = self.function(*self._arguments(task))
+        return result
+
+    def _arguments(self, task: RolloutTask) -> tuple[Any, ...]:
+        return (task, self)[: type(self)._taken]
+
+    _taken: ClassVar[int] = 1
+
+
+class AsyncFunctionWorker(FunctionWorker):
+    """The same for an ``async`` function."""
+
+    async def rollout(self, task: RolloutTask) -> Trajectory | list[Trajectory]:
+        """Call the function and await it."""
+        result: Trajectory | list[Trajectory] = await self.function(*self._arguments(task))
+        return result
+
+
+def as_worker(value: Any) -> Any:
+    """The worker class of a function ``f(task)`` or ``f(task, worker)``; others come back as is.
+
+    The function may be plain or ``async`` and gives what :meth:`RolloutWorker.rollout` gives.
+    ``worker`` has ``config`` and ``judge``. One function always gives one class.
+
+    Raises:
+        TypeError: the function has other parameters.
+    """
+    if not inspect.isfunction(value):
+        return value
+    made = value.__dict__.get("__plugrl_worker__")
+    if made is not None:
+        return made
+    taken = _taken(value)
+    base = AsyncFunctionWorker if inspect.iscoroutinefunction(value) else FunctionWorker
+    names = {"__module__": value.__module__, "__doc__": value.__doc__, "_taken": taken}
+    if "Config" in value.__dict__:
+        names["Config"] = value.__dict__["Config"]
+    made = type(value.__name__, (base,), {**names, "function": staticmethod(value)})
+    made.__qualname__ = value.__qualname__
+    value.__dict__["__plugrl_worker__"] = made
+    return made
+
+
+def _taken(function: Callable[..., Any]) -> int:
+    """How many of (task, worker) a function takes."""
+    for count in (2, 1):
+        try:
+            inspect.signature(function).bind(*range(count))
+        except TypeError:
+            continue
+        return count
+    name = function.__name__
+    raise TypeError(
+        f"{name}{inspect.signature(function)} has the wrong parameters; write {name}(task) or "
+        f"{name}(task, worker)"
+    )
+
+
 def trajectory_of(
     task: RolloutTask, model: str, prompt: Sequence[int], completion: Completion
 ) -> Trajectory:
@@ -147,7 +257,7 @@ def trajectory_of(
         tokens=[*prompt, *completion.tokens],
         loss_mask=[0] * before + [1] * after,
         logprobs=[0.0] * before + completion.logprobs,
-        versions=[NOT_SAMPLED] * before + [completion.version] * after,
+        versions=[NOT_SAMPLED] * before + (completion.versions or [completion.version] * after),
         model=model,
         group_id=task.group_id,
         run_id=task.run_id,

@@ -1,0 +1,292 @@
+"""Attempts: a worker runs over problems, and each ends with trajectories or a counted failure."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
+from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.text.fibers import Fibers, Overrun
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.services import Completion, GenerationRequest
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import RolloutTask, RolloutWorker
+
+if TYPE_CHECKING:
+    from plugrl.core.text.data import Prompt
+    from plugrl.core.text.lockstep import Round
+    from plugrl.core.text.services import Tokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What the attempts of one call have in common."""
+
+    seed: int
+    step: int
+    sampling: SamplingParams
+    is_val: bool
+
+    def coordinates(self, prompt: Prompt) -> tuple[int, int, int, int]:
+        """(seed, step, item, run): validation draws from streams of its own."""
+        phase = -self.step - 1 if self.is_val else self.step
+        return self.seed, phase, prompt.index, prompt.run_id
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run``, also where a loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, coroutine).result()
+
+
+def failed(
+    worker: RolloutWorker, prompt: Prompt, reason: str, *, is_val: bool = False
+) -> Trajectory:
+    """An attempt without a result: counted, out of all statistics, never a reward of 0."""
+    # It waits in the pool of the model that was asked, with as many fields as its group.
+    return Trajectory(
+        tokens=[0],
+        loss_mask=[0],
+        logprobs=[0.0],
+        model=worker.config.get("model", "policy"),
+        group_id=prompt.group_id,
+        run_id=prompt.run_id,
+        valid=False,
+        finish_reason="error",
+        failure=reason,
+        is_val=is_val,
+    )
+
+
+class _Clock:
+    """The time limit of one attempt; waiting for a model does not count."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._left = seconds
+        self._scope: asyncio.Timeout | None = None
+        self._waits = 0
+
+    @property
+    def expired(self) -> bool:
+        return self._scope is not None and self._scope.expired()
+
+    def limit(self) -> AbstractAsyncContextManager[Any]:
+        if self._left is None:
+            return nullcontext()
+        self._scope = asyncio.timeout(self._left)
+        return self._scope
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        scope, now = self._scope, asyncio.get_running_loop().time
+        if scope is None or self._left is None:
+            yield
+            return
+        if not self._waits:
+            self._left = max(0.0, (scope.when() or now()) - now())
+            scope.reschedule(None)
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if not self._waits and not scope.expired():
+                scope.reschedule(now() + self._left)
+
+
+class _Marked:
+    """Awaits something and tells each time when its code begins and ceases to run."""
+
+    def __init__(self, awaited: Awaitable[Any], mark: Callable[[int], None], number: int) -> None:
+        self._awaited = awaited
+        self._mark = mark
+        self._number = number
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self._awaited.__await__()
+        resume, value = steps.send, None
+        while True:
+            self._mark(self._number)
+            try:
+                waits = resume(value)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                self._mark(-1)
+            try:
+                resume, value = steps.send, (yield waits)
+            except BaseException as error:
+                resume, value = steps.throw, error
+
+
+class Attempts:
+    """Runs a worker over prompts in this process.
+
+    Args:
+        worker: turns a task into trajectories.
+        tokenizers: by model name.
+        vocabularies: the number of tokens of each model.
+        timeout: seconds that one attempt may take; None: any number.
+        mark: told which attempt's code runs, by its place among the prompts, and -1 when none
+            does. Whoever gives it watches over code that never comes back.
+    """
+
+    def __init__(
+        self,
+        worker: RolloutWorker,
+        tokenizers: Mapping[str, Tokenizer],
+        vocabularies: Mapping[str, int],
+        *,
+        timeout: float | None = None,
+        mark: Callable[[int], None] | None = None,
+    ) -> None:
+        self._worker = worker
+        self._tokenizers = tokenizers
+        self._vocabularies = vocabularies
+        self._timeout = timeout
+        self._mark = mark
+        self._name = type(worker).__name__
+        self._fibers = Fibers()
+
+    async def run(
+        self,
+        round_: Round,
+        prompts: Mapping[int, Prompt],
+        occasion: Occasion,
+        done: Callable[[int, list[Trajectory]], None],
+    ) -> None:
+        """Attempt every prompt once; ``done`` is told the trajectories of each.
+
+        Raises:
+            PlugrlError: a worker, service or evaluator named a fault that must end the run. Any
+                other failure of one attempt gives an invalid trajectory.
+        """
+
+        async def finish(number: int, prompt: Prompt) -> None:
+            try:
+                done(number, await self._attempt(round_, number, prompt, occasion))
+            finally:
+                round_.ended(number)
+
+        for number in prompts:
+            round_.opened(number)
+        running = [asyncio.create_task(finish(*entry)) for entry in prompts.items()]
+        try:
+            await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+            self._fibers.close()
+
+    async def _attempt(
+        self, round_: Round, number: int, prompt: Prompt, occasion: Occasion
+    ) -> list[Trajectory]:
+        clock = _Clock(self._timeout)
+        task = self._task(round_, number, prompt, occasion, clock)
+        try:
+            awaited: Awaitable[Any] = self._result(task, clock)
+            if self._mark is not None:
+                awaited = _Marked(awaited, self._mark, number)
+            return self._checked(await awaited)
+        except PlugrlError:
+            raise
+        except asyncio.CancelledError as error:
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise
+            return [self._failure(prompt, occasion, error)]
+        except (Exception, SystemExit) as error:
+            if clock.expired or isinstance(error, Overrun):
+                error = TimeoutError(overrun(self._timeout))
+            return [self._failure(prompt, occasion, error)]
+
+    async def _result(self, task: RolloutTask, clock: _Clock) -> object:
+        rollout = self._worker.rollout
+        if inspect.iscoroutinefunction(rollout):
+            async with clock.limit():
+                return await rollout(task)
+        # A time limit of a marked attempt is held by whoever marks it.
+        seconds = self._timeout if self._mark is None else None
+        result = await self._fibers.run(lambda: rollout(task), seconds)
+        if not inspect.isawaitable(result):
+            return result
+        async with clock.limit():
+            return await result
+
+    def _task(
+        self, round_: Round, number: int, prompt: Prompt, occasion: Occasion, clock: _Clock
+    ) -> RolloutTask:
+        coordinates = occasion.coordinates(prompt)
+
+        async def ask(model: str, tokens: Sequence[int], params: SamplingParams) -> Completion:
+            stream = (*coordinates, task.turns)
+            task.turns += 1
+            with clock.paused():
+                return await round_.ask(number, model, GenerationRequest(tokens, params, stream))
+
+        task = RolloutTask(
+            data=prompt.data,
+            item=prompt.index,
+            run_id=prompt.run_id,
+            group_id=prompt.group_id,
+            is_val=occasion.is_val,
+            sampling=occasion.sampling,
+            ask=ask,
+            tokenizers=self._tokenizers,
+            prompt_key=prompt.prompt_key,
+            answer_key=prompt.answer_key,
+            seed=coordinates,
+        )
+        return task
+
+    def _checked(self, result: object) -> list[Trajectory]:
+        trajectories: list[Trajectory] = []
+        for trajectory in result if isinstance(result, list) else [result]:
+            if not isinstance(trajectory, Trajectory):
+                raise RunError(
+                    f"{self._name}.rollout returned {type(trajectory).__name__}; a "
+                    "Trajectory or a list of them is expected"
+                )
+            trajectory.check()
+            self._check_vocabulary(trajectory)
+            trajectories.append(trajectory)
+        return trajectories
+
+    def _check_vocabulary(self, trajectory: Trajectory) -> None:
+        size = self._vocabularies.get(trajectory.model)
+        if size is None:
+            known = ", ".join(sorted(self._vocabularies))
+            raise RunError(
+                f"{self._name} built a trajectory of model {trajectory.model!r}; models "
+                f"are: {known}"
+            )
+        if max(trajectory.tokens) >= size:
+            raise RunError(
+                f"{self._name} built a trajectory with token {max(trajectory.tokens)}, "
+                f"outside the vocabulary of model {trajectory.model!r} ({size} tokens)"
+            )
+
+    def _failure(self, prompt: Prompt, occasion: Occasion, error: BaseException) -> Trajectory:
+        at = raised_at(error)
+        said = one_line(error) + (f" ({at})" if at else "")
+        name = f"worker {self._name}"
+        message = f"an attempt is invalid: {name} raised {said}; the traceback is in log.txt"
+        warn_once(self._worker, failure_key(self._worker, error), message, error)
+        return failed(self._worker, prompt, said, is_val=occasion.is_val)
+
+
+def overrun(seconds: float | None) -> str:
+    """What a failure says whose attempt passed the limit."""
+    return f"the attempt passed rollout_worker.timeout={seconds or 0:g} seconds"

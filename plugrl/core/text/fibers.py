@@ -1,0 +1,137 @@
+"""Plain functions that can wait: each runs in a thread, but never two of them at a time.
+
+A plain rollout that asks a model has to stand still while other rollouts go on. It therefore runs
+in a thread of its own, and the event loop stands still while it runs: the code of a worker is
+never entered twice at once, and the order of everything stays the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from plugrl.core.errors import UsageError
+
+T = TypeVar("T")
+_local = threading.local()
+
+
+class Overrun(Exception):
+    """A plain function did not come back within its time."""
+
+
+class _Abandoned(BaseException):
+    """Raised in a thread that nobody waits for any more, when it asks for something."""
+
+
+class _Thread(threading.Thread):
+    """Runs one function after the other for the event loop that waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="plugrl-worker", daemon=True)
+        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self.abandoned = False
+        self.start()
+
+    def run(self) -> None:
+        _local.thread = self
+        while (call := self.calls.get()) is not None:
+            try:
+                self.news.put(("result", call()))
+            except _Abandoned:
+                return
+            except BaseException as error:
+                self.news.put(("error", error))
+            # An idle thread must not keep a task and its data alive.
+            del call
+            if self.abandoned:
+                return
+
+    def wait(self, awaited: Coroutine[Any, Any, T]) -> T:
+        """Have the event loop await something for the function that runs here."""
+        if self.abandoned:
+            awaited.close()
+            raise _Abandoned
+        self.news.put(("await", awaited))
+        good, value = self.answers.get()
+        if not good:
+            raise value
+        answer: T = value
+        return answer
+
+
+def wait_for(awaited: Coroutine[Any, Any, T], instead: str) -> T:
+    """Await something in a plain function that :class:`Fibers` runs; other rollouts go on.
+
+    Args:
+        awaited: what the event loop awaits.
+        instead: what the caller should have written, for the message.
+
+    Raises:
+        UsageError: the caller is no plain function, or runs in another thread.
+    """
+    thread = getattr(_local, "thread", None)
+    if thread is None:
+        awaited.close()
+        raise UsageError(instead)
+    result: T = thread.wait(awaited)
+    return result
+
+
+class Fibers:
+    """The threads of one event loop; they are kept for the next function."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Thread] = []
+
+    async def run(self, function: Callable[[], T], seconds: float | None = None) -> T:
+        """The result of ``function``, which may call :func:`wait_for`.
+
+        Args:
+            function: is called in a thread.
+            seconds: how long it may run; the time that it waits is not counted.
+
+        Raises:
+            Overrun: it ran longer. Its thread is left behind, since Python cannot stop it.
+            BaseException: whatever the function raises.
+        """
+        thread = self._idle.pop() if self._idle else _Thread()
+        thread.calls.put(function)
+        left = seconds
+        while True:
+            started = time.monotonic()
+            try:
+                kind, value = thread.news.get(timeout=left)
+            except queue.Empty:
+                thread.abandoned = True
+                thread.calls.put(None)
+                raise Overrun from None
+            if left is not None:
+                left = max(0.0, left - (time.monotonic() - started))
+            if kind != "await":
+                self._idle.append(thread)
+                if kind == "error":
+                    raise value
+                result: T = value
+                return result
+            try:
+                thread.answers.put((True, await value))
+            except asyncio.CancelledError as error:
+                # The function is told; whatever it does then, nobody waits for it.
+                thread.abandoned = True
+                thread.answers.put((False, error))
+                raise
+            except BaseException as error:
+                thread.answers.put((False, error))
+
+    def close(self) -> None:
+        """End the threads that wait for work."""
+        for thread in self._idle:
+            thread.calls.put(None)
+        self._idle.clear()

@@ -1,0 +1,122 @@
+"""Rounds of requests: they are served once every open rollout waits for an answer or has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plugrl.core.errors import RunError
+from plugrl.core.text.completions import check_completions
+from plugrl.core.text.services import Completion, GenerationRequest
+
+if TYPE_CHECKING:
+    from plugrl.core.text.services import InferenceService
+
+#: What a request ended with: an answer, or what the engine raised.
+Outcome = Completion | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to one model by one rollout, which is named by its place among the prompts."""
+
+    rollout: int
+    model: str
+    request: GenerationRequest
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request whose rollout waits."""
+
+    asked: Asked
+    answer: asyncio.Future[Completion]
+
+    def settle(self, outcome: Outcome) -> None:
+        """Give the rollout its answer, or raise the error there."""
+        if self.answer.done():
+            return
+        if isinstance(outcome, Exception):
+            self.answer.set_exception(outcome)
+        else:
+            self.answer.set_result(outcome)
+
+
+def serve(services: Mapping[str, InferenceService], asked: Sequence[Asked]) -> list[Outcome]:
+    """Let the models answer one round; the outcomes are in the order of ``asked``.
+
+    Each model gets its requests in the order of their streams, (item, run, turn), so that a
+    round does not depend on who asked first.
+    """
+    outcomes: list[Outcome | None] = [None] * len(asked)
+    order = sorted(range(len(asked)), key=lambda i: (asked[i].model, asked[i].request.stream))
+    for model in sorted({entry.model for entry in asked}):
+        own = [i for i in order if asked[i].model == model]
+        requests = [asked[i].request for i in own]
+        try:
+            service = services[model]
+            answers: Sequence[Outcome] = check_completions(
+                model, service.generate(requests), requests, service.vocabulary_size
+            )
+        except Exception as error:
+            answers = [error] * len(own)
+        for i, answer in zip(own, answers, strict=True):
+            outcomes[i] = answer
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+class Round:
+    """Gathers the requests of the open rollouts of this process.
+
+    Args:
+        models: the names that can be asked.
+        complete: called with the pending requests, perhaps none, once every open rollout waits
+            or has ended; it settles them now or later.
+    """
+
+    def __init__(self, models: Sequence[str], complete: Callable[[list[Pending]], None]) -> None:
+        self._models = models
+        self._complete = complete
+        self._open: set[int] = set()
+        self._waiting: set[int] = set()
+        self._pending: list[Pending] = []
+
+    def opened(self, rollout: int) -> None:
+        """A rollout begins."""
+        self._open.add(rollout)
+
+    def ended(self, rollout: int) -> None:
+        """A rollout needs no more answers."""
+        self._open.discard(rollout)
+        self._waiting.discard(rollout)
+        self._look()
+
+    async def ask(self, rollout: int, model: str, request: GenerationRequest) -> Completion:
+        """Wait for the answer to one request.
+
+        Raises:
+            RunError: there is no such model.
+        """
+        if model not in self._models:
+            raise RunError(f"no model {model!r}; models are: {', '.join(sorted(self._models))}")
+        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._pending.append(Pending(Asked(rollout, model, request), answer))
+        self._waiting.add(rollout)
+        self._look()
+        try:
+            return await answer
+        finally:
+            self._waiting.discard(rollout)
+
+    def _look(self) -> None:
+        if self._waiting >= self._open:
+            # Later, so that a rollout may send several requests at once.
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        if not self._waiting >= self._open or (self._open and not self._pending):
+            return
+        pending, self._pending = self._pending, []
+        self._complete([entry for entry in pending if not entry.answer.done()])
