@@ -27,7 +27,15 @@ PEER = ("torch==2.13.0", "trl==1.16.*", "transformers==5.24.*", "datasets")
 
 
 class BenchmarkError(Exception):
-    """What keeps the benchmark from running, in one line."""
+    """What keeps the benchmark from running, in one line; ``code`` is the exit code."""
+
+    code = 1
+
+
+class NoPeerError(BenchmarkError):
+    """There is no environment with TRL where the command line says."""
+
+    code = 2
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -57,7 +65,7 @@ def peer_python(given: argparse.Namespace) -> str | None:
     """The Python of the peer; None without a peer.
 
     Raises:
-        BenchmarkError: there is none, or TRL cannot be imported with it.
+        NoPeerError: there is none, or TRL cannot be imported with it.
     """
     if given.no_peer:
         return None
@@ -65,7 +73,7 @@ def peer_python(given: argparse.Namespace) -> str | None:
         return make_peer(Path(given.make_peer))
     path = given.peer_python or os.environ.get(VARIABLE)
     if not path:
-        raise BenchmarkError(
+        raise NoPeerError(
             f"no Python with TRL: give --peer-python PATH or set {VARIABLE}, make one with "
             "--make-peer FOLDER, or measure plugrl alone with --no-peer"
         )
@@ -74,10 +82,10 @@ def peer_python(given: argparse.Namespace) -> str | None:
     try:
         found = subprocess.run([path, "-c", "import trl"], capture_output=True, text=True)
     except OSError as error:
-        raise BenchmarkError(f"{path} cannot be run: {error.strerror or error}") from None
+        raise NoPeerError(f"{path} cannot be run: {error.strerror or error}") from None
     if found.returncode != 0:
         reason = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise BenchmarkError(f"{path} has no usable TRL ({reason}); --make-peer FOLDER makes one")
+        raise NoPeerError(f"{path} has no usable TRL ({reason}); --make-peer FOLDER makes one")
     return path
 
 
@@ -232,13 +240,13 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Measure and print; 1 with one line on stderr when that cannot be done."""
+    """Measure and print; 1 or 2 with one line on stderr when that cannot be done."""
     given = arguments()
     try:
         result = measure(given)
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.code
     print(json.dumps(result, indent=2) if given.json else table(result))
     return 0
 

@@ -77,4 +77,5 @@ def measure(repeats: int = 10) -> dict[str, object]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--json", action="store_true", help="it prints JSON in any case")
     print(json.dumps(measure(parser.parse_args().repeats), indent=2))

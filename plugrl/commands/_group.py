@@ -9,7 +9,8 @@
   to ``new_app``; give each subcommand its examples with
   ``@app.command("show", epilog=examples(SHOW_EXAMPLES))``;
 - ``EXAMPLES``: a string with one example a line (``plugrl train quickstart``), shown at the
-  end of ``--help``.
+  end of ``--help``;
+- ``CONTEXT_SETTINGS``, if it is needed: Typer's settings of a plain command.
 
 At the top level a command module imports the standard library and ``typer`` only; the rest is
 imported inside the functions. Errors are raised as ``plugrl.core.errors`` and become one line
@@ -74,7 +75,11 @@ def build_command(row: CommandRow) -> Any:
     if app is None:
         text = getattr(module, "EXAMPLES", "")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name=row.name, epilog=examples(text) if text else None)(module.command)
+        app.command(
+            name=row.name,
+            epilog=examples(text) if text else None,
+            context_settings=getattr(module, "CONTEXT_SETTINGS", None),
+        )(module.command)
     return named(typer.main.get_command(app), row.name)
 
 

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugrl.cli import main
+from plugrl.commands import bench
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = '''"""Measures nothing.
+
+More text.
+"""
+import sys
+
+print(sys.argv[1:])
+print("to stderr", file=sys.stderr)
+sys.exit({code})
+'''
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd):
+    """Run ``plugrl bench`` in an empty folder; give exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PLUGRL_BENCH_PEER_PYTHON", raising=False)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(("bench", *words))
+        out, err = capfd.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A folder with one benchmark of our own, that ends with exit code 7."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "nothing.py").write_text(SCRIPT.format(code=7))
+    (folder / "_shared.py").write_text("")
+    return folder
+
+
+def test_list_names_the_benchmarks_of_the_checkout(command):
+    code, out, err = command("--list", "--json")
+    assert (code, err) == (0, "")
+    found = {row["name"]: Path(row["path"]) for row in json.loads(out)}
+    assert found["grpo_cpu"] == ROOT / "benchmarks" / "grpo_cpu.py"
+    assert "startup" in found
+    assert command()[1] == command("--list")[1]
+
+
+def test_list_of_another_folder_shows_first_lines(command, own):
+    assert command("--list", "--folder", str(own)) == (
+        0,
+        "NAME     ABOUT\nnothing  Measures nothing\n",
+        "",
+    )
+
+
+def test_an_unknown_name_gets_the_close_one(command):
+    code, out, err = command("grpo_cp")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: there is no benchmark 'grpo_cp'; did you mean grpo_cpu?")
+    assert err.count("\n") == 1
+
+
+def test_arguments_and_exit_code_pass_through(command, own):
+    code, out, err = command(
+        "nothing", "--folder", str(own), "--rounds", "5", "--json", "--peer-python", "a b", "-x"
+    )
+    assert code == 7
+    assert out == "['--json', '--rounds', '5', '-x', '--peer-python', 'a b']\n"
+    assert err == "to stderr\n"
+
+
+def test_words_after_two_dashes_belong_to_the_benchmark(command):
+    code, out, _ = command("grpo_cpu", "--", "--help")
+    assert code == 0
+    assert "--make-peer" in out
+
+
+def test_a_folder_without_benchmarks_is_refused(command, tmp_path):
+    code, out, err = command("--folder", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert err == f"error: --folder {tmp_path}: holds no benchmarks (Python files)\n"
+
+
+def test_an_installed_package_says_where_the_benchmarks_are(command, tmp_path, monkeypatch):
+    installed = tmp_path / "site-packages" / "plugrl" / "commands" / "bench.py"
+    monkeypatch.setattr(bench, "__file__", str(installed))
+    code, out, err = command("grpo_cpu")
+    assert (code, out) == (2, "")
+    assert "run this in the source checkout of plugrl" in err
+    assert err.count("\n") == 1
+    monkeypatch.chdir(ROOT)
+    assert "grpo_cpu" in command("--list")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give --peer-python PATH or set PLUGRL_BENCH_PEER_PYTHON, make one with --make-peer"),
+        (["--peer-python", "/nowhere/python"], "/nowhere/python cannot be run: No such file"),
+        (["--peer-python", "/bin/false"], "/bin/false has no usable TRL"),
+    ],
+)
+def test_a_missing_peer_is_one_line_with_the_remedy(command, words, said):
+    code, out, err = command("grpo_cpu", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def bench_process(*words: str) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-m", "plugrl", "bench", "grpo_cpu", "--json", *words],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.integration
+def test_grpo_cpu_measures_plugrl_alone():
+    tiny = [
+        "--prompts",
+        "2",
+        "--samples",
+        "2",
+        "--tokens",
+        "4",
+        "--steps",
+        "3",
+        "--warm-up",
+        "1",
+        "--rounds",
+        "2",
+    ]
+    result = bench_process("--no-peer", *tiny)
+    assert result["benchmark"] == "grpo_cpu"
+    assert result["work"] == {
+        "prompts": 2,
+        "samples": 2,
+        "tokens": 4,
+        "rounds": 2,
+        "steps": 3,
+        "warm_up": 1,
+        "parameters": 330288,
+    }
+    assert result["peer_seconds"] is None
+    assert result["ratio"] is None
+    assert result["ratios"] is None
+    assert result["threads"] == 1
+    assert result["machine"]["cpus"] == os.cpu_count()
+    assert set(result["versions"]) == {"plugrl"}
+    first, second = result["seconds_by_round"]["plugrl"]
+    assert result["plugrl_seconds"] == pytest.approx((first + second) / 2)
+    assert 0 < result["plugrl_seconds"] < 10
+    assert result["new_tokens_per_second"] == pytest.approx(16 / result["plugrl_seconds"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_grpo_cpu_takes_at_most_half_of_the_peers_step(pytestconfig):
+    given = os.environ.get("PLUGRL_BENCH_PEER_PYTHON")
+    folder = str(pytestconfig.cache.mkdir("bench-peer"))
+    result = bench_process(*(["--peer-python", given] if given else ["--make-peer", folder]))
+    assert len(result["ratios"]) == 3
+    assert result["versions"]["peer"]["trl"].startswith("1.16.")
+    assert result["ratio"] <= 0.5, result
