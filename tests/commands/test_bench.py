@@ -133,7 +133,8 @@ def bench_process(*words: str) -> dict:
 
 @pytest.mark.integration
 def test_grpo_cpu_measures_plugrl_alone():
-    tiny = [
+    sizes = {"prompts": 2, "samples": 2, "tokens": 4, "steps": 3, "warm-up": 1, "rounds": 2}
+    tiny = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
         "--prompts",
         "2",
         "--samples",
