@@ -82,6 +82,36 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(recipe, tmp_path):
     assert len(killed_in) > 3, "the kills fell on too few steps to say anything"
 
 
+def test_dying_at_a_named_moment_changes_nothing(recipe, tmp_path):
+    tree = yaml.safe_load(recipe.read_text())
+    for phase in tree["trainer"]["phases"]:
+        phase["trainer"]["total_train_steps"] = 6
+    tree["settings"]["checkpoint_every"] = 2
+    recipe.write_text(yaml.safe_dump(tree))
+    straight = tmp_path / "straight"
+    subprocess.run(plugrl("train", str(recipe), f"settings.runs_folder={straight}"), check=True)
+    (expected,) = straight.glob("*/[0-9]*")
+    want = load_run(expected)
+
+    driver = Path(__file__).with_name("moments_driver.py")
+    done = subprocess.run(
+        [sys.executable, str(driver), str(recipe), str(tmp_path)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    moments = json.loads(done.stdout)
+    assert len(moments) >= 20
+    for name, ended in moments.items():
+        log = Path(ended["log"]).read_text()
+        full = "disk full" in name
+        assert ended["code"] == (1 if full else -signal.SIGKILL), f"{name}: {log}"
+        assert ended["resumed"] == 0, f"{name}: {log}"
+        got = load_run(ended["run"])
+        assert comparable(got) == comparable(want), name
+        assert_equal_states(got.checkpoint()["trainer"], want.checkpoint()["trainer"])
+
+
 def step_of(folder):
     """The number of metrics lines so far."""
     if folder is None or not (folder / "metrics.jsonl").exists():
