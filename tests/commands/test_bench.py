@@ -135,19 +135,6 @@ def bench_process(*words: str) -> dict:
 def test_grpo_cpu_measures_plugrl_alone():
     sizes = {"prompts": 2, "samples": 2, "tokens": 4, "steps": 3, "warm-up": 1, "rounds": 2}
     tiny = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-        "--prompts",
-        "2",
-        "--samples",
-        "2",
-        "--tokens",
-        "4",
-        "--steps",
-        "3",
-        "--warm-up",
-        "1",
-        "--rounds",
-        "2",
-    ]
     result = bench_process("--no-peer", *tiny)
     assert result["benchmark"] == "grpo_cpu"
     assert result["work"] == {
