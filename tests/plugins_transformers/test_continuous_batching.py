@@ -127,7 +127,7 @@ def test_a_cancelled_request_leaves_at_the_next_step(engine, steps):
             task.cancel()
         await asyncio.sleep(0.01)
         await steps.go(2)
-        assert steps.sizes[0] == 4
+        assert max(steps.sizes) == 4
         assert steps.sizes[-1] == 1
         steps.run_free()
         return await tasks[3]
@@ -173,7 +173,8 @@ def test_an_update_on_the_way_is_stamped_on_the_tokens_after_it(engine, steps):
     changed, short, after = run(go())
     assert sorted(set(changed.versions)) == [0, 7]
     assert changed.versions == sorted(changed.versions)
-    assert changed.versions.count(0) == 7
+    # Six tokens were drawn for sure, and a step may have begun.
+    assert changed.versions.count(0) in (6, 7)
     assert changed.version == 0
     assert (short.version, short.versions) == (0, None)
     assert (after.version, after.versions) == (7, None)
