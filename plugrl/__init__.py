@@ -12,10 +12,22 @@ from typing import TYPE_CHECKING, Any
 from plugrl.__about__ import __version__
 
 if TYPE_CHECKING:
+    from plugrl.core.component import Component as Component
+    from plugrl.core.component import NoConfig as NoConfig
+    from plugrl.core.config.preflight import Preflight as Preflight
+    from plugrl.core.config.schema import component as component
+    from plugrl.core.config.schema import described as described
+    from plugrl.core.config.view import ConfigView as ConfigView
+    from plugrl.core.config.view import ExperimentSettings as ExperimentSettings
+    from plugrl.core.config.view import HyperParameters as HyperParameters
     from plugrl.core.errors import ConfigError as ConfigError
+    from plugrl.core.errors import ContractError as ContractError
     from plugrl.core.errors import PluginError as PluginError
+    from plugrl.core.errors import PlugrlDeprecationWarning as PlugrlDeprecationWarning
     from plugrl.core.errors import PlugrlError as PlugrlError
+    from plugrl.core.errors import RunError as RunError
     from plugrl.core.errors import StopRun as StopRun
+    from plugrl.core.errors import UsageError as UsageError
     from plugrl.core.experiment import load_run as load_run
     from plugrl.core.experiment import train as train
     from plugrl.core.hookspecs import HOOK_API as HOOK_API
@@ -30,26 +42,60 @@ if TYPE_CHECKING:
     from plugrl.core.registry import register_tracker as register_tracker
     from plugrl.core.registry import register_train_service as register_train_service
     from plugrl.core.registry import register_trainer as register_trainer
+    from plugrl.core.run.run import Run as Run
     from plugrl.core.run.trackers import Tracker as Tracker
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
+    from plugrl.core.text.advantages import group_numbers as group_numbers
     from plugrl.core.text.batch import Batch as Batch
+    from plugrl.core.text.batch import (
+        compute_position_id_with_mask as compute_position_id_with_mask,
+    )
+    from plugrl.core.text.batch import padding_data as padding_data
     from plugrl.core.text.evaluation import BaseEvaluationTarget as BaseEvaluationTarget
     from plugrl.core.text.evaluation import EvaluationRunResult as EvaluationRunResult
     from plugrl.core.text.evaluation import Evaluator as Evaluator
+    from plugrl.core.text.losses import WeightedLoss as WeightedLoss
+    from plugrl.core.text.losses import masked_sum as masked_sum
+    from plugrl.core.text.sampling import SamplingParams as SamplingParams
+    from plugrl.core.text.self_hosted import AlgorithmConfig as AlgorithmConfig
     from plugrl.core.text.self_hosted import SelfHostedTrainer as SelfHostedTrainer
+    from plugrl.core.text.self_hosted import SelfHostedTrainerConfig as SelfHostedTrainerConfig
+    from plugrl.core.text.services import Completion as Completion
+    from plugrl.core.text.services import GenerationRequest as GenerationRequest
     from plugrl.core.text.services import InferenceService as InferenceService
+    from plugrl.core.text.services import ModelSpec as ModelSpec
+    from plugrl.core.text.services import Tokenizer as Tokenizer
     from plugrl.core.text.services import TrainService as TrainService
     from plugrl.core.text.trajectory import Trajectory as Trajectory
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer as TrajectoryTrainer
+    from plugrl.core.text.trajectory_trainer import (
+        TrajectoryTrainerConfig as TrajectoryTrainerConfig,
+    )
+    from plugrl.core.text.worker import RolloutTask as RolloutTask
     from plugrl.core.text.worker import RolloutWorker as RolloutWorker
+    from plugrl.core.text.worker import RolloutWorkerConfig as RolloutWorkerConfig
+    from plugrl.core.text.worker import trajectory_of as trajectory_of
     from plugrl.core.trainer import Capabilities as Capabilities
     from plugrl.core.trainer import Trainer as Trainer
     from plugrl.core.trainer import TrainerContext as TrainerContext
     from plugrl.core.trainer import TrainingResult as TrainingResult
 
 _MODULES = {
-    "plugrl.core.errors": ("ConfigError", "PluginError", "PlugrlError", "StopRun"),
+    "plugrl.core.component": ("Component", "NoConfig"),
+    "plugrl.core.config.preflight": ("Preflight",),
+    "plugrl.core.config.schema": ("component", "described"),
+    "plugrl.core.config.view": ("ConfigView", "ExperimentSettings", "HyperParameters"),
+    "plugrl.core.errors": (
+        "ConfigError",
+        "ContractError",
+        "PluginError",
+        "PlugrlDeprecationWarning",
+        "PlugrlError",
+        "RunError",
+        "StopRun",
+        "UsageError",
+    ),
     "plugrl.core.experiment": ("load_run", "train"),
     "plugrl.core.hookspecs": ("HOOK_API", "hookimpl"),
     "plugrl.core.registry": (
@@ -64,15 +110,35 @@ _MODULES = {
         "register_train_service",
         "register_trainer",
     ),
+    "plugrl.core.run.run": ("Run",),
     "plugrl.core.run.trackers": ("Tracker",),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
-    "plugrl.core.text.batch": ("Batch",),
+    "plugrl.core.text.advantages": ("group_numbers",),
+    "plugrl.core.text.batch": ("Batch", "compute_position_id_with_mask", "padding_data"),
     "plugrl.core.text.evaluation": ("BaseEvaluationTarget", "EvaluationRunResult", "Evaluator"),
-    "plugrl.core.text.services": ("InferenceService", "TrainService"),
-    "plugrl.core.text.self_hosted": ("SelfHostedTrainer",),
+    "plugrl.core.text.losses": ("WeightedLoss", "masked_sum"),
+    "plugrl.core.text.sampling": ("SamplingParams",),
+    "plugrl.core.text.self_hosted": (
+        "AlgorithmConfig",
+        "SelfHostedTrainer",
+        "SelfHostedTrainerConfig",
+    ),
+    "plugrl.core.text.services": (
+        "Completion",
+        "GenerationRequest",
+        "InferenceService",
+        "ModelSpec",
+        "Tokenizer",
+        "TrainService",
+    ),
     "plugrl.core.text.trajectory": ("Trajectory",),
-    "plugrl.core.text.trajectory_trainer": ("TrajectoryTrainer",),
-    "plugrl.core.text.worker": ("RolloutWorker",),
+    "plugrl.core.text.trajectory_trainer": ("TrajectoryTrainer", "TrajectoryTrainerConfig"),
+    "plugrl.core.text.worker": (
+        "RolloutTask",
+        "RolloutWorker",
+        "RolloutWorkerConfig",
+        "trajectory_of",
+    ),
     "plugrl.core.trainer": ("Capabilities", "Trainer", "TrainerContext", "TrainingResult"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

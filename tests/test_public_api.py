@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import plugrl
+from plugrl.commands._scaffold import KINDS_WITH_TEMPLATES, files
+
+ROOT = Path(__file__).parents[1]
 
 PUBLIC = """
-BaseEvaluationTarget Batch Capabilities ConfigError EvaluationRunResult Evaluator HOOK_API
-InferenceService PluginError PlugrlError Registry RolloutWorker Scenario ScenarioInstance
-SelfHostedTrainer StopRun Tracker TrainService Trainer TrainerContext TrainingResult Trajectory
-TrajectoryTrainer __version__ hookimpl load_run register_advantage register_evaluator
-register_inference_service register_loss register_rollout_worker register_scenario
-register_tracker register_train_service register_trainer train
+AlgorithmConfig BaseEvaluationTarget Batch Capabilities Completion Component ConfigError
+ConfigView ContractError EvaluationRunResult Evaluator ExperimentSettings GenerationRequest
+HOOK_API HyperParameters InferenceService ModelSpec NoConfig PluginError PlugrlDeprecationWarning
+PlugrlError Preflight Registry RolloutTask RolloutWorker RolloutWorkerConfig Run RunError
+SamplingParams Scenario ScenarioInstance SelfHostedTrainer SelfHostedTrainerConfig StopRun
+Tokenizer Tracker TrainService Trainer TrainerContext TrainingResult Trajectory TrajectoryTrainer
+TrajectoryTrainerConfig UsageError WeightedLoss __version__ component
+compute_position_id_with_mask described group_numbers hookimpl load_run masked_sum padding_data
+register_advantage register_evaluator register_inference_service register_loss
+register_rollout_worker register_scenario register_tracker register_train_service register_trainer
+train trajectory_of
 """
 
 
@@ -42,3 +53,56 @@ def test_importing_plugrl_and_its_light_names_loads_no_large_package():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def written_for_authors():
+    """The Python that plugin authors are shown, by where it stands."""
+    for kind in KINDS_WITH_TEMPLATES:
+        for name, text in files(f"plugrl-shown-{kind.replace('_', '-')}", kind).items():
+            if name.endswith(".py"):
+                yield f"{kind}: {name}", text
+    for path in (ROOT / "examples").rglob("*.py"):
+        yield str(path.relative_to(ROOT)), path.read_text("utf-8")
+    spec = importlib.util.spec_from_file_location("_blocks", ROOT / "tests" / "docs" / "blocks.py")
+    blocks = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = blocks
+    spec.loader.exec_module(blocks)
+    for page in blocks.PAGES:
+        for block in blocks.blocks_of(page.read_text("utf-8")):
+            if block.language == "python":
+                yield f"{page.relative_to(ROOT)}:{block.line}", block.text
+
+
+def private_imports(text):
+    """What a text imports or reads from plugrl besides the public names and the kit."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [a.name for a in node.names if a.name.startswith("plugrl.")]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "plugrl":
+            public = node.module == "plugrl"
+            found += [
+                f"{node.module}.{a.name}"
+                for a in node.names
+                if not (public and a.name in plugrl.__all__)
+            ]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "plugrl":
+            found += [f"plugrl.{node.attr}"] if node.attr not in plugrl.__all__ else []
+    return [name for name in found if not name.startswith("plugrl.testing")]
+
+
+def test_authors_are_shown_public_names_only():
+    shown = dict(written_for_authors())
+    assert len([text for text in shown.values() if "plugrl" in text]) > 10
+    assert {where: found for where, text in shown.items() if (found := private_imports(text))} == {}
+
+
+def test_a_private_name_is_noticed():
+    text = "import plugrl.core.hooks\nfrom plugrl import train, trian\nplugrl.core\n"
+    text += "from plugrl.core.text import batch\nfrom plugrl.testing.suite import test_trainer\n"
+    assert sorted(private_imports(text)) == [
+        "plugrl.core",
+        "plugrl.core.hooks",
+        "plugrl.core.text.batch",
+        "plugrl.trian",
+    ]

@@ -58,9 +58,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plugrl import Batch, SelfHostedTrainer
-from plugrl.core.config.schema import described
-from plugrl.core.text.self_hosted import AlgorithmConfig, SelfHostedTrainerConfig
+from plugrl import (
+    AlgorithmConfig,
+    Batch,
+    SelfHostedTrainer,
+    SelfHostedTrainerConfig,
+    described,
+)
 
 
 @dataclass
@@ -99,8 +103,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl import BaseEvaluationTarget, EvaluationRunResult, Evaluator
-from plugrl.core.config.schema import described
+from plugrl import BaseEvaluationTarget, EvaluationRunResult, Evaluator, described
 
 
 @dataclass
@@ -204,6 +207,7 @@ jobs:
 #: Names that YAML reads as something else than text.
 YAML_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 BODIES = {"trainer": TRAINER, "evaluator": EVALUATOR}
+KINDS_WITH_TEMPLATES = tuple(BODIES)
 
 
 def files(name: str, kind: str) -> dict[str, str]:

@@ -7,10 +7,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from plugrl import Batch, SelfHostedTrainer
-from plugrl.core.config.schema import component, described
-from plugrl.core.text.advantages import group_numbers
-from plugrl.core.text.self_hosted import AlgorithmConfig, SelfHostedTrainerConfig
+from plugrl import (
+    AlgorithmConfig,
+    Batch,
+    SelfHostedTrainer,
+    SelfHostedTrainerConfig,
+    component,
+    described,
+    group_numbers,
+)
 
 
 @dataclass
