@@ -70,6 +70,7 @@ class RuntimeMonitorConfig:
     )
     max_skipped_steps: int = described(10, "skipped steps in a row that end the run")
     max_invalid_steps: int = described(3, "steps in a row without one valid reward: end the run")
+    max_worker_restarts: int = described(10, "worker processes that may die and be replaced")
     dead_reward_steps: int = described(
         50, "steps in a row in which every reward is equal: warn once"
     )

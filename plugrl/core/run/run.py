@@ -7,11 +7,11 @@ import math
 import os
 import shlex
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from plugrl.core.config.sections import RuntimeMonitorConfig, SettingsConfig
 from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageError
@@ -35,6 +35,16 @@ if TYPE_CHECKING:
     from plugrl.core.run.lock import RunLock
 
 log = logging.getLogger("plugrl.run")
+
+
+class Closable(Protocol):
+    """What a run keeps until its end."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+Kept = TypeVar("Kept", bound=Closable)
 
 
 class Stateful(Protocol):
@@ -104,6 +114,7 @@ class Run:
         self._saved = -1
         self._stop: StopRun | None = None
         self._active = False
+        self._kept: dict[str, Any] = {}
 
     @classmethod
     def create(
@@ -349,6 +360,16 @@ class Run:
         """Start a progress bar: ``update(completed, **numbers)`` and ``close()``."""
         return self._progress.bar(description, total)
 
+    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+        """What ``make`` gave when the run was first asked for ``name``.
+
+        It is shared by all trainers of the run; its ``close()`` is called at the run's end.
+        """
+        if name not in self._kept:
+            self._kept[name] = make()
+        kept: Kept = self._kept[name]
+        return kept
+
     @property
     def stop_requested(self) -> bool:
         """Whether the run ends at the next :meth:`end_step`."""
@@ -403,6 +424,8 @@ class Run:
         self._ending.ended = True
         self._active = False
         self._progress.close()
+        for kept in self._kept.values():
+            kept.close()
         self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
         self._trackers.finish(outcome)
         self._deadlines.close()

@@ -233,8 +233,9 @@ class Attempts:
         async def ask(model: str, tokens: Sequence[int], params: SamplingParams) -> Completion:
             stream = (*coordinates, task.turns)
             task.turns += 1
+            request = GenerationRequest(list(tokens), params, stream)
             with clock.paused():
-                return await round_.ask(number, model, GenerationRequest(tokens, params, stream))
+                return await round_.ask(number, model, request)
 
         task = RolloutTask(
             data=prompt.data,

@@ -14,7 +14,7 @@ from plugrl.core.text.worker import RolloutWorker
 if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
     from plugrl.core.text.services import InferenceService
-    from plugrl.core.text.worker_pool import WorkerPool
+    from plugrl.core.text.worker_pool import PooledRollouts
 
 
 class LockstepRollouts:
@@ -24,7 +24,7 @@ class LockstepRollouts:
         worker: turns a task into trajectories.
         services: inference services by model name.
         seed: the run's seed.
-        pool: processes that run the worker; None: it runs here.
+        pooled: processes that run the worker; None: it runs here.
         timeout: seconds that one attempt may take; None: any number.
     """
 
@@ -34,13 +34,12 @@ class LockstepRollouts:
         services: Mapping[str, InferenceService],
         seed: int,
         *,
-        pool: WorkerPool | None = None,
+        pooled: PooledRollouts | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._worker = worker
         self._services = services
         self._seed = seed
-        self._pool = pool
+        self._pooled = pooled
         self._attempts = Attempts(
             worker,
             {name: service.tokenizer for name, service in services.items()},
@@ -63,8 +62,8 @@ class LockstepRollouts:
                 other failure of one attempt gives an invalid trajectory.
         """
         occasion = Occasion(self._seed, step, sampling, is_val)
-        if self._pool is not None:
-            found = self._pool.collect(self._worker, prompts, occasion, self._services)
+        if self._pooled is not None:
+            found = self._pooled.collect(prompts, occasion)
         else:
             found = self._collect_here(prompts, occasion)
         return [trajectory for number in range(len(prompts)) for trajectory in found[number]]
@@ -85,6 +84,4 @@ class LockstepRollouts:
 
     def metrics(self) -> dict[str, float]:
         """What happened to worker processes since the last call."""
-        if self._pool is None:
-            return {}
-        return {"rollout/worker_restarts": float(self._pool.take_restarts())}
+        return {} if self._pooled is None else self._pooled.metrics()

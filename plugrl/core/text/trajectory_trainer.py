@@ -24,6 +24,7 @@ from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.validation import Validation
 from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
 from plugrl.core.text.worker import RolloutWorker
+from plugrl.core.text.worker_pool import pooled_rollouts
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
@@ -138,7 +139,15 @@ class TrajectoryTrainer(Trainer):
             max_new_tokens=section.max_response_length,
             stop_token_ids=(models[section.model].inference.tokenizer.eos_token_id,),
         )
-        self._rollouts = LockstepRollouts(worker, models.inference, params.seed)
+        self._rollouts = LockstepRollouts(
+            worker,
+            models.inference,
+            params.seed,
+            pooled=pooled_rollouts(
+                self.run, factory, section, worker, models.inference, params.data.answer_key
+            ),
+            timeout=section.get("timeout"),
+        )
         self._pool = TrajectoryPool(params.trajectory_pool.key_list)
         self._loader = self._make_loader()
         self._validation = self._make_validation()
@@ -239,7 +248,7 @@ class TrajectoryTrainer(Trainer):
                 [t.valid for t in trajectories],
                 reason=next((t.failure for t in trajectories if not t.valid), ""),
             )
-        metrics = rollout_metrics_by_model(trajectories)
+        metrics = rollout_metrics_by_model(trajectories) | self._rollouts.metrics()
         self.run.hooks.call(
             "plugrl_rollouts_collected",
             run=self.run,

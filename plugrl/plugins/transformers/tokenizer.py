@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 
@@ -32,6 +32,9 @@ class HubTokenizer:
         # The samples of a group share a prompt, and epochs repeat it.
         self._encode = lru_cache(maxsize=65536)(self._encode_once)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HubTokenizer, (self.wrapped,)
+
     def _encode_once(self, text: str) -> tuple[int, ...]:
         return tuple(self.wrapped(text, add_special_tokens=False)["input_ids"])
 
@@ -44,21 +47,42 @@ class HubTokenizer:
         return str(self.wrapped.decode(list(tokens), skip_special_tokens=True))
 
 
-class CharacterTokenizer(HubTokenizer):
-    """One token a character; decoding is a table look-up, as small models need it fast.
+class CharacterTokenizer:
+    """One token for each distinct character, besides padding and end.
+
+    Both directions are table look-ups: small models need them fast, and worker processes need
+    them without ``transformers``.
 
     Raises:
         ConfigError: on encoding, a character is not in the table.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, characters: str) -> None:
-        super().__init__(tokenizer)
-        self._ids = {c: i for c, i in tokenizer.get_vocab().items() if c in characters}
-        self._characters = {i: c for c, i in self._ids.items()}
+    pad_token_id, eos_token_id = 0, 1
 
-    def _encode_once(self, text: str) -> tuple[int, ...]:
+    def __init__(self, characters: str) -> None:
+        self._characters = dict(enumerate(dict.fromkeys(characters), 2))
+        self._ids = {character: i for i, character in self._characters.items()}
+        self.vocabulary_size = len(self._ids) + 2
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CharacterTokenizer, ("".join(self._ids),)
+
+    @cached_property
+    def wrapped(self) -> PreTrainedTokenizerBase:
+        """The same tokenizer in ``transformers``, to be saved beside a model."""
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+
+        vocabulary = {PAD: self.pad_token_id, EOS: self.eos_token_id, **self._ids}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS)
+
+    def encode(self, text: str, /) -> list[int]:
+        """Token ids of ``text``."""
         try:
-            return tuple(self._ids[character] for character in text)
+            return [self._ids[character] for character in text]
         except KeyError as error:
             raise ConfigError(
                 f"the tokenizer has no character {error.args[0]!r}; add it to "
@@ -72,12 +96,4 @@ class CharacterTokenizer(HubTokenizer):
 
 def character_tokenizer(characters: str) -> CharacterTokenizer:
     """A tokenizer with one token for each distinct character, besides padding and end."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {token: i for i, token in enumerate([PAD, EOS, *dict.fromkeys(characters)])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS)
-    return CharacterTokenizer(fast, characters)
+    return CharacterTokenizer(characters)
