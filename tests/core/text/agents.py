@@ -1,0 +1,177 @@
+"""Rollout workers of a user's file, good and bad, for the tests of worker processes."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from plugrl import RolloutWorker, Trajectory
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.worker import trajectory_of
+
+SAMPLING = SamplingParams(max_new_tokens=2)
+
+
+def first_time(task, what):
+    """Whether no attempt at this problem has been here, in any process."""
+    try:
+        Path(os.environ["AGENTS_NOTES"], f"{what}-{task.item}-{task.run_id}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+class Turns(RolloutWorker):
+    """One to three turns; the trajectory tells which process made it."""
+
+    async def rollout(self, task):
+        tokens = task.tokenizers["policy"].encode(task.prompt)
+        for turn in range(1 + task.item % 3):
+            prompt = list(tokens)
+            completion = await task.ask("policy", prompt, SAMPLING)
+            tokens = prompt + completion.tokens
+            await asyncio.sleep(0)
+            self.between(task, turn)
+        trajectory = trajectory_of(task, "policy", prompt, completion)
+        trajectory.metrics["draw"] = task.random.random()
+        trajectory.extra_fields["pid"] = os.getpid()
+        return trajectory
+
+    def between(self, task, turn):
+        pass
+
+
+def plain(task):
+    tokens = task.tokenizers["policy"].encode(task.prompt)
+    for _ in range(1 + task.item % 3):
+        prompt = list(tokens)
+        completion = task.ask_now("policy", prompt, SAMPLING)
+        tokens = prompt + completion.tokens
+    trajectory = trajectory_of(task, "policy", prompt, completion)
+    trajectory.metrics["draw"] = task.random.random()
+    return [trajectory]
+
+
+async def awaiting(task, worker):
+    prompt = task.tokenizers["policy"].encode(task.prompt)
+    completion = await task.ask(worker.config.model, prompt, SAMPLING)
+    return trajectory_of(task, "policy", prompt, completion)
+
+
+class Silent(RolloutWorker):
+    def rollout(self, task):
+        return Trajectory([2, 3], [0, 1])
+
+
+class ExitsOnce(Turns):
+    def between(self, task, turn):
+        if task.item in (2, 5) and turn == 1 and first_time(task, "exit"):
+            os._exit(7)
+
+
+class ExitsAlways(Turns):
+    def between(self, task, turn):
+        if task.item == 2 and turn == 1:
+            os._exit(7)
+
+
+class Killed(Turns):
+    def between(self, task, turn):
+        if task.item == 2 and turn == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Crashes(Turns):
+    def between(self, task, turn):
+        if task.item == 2 and turn == 1:
+            ctypes.string_at(0)
+
+
+class KilledWhileItWaits(Turns):
+    """Another thread ends the process while no code of an attempt runs."""
+
+    async def rollout(self, task):
+        if task.item == 2 and first_time(task, "kill"):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            await asyncio.sleep(60)
+        return await super().rollout(task)
+
+
+def hangs(task):
+    if task.item == 1:
+        subprocess.Popen(["sleep", "300.125"])
+        while True:
+            time.sleep(0.01)
+    return plain(task)
+
+
+class Blocks(Turns):
+    def between(self, task, turn):
+        if task.item == 1:
+            time.sleep(300)
+
+
+class Sleeps(Turns):
+    async def rollout(self, task):
+        if task.item == 1:
+            await asyncio.sleep(300)
+        return await super().rollout(task)
+
+
+def unpicklable(task):
+    trajectory = plain(task)[0]
+    if task.item == 1:
+        trajectory.extra_fields["call"] = lambda: None
+    return trajectory
+
+
+def raises(task):
+    if task.item % 2:
+        raise OSError("tool is down")
+    return plain(task)
+
+
+def nothing(task):
+    return None
+
+
+def lost(task):
+    task.ask_now("judge", [2], SAMPLING)
+
+
+def elsewhere(task):
+    return Trajectory([2], [0], model="judge")
+
+
+def outside(task):
+    return Trajectory([2, 999], [0, 1])
+
+
+def wrong_mask(task):
+    trajectory = plain(task)[0]
+    if task.item == 1:
+        trajectory.loss_mask.pop()
+    return trajectory
+
+
+def exits(task):
+    sys.exit("tool is down") if task.item == 1 else None
+    return plain(task)
+
+
+def logs(task):
+    logging.getLogger("plugrl.agents").warning("problem %d", task.item)
+    return plain(task)
+
+
+class Unbuildable(Turns):
+    def __init__(self, config=None):
+        super().__init__(config)
+        if "plugrl.core.text.worker_process" in sys.modules and sys.argv[0] == "-c":
+            os._exit(9)

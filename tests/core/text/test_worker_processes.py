@@ -1,0 +1,296 @@
+"""Worker processes: equal numbers whatever their number, and what happens when they die."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from plugrl.core.config.view import configure
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.factory import Factory
+from plugrl.core.registry import Registry
+from plugrl.core.text.data import Prompt
+from plugrl.core.text.rollouts import LockstepRollouts
+from plugrl.core.text.sampling import SamplingParams, stream_seeds, uniforms
+from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.worker_messages import worker_setup
+from plugrl.core.text.worker_pool import PooledRollouts, WorkerPool
+from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
+
+AGENTS = Path(__file__).parent / "agents.py"
+SAMPLING = SamplingParams(max_new_tokens=2)
+
+
+class Engine(InferenceService):
+    """Answers two tokens that depend on the stream alone, and keeps what it was asked."""
+
+    tokenizer = CharacterTokenizer("".join(map(chr, range(32, 126))))
+    vocabulary_size = 96
+    max_sequence_length = 64
+
+    def __init__(self, answer=None):
+        self.rounds = []
+        self._answer = answer
+
+    def load(self, spec):
+        raise NotImplementedError
+
+    def generate(self, requests):
+        self.rounds.append([(tuple(r.prompt_tokens), r.stream) for r in requests])
+        if self._answer is not None:
+            return self._answer(requests)
+        seeds = stream_seeds([request.stream for request in requests])
+        draws = [(uniforms(seeds, k) * 96).astype(int) for k in range(2)]
+        return [
+            Completion([int(a), int(b)], [-1.0, -2.0], "stop", 3)
+            for a, b in zip(*draws, strict=True)
+        ]
+
+    def update_weights(self, weights, version):
+        raise NotImplementedError
+
+
+class Collector:
+    """Collects rollouts of a worker of ``agents.py``, in the driver or in processes."""
+
+    def __init__(self, notes):
+        self.pool = WorkerPool(max_restarts=3)
+        self.notes = notes
+        self.engine = Engine()
+
+    def rollouts(self, name, processes, **section):
+        registry = Registry()
+        record = registry.load_path("rollout_worker", AGENTS, name)
+        factory = Factory(registry, {"rollout_worker": record})
+        cls = registry.load(record)
+        view = configure(cls, {**section, "processes": processes})
+        worker = factory.build("rollout_worker", view, "rollout_worker")
+        services = {"policy": self.engine}
+        pooled = None
+        if processes:
+            setup = worker_setup(factory, view, services)
+            pooled = PooledRollouts(self.pool, processes, setup, worker, services)
+        return LockstepRollouts(worker, services, 5, pooled=pooled, timeout=view.timeout)
+
+    def __call__(self, name, processes, *, items=4, step=7, is_val=False, engine=None, **section):
+        self.engine = engine or Engine()
+        for note in self.notes.iterdir():
+            note.unlink()
+        prompts = [
+            Prompt({"prompt": "ab"[: 1 + i % 2]}, i, run, f"0/{i}")
+            for i in range(items)
+            for run in range(2)
+        ]
+        rollouts = self.rollouts(name, processes, **section)
+        return rollouts.collect(prompts, step, SAMPLING, is_val=is_val)
+
+
+@pytest.fixture
+def collect(tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENTS_NOTES", str(tmp_path))
+    collector = Collector(tmp_path)
+    yield collector
+    collector.pool.close()
+
+
+def without_pid(trajectories):
+    for trajectory in trajectories:
+        trajectory.extra_fields.pop("pid", None)
+    return trajectories
+
+
+@pytest.mark.parametrize("name", ["Turns", "plain", "awaiting", "Silent"])
+def test_the_number_of_processes_changes_nothing(collect, name):
+    expected = collect(name, 0)
+    rounds = collect.engine.rounds
+    assert len(expected) == 8
+    for processes in (1, 3):
+        found = collect(name, processes)
+        pids = {t.extra_fields["pid"] for t in found if t.extra_fields}
+        assert os.getpid() not in pids
+        assert len(pids) == (processes if name == "Turns" else 0)
+        assert without_pid(found) == without_pid(expected)
+        assert collect.engine.rounds == rounds
+    validation = collect(name, 2, is_val=True)
+    assert without_pid(validation) == without_pid(collect(name, 0, is_val=True))
+
+
+def test_plain_and_async_workers_get_the_same_answers(collect):
+    assert without_pid(collect("Turns", 0)) == collect("plain", 0)
+
+
+def test_processes_are_used_again(collect):
+    first = {t.extra_fields["pid"] for t in collect("Turns", 2)}
+    collect("plain", 2)
+    assert {t.extra_fields["pid"] for t in collect("Turns", 2, step=8)} == first
+
+
+def test_a_process_that_dies_once_changes_no_number(collect, caplog):
+    expected = without_pid(collect("Turns", 0, items=6))
+    rounds = collect.engine.rounds
+    collect.pool = WorkerPool(max_restarts=4)
+    found = collect("ExitsOnce", 2, items=6)
+    assert without_pid(found) == expected
+    assert collect.engine.rounds == rounds
+    assert collect.pool.take_restarts() == 4
+    assert "exited with code 7 while it attempted problem 2; another" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("ExitsAlways", "exited with code 7"), ("Killed", "SIGKILL"), ("Crashes", "SIGSEGV")],
+)
+def test_an_attempt_that_kills_twice_is_invalid_and_the_others_go_on(collect, name, how):
+    expected = without_pid(collect("Turns", 0, items=4))
+    collect.pool = WorkerPool(max_restarts=4)
+    found = without_pid(collect(name, 2, items=4))
+    for trajectory, other in zip(found, expected, strict=True):
+        if trajectory.group_id == "0/2":
+            assert not trajectory.valid
+            assert "problem 2 ended a worker process twice; the second" in trajectory.failure
+            assert how in trajectory.failure
+            assert trajectory.finish_reason == "error"
+        else:
+            assert trajectory == other
+    assert collect.pool.take_restarts() == 4
+
+
+def test_deaths_are_bounded(collect):
+    with pytest.raises(RunError, match=r"while it attempted problem 2; 4 .*max_worker_restarts=3"):
+        collect("ExitsAlways", 2)
+
+
+def test_a_worker_that_cannot_be_built_is_bounded_too(collect):
+    with pytest.raises(RunError, match="exited with code 9 while it built its worker; 4"):
+        collect("Unbuildable", 1)
+
+
+def test_a_process_killed_from_outside_gives_all_its_attempts_back(collect):
+    expected = without_pid(collect("Turns", 0, items=3))
+    assert without_pid(collect("KilledWhileItWaits", 2, items=3)) == expected
+    assert collect.pool.take_restarts() == 2
+
+
+def test_one_killed_between_two_steps_is_replaced(collect):
+    (pid,) = {t.extra_fields["pid"] for t in collect("Turns", 1)}
+    os.kill(pid, 9)
+    expected = without_pid(collect("Turns", 0))
+    assert without_pid(collect("Turns", 1)) == expected
+    assert collect.pool.take_restarts() == 1
+
+
+@pytest.mark.parametrize("name", ["hangs", "Blocks"])
+def test_code_that_hangs_ends_its_process(collect, name):
+    expected = collect("plain", 0)
+    found = without_pid(collect(name, 2, timeout=0.5))
+    for trajectory, other in zip(found, expected, strict=True):
+        if trajectory.group_id == "0/1":
+            reason = "TimeoutError: the attempt passed rollout_worker.timeout=0.5 seconds"
+            assert trajectory.failure == reason
+        else:
+            assert trajectory == other
+    assert collect.pool.take_restarts() == 2
+    if name == "hangs":
+        left = subprocess.run(["pgrep", "-f", "sleep 300.125"], capture_output=True, check=False)
+        assert left.stdout == b""
+
+
+@pytest.mark.parametrize(("name", "processes"), [("Sleeps", 0), ("Sleeps", 2), ("hangs", 0)])
+def test_what_can_be_stopped_is_invalid_alone(collect, name, processes):
+    found = without_pid(collect(name, processes, timeout=0.3))
+    failures = [t.failure for t in found if not t.valid]
+    reason = "TimeoutError: the attempt passed rollout_worker.timeout=0.3 seconds"
+    assert failures == [reason, reason]
+    assert collect.pool.take_restarts() == 0
+    expected = collect("plain", 0)
+    assert [t for t in found if t.valid] == [t for t in expected if t.group_id != "0/1"]
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("nothing", "nothing.rollout returned NoneType; a Trajectory"),
+        ("lost", "no model 'judge'; models are: policy"),
+        ("elsewhere", "a trajectory of model 'judge'; models are: policy"),
+        ("outside", "token 999, outside the vocabulary of model 'policy' .96 tokens"),
+    ],
+)
+def test_a_wrong_result_ends_the_run(collect, name, complaint, processes):
+    with pytest.raises(RunError, match=complaint):
+        collect(name, processes)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "failure"),
+    [
+        ("raises", "OSError: tool is down (tests/core/text/agents.py:"),
+        ("wrong_mask", "loss_mask has 5 values for 6 tokens"),
+        ("exits", "SystemExit: tool is down"),
+    ],
+)
+def test_a_failed_attempt_is_counted(collect, name, failure, processes):
+    found = collect(name, processes)
+    assert len(found) == 8
+    assert all(failure in t.failure for t in found if not t.valid)
+    assert [t.group_id for t in found if not t.valid][:2] == ["0/1", "0/1"]
+    assert found == collect(name, 0)
+
+
+def test_a_result_that_cannot_be_sent_is_invalid(collect):
+    found = collect("unpicklable", 2)
+    assert [t.valid for t in found] == [True, True, False, False, True, True, True, True]
+    assert found[2].failure.startswith("its trajectory cannot be sent to the driver:")
+    assert collect.pool.take_restarts() == 0
+
+
+def test_what_an_engine_does_wrong_ends_as_in_the_driver(collect):
+    def broken(requests):
+        raise TimeoutError("engine is gone")
+
+    found = collect("plain", 2, engine=Engine(broken))
+    assert {t.failure.partition(" (")[0] for t in found} == {"TimeoutError: engine is gone"}
+    with pytest.raises(RunError, match="answered 0 of 8 requests"):
+        collect("plain", 2, engine=Engine(lambda requests: []))
+    with pytest.raises(RunError, match="answered NoneType; a list"):
+        collect("plain", 2, engine=Engine(lambda requests: None))
+
+
+def test_messages_reach_the_driver_with_the_name_of_the_process(collect, caplog):
+    with caplog.at_level(logging.WARNING, "plugrl"):
+        collect("logs", 2, items=2)
+        collect("raises", 2, items=2)
+    texts = [record.getMessage() for record in caplog.records]
+    assert "worker-1: problem 0" in texts
+    assert "worker-2: problem 1" in texts
+    assert len([text for text in texts if "tool is down" in text]) == 1
+    (failure,) = [r for r in caplog.records if "tool is down" in r.getMessage()]
+    assert 'raise OSError("tool is down")' in failure.plugrl_trace
+
+
+class Unsendable(CharacterTokenizer):
+    def __reduce__(self):
+        raise TypeError("a handle cannot be pickled")
+
+
+def test_a_tokenizer_that_cannot_be_sent_is_named(collect):
+    engine = Engine()
+    engine.tokenizer = Unsendable("ab")
+    with pytest.raises(ConfigError, match=r"'policy' \(Unsendable\) cannot be sent .*a handle"):
+        collect("Turns", 1, engine=engine)
+
+
+def test_closing_ends_the_processes(collect):
+    pids = {t.extra_fields["pid"] for t in collect("Turns", 2)}
+    started = time.monotonic()
+    collect.pool.close()
+    assert time.monotonic() - started < 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
