@@ -202,4 +202,5 @@ def _build_plugin_command(entry: EntryPoint) -> Any:
     except (KeyboardInterrupt, PluginError):
         raise
     except BaseException as error:
-        raise PluginError(f"{who} cannot be imported: {describe_error(error)}") from error
+        reason = describe_error(error, entry.target)
+        raise PluginError(f"{who} cannot be imported: {reason}") from error

@@ -56,7 +56,7 @@ def _components(kind: str | None) -> list[dict[str, Any]]:
             "provider": record.provider,
             "about": "stable" if KINDS[record.kind].stable else "provisional",
             "reference": record.reference,
-            "target": record.target,
+            "target": record.place,
         }
         for record in default_registry().records(kind)
     ]

@@ -274,7 +274,8 @@ def _registered_by_hooks() -> list[dict[str, Any]]:
     registry = default_registry()
     load_hook_plugins(registry=registry)
     return [
-        record.to_json() | {"status": "ok", "group": "", "location": record.file or ""}
+        record.to_json()
+        | {"status": "ok", "group": "", "location": record.file or "", "target": record.place}
         for record in registry.records()
         if record.source != "entry point"
     ]

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ def place(value: Any) -> str:
         file, line = inspect.getsourcefile(value), inspect.getsourcelines(value)[1]
     except (OSError, TypeError):
         return ""
-    return _shown(file or "", max(line, 1))
+    return line_of(file or "", max(line, 1))
 
 
 def where(value: Any) -> str:
@@ -44,15 +44,20 @@ def where(value: Any) -> str:
     return f" ({found})" if found else ""
 
 
-def raised_at(error: BaseException) -> str:
-    """``file:line`` of the innermost frame that is no machinery and no library; "" if none."""
-    frames = list(_foreign(error, set()))
-    return _shown(frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else ""
+def raised_at(error: BaseException, packages: Collection[str] = ()) -> str:
+    """``file:line`` of the innermost frame that is no machinery and no library; "" if none.
+
+    ``packages`` are installed ones that count as no library.
+    """
+    frames = list(_foreign(error, packages))
+    return line_of(frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else ""
 
 
 def one_line(error: BaseException) -> str:
     """Type and message of an exception on one line."""
-    text = " ".join(str(error).split())
+    from plugrl.core.loading import readable
+
+    text = " ".join(readable(str(error)).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -75,7 +80,7 @@ def component_error(
     if frames:
         frame, line = frames[-1]
         name = next((n for f, _ in reversed(frames) if (n := _component(f, known))), name)
-        at = f" at {_shown(frame.f_code.co_filename, line)}"
+        at = f" at {line_of(frame.f_code.co_filename, line)}"
     return RunError(
         f"{name} raised {one_line(error)}{at}; the full traceback is in {folder / 'log.txt'}"
     )
@@ -103,7 +108,7 @@ def warn_once(owner: Any, key: str, message: str, error: BaseException) -> None:
     log.warning("%s", message, extra={TRACE: trace})
 
 
-def _foreign(error: BaseException, tops: set[str]) -> Iterator[tuple[FrameType, int]]:
+def _foreign(error: BaseException, tops: Collection[str]) -> Iterator[tuple[FrameType, int]]:
     """The frames of components, outermost first: no machinery, and no library that they call."""
     found = error.__traceback__
     while found is not None:
@@ -148,7 +153,8 @@ def _named(record: Record) -> str:
     return f"{record.kind} {record.name!r}{extra}"
 
 
-def _shown(file: str, line: int) -> str:
+def line_of(file: str, line: int) -> str:
+    """``file:line`` with the file as seen from the working directory, when it lies below."""
     try:
         path = os.path.relpath(file)
     except ValueError:

@@ -62,13 +62,14 @@ class LoadFailure:
     phase: Phase
     error: BaseException
     seconds: float
+    target: str = ""
 
     @property
     def message(self) -> str:
         """One line: who, in which phase, why, and how to go on without it."""
         remedy = f"fix or uninstall {self.distribution}, or disable it with -p no:{self.name}"
         refused = isinstance(self.error, _Refused)
-        reason = str(self.error) if refused else describe_error(self.error)
+        reason = str(self.error) if refused else describe_error(self.error, self.target)
         return (
             f"plugin {self.name!r} of {self.distribution} {self.version} was not loaded "
             f"({self.phase}): {reason}; {remedy}"
@@ -180,6 +181,7 @@ def _load(entry: EntryPoint, result: LoadedPlugins, registry: Registry) -> LoadF
             phase=error.phase if isinstance(error, _Refused) else phase,
             error=error,
             seconds=time.perf_counter() - started,
+            target=entry.target,
         )
     result.loaded.append(entry)
     return None

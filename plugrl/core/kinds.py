@@ -130,6 +130,11 @@ class Record:
             return f"{self.distribution} {self.version or ''}".rstrip()
         return self.file or "this process"
 
+    @property
+    def place(self) -> str:
+        """Where it is written: the target, with the file in place of the module for user code."""
+        return f"{self.file}:{self.target.partition(':')[2]}" if self.file else self.target
+
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
         return asdict(self)

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -25,13 +26,38 @@ USER_PACKAGE_PREFIX = "plugrl_user_"
 #: What ``-p`` imported, one name a line, for the child processes.
 IMPORTS_VARIABLE = "PLUGRL_IMPORTS"
 _imported: set[str] = set()
+#: The folder of each package that was made of one.
+_folders: dict[str, str] = {}
+_USER_MODULE = re.compile(rf"({USER_PACKAGE_PREFIX}[0-9a-f]{{12}})((?:\.\w+)*)")
 
 
-def describe_error(error: BaseException) -> str:
-    """The class and first line of an exception, for one-line messages."""
-    lines = str(error).strip().splitlines()
+def describe_error(error: BaseException, target: str = "") -> str:
+    """The class and first line of an exception and where it was raised, for one-line messages.
+
+    ``target`` is the component that was imported: its own package is no library to leave out.
+    """
+    from plugrl.core.blame import line_of, raised_at
+
     name = type(error).__name__
-    return f"{name}: {lines[0]}" if lines else name
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{name}: {error.msg} at {line_of(error.filename, error.lineno or 1)}"
+    lines = readable(str(error)).strip().splitlines()
+    text = f"{name}: {lines[0]}" if lines else name
+    at = raised_at(error, {target.partition(":")[0].partition(".")[0]})
+    return f"{text} at {at}" if at else text
+
+
+def readable(text: str) -> str:
+    """``text`` with the files of users in place of the names that their modules have here."""
+    return _USER_MODULE.sub(lambda match: _file_of(match[1], match[2] or ""), text)
+
+
+def _file_of(package: str, module: str) -> str:
+    folder = _folders.get(package)
+    if folder is None:
+        return package + module
+    path = os.path.join(folder, *module.split(".")[1:])
+    return path if not module or os.path.isdir(path) else f"{path}.py"
 
 
 def import_target(target: str) -> Any:
@@ -88,6 +114,7 @@ def load_file(path: str | os.PathLike[str]) -> ModuleType:
 def _user_package(name: str, folder: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
+    _folders[name] = folder
     initial = os.path.join(folder, "__init__.py")
     if os.path.isfile(initial):
         spec = importlib.util.spec_from_file_location(
@@ -134,7 +161,8 @@ def import_component(record: Record) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(f"{label(record)} cannot be imported: {describe_error(error)}") from error
+        reason = describe_error(error, record.target)
+        raise PluginError(f"{label(record)} cannot be imported: {reason}") from error
 
 
 def import_user_module(name: str) -> None:
@@ -163,7 +191,7 @@ def import_user_module(name: str) -> None:
         raise
     except BaseException as error:
         _imported.discard(name)
-        raise PluginError(f"-p {name} cannot be imported: {describe_error(error)}") from error
+        raise PluginError(f"-p {name} cannot be imported: {describe_error(error, name)}") from error
     exported = os.environ.get(IMPORTS_VARIABLE, "").splitlines()
     os.environ[IMPORTS_VARIABLE] = "\n".join(dict.fromkeys([*exported, name]))
 
@@ -179,8 +207,13 @@ def import_exported() -> None:
 
 
 def label(record: Record) -> str:
-    """How messages name a component: kind, name, provider and target."""
-    return f"{record.kind} {record.name!r} of {record.provider} ({record.target})"
+    """How messages name a component: kind, name, and its package and target, or its file."""
+    if record.file is None:
+        return f"{record.kind} {record.name!r} of {record.provider} ({record.target})"
+    attribute = record.target.partition(":")[2]
+    return f"{record.kind} {record.name!r} of {record.file}" + (
+        "" if attribute == record.name else f" ({attribute})"
+    )
 
 
 def adapted(record: Record, value: Any) -> Any:

@@ -93,7 +93,7 @@ def examine(entry: EntryPoint) -> Finding:
         value = import_target(entry.target)
     except BaseException as error:
         finding.seconds = time.perf_counter() - started
-        finding.error = f"import: {describe_error(error)}"
+        finding.error = f"import: {describe_error(error, entry.target)}"
         return finding
     finding.seconds = time.perf_counter() - started
     new = set(sys.modules) - before
@@ -103,7 +103,7 @@ def examine(entry: EntryPoint) -> Finding:
     try:
         _check(entry, value, finding)
     except BaseException as error:
-        finding.error = str(error) or describe_error(error)
+        finding.error = str(error) or describe_error(error, entry.target)
     return finding
 
 

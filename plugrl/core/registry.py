@@ -132,10 +132,10 @@ class Registry:
         if held is not None and held.origin != new.origin:
             if not replace:
                 raise PluginError(
-                    f"{kind} {name!r} is already registered by {held.record.target}; "
-                    f"choose another name for {new.record.target} or pass replace=True"
+                    f"{kind} {name!r} is already registered by {held.record.place}; "
+                    f"choose another name for {new.record.place} or pass replace=True"
                 )
-            logger.warning("%s replaces %s", label(new.record), held.record.target)
+            logger.warning("%s replaces %s", label(new.record), held.record.place)
         self._registered[key] = new
         return new.record
 

@@ -65,17 +65,25 @@ def test_a_failed_import_can_be_repeated(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise SystemExit(0)", "SystemExit: 0 at {file}:1"),
         ("def g(): pass", "has no attribute 'f'"),
-        ("def f(:", "SyntaxError: invalid syntax"),
+        ("def f(:", "SyntaxError: invalid syntax at {file}:1"),
+        ("x = 1\n\n1 / 0", "ZeroDivisionError: division by zero at {file}:3"),
+        ("from .gone import g", "No module named '{folder}/gone.py' at {file}:1"),
+        ("from .sub.gone import g", "No module named '{folder}/sub.py' at {file}:1"),
+        ("from .other import g", "cannot import name 'g' from '{folder}/other.py'"),
+        ("from .failing import g", "KeyError: 3 at {folder}/failing.py:2"),
         ("f = 1", "is a int, not a function"),
     ],
 )
 def test_bad_files(tmp_path, text, message):
     (tmp_path / "x.py").write_text(text)
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "failing.py").write_text("\nraise KeyError(3)\n")
     with pytest.raises(PluginError) as caught:
         load_loss(tmp_path / "x.py")
-    assert message in str(caught.value)
+    assert message.format(folder=tmp_path, file=tmp_path / "x.py") in str(caught.value)
+    assert "plugrl_user_" not in str(caught.value)
     assert str(tmp_path / "x.py") in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -94,3 +102,57 @@ def test_a_misspelt_class_of_a_file_has_its_close_name(tmp_path):
     (tmp_path / "mine.py").write_text("class MyTrainer: ...\n")
     with pytest.raises(PluginError, match="no attribute 'MyTrainr'; did you mean MyTrainer?"):
         Registry().load_path("trainer", str(tmp_path / "mine.py"), "MyTrainr")
+
+
+def test_messages_name_the_file_of_a_component_not_its_module(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import plugrl\n\n@plugrl.register_loss('fine')\n"
+        f"{DEF}\n    return 0\n\ndef g(logp): ...\n\nclass Worker: ...\n"
+    )
+    registry = Registry()
+    with pytest.raises(PluginError) as wrong:
+        registry.load_path("loss", file, "g")
+    assert str(wrong.value).startswith(f"loss 'g' of {file}: g(logp) has the wrong parameters; ")
+    with pytest.raises(PluginError) as wrong:
+        registry.load_path("rollout_worker", file, "Worker")
+    assert str(wrong.value).startswith(f"rollout_worker 'Worker' of {file} is a class ")
+    f = load_file(file).f
+    assert registry.register("loss", "another", f).place == f"{file}:f"
+    with pytest.raises(PluginError) as taken:
+        registry.register("loss", "another", lambda logp, batch, config: 0)
+    assert f"already registered by {file}:f; " in str(taken.value)
+
+
+def test_the_annotations_of_a_file_that_cannot_be_resolved_name_it(tmp_path):
+    from plugrl.core.config.check import hints_of
+
+    file = tmp_path / "annotated.py"
+    file.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Options:\n    x: Gone = 1\n"
+    )
+    with pytest.raises(PluginError, match="name 'Gone' is not defined") as caught:
+        hints_of(load_file(file).Options)
+    assert f"the annotations of {file}:Options cannot" in str(caught.value)
+
+
+def test_the_line_of_a_failing_import_of_an_installed_package(tmp_path, monkeypatch):
+    from plugrl.core.installed import EntryPoint
+
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "rl_broken_line.py").write_text("import json\n\njson.loads('{')\n")
+    monkeypatch.syspath_prepend(str(site))
+    entry = EntryPoint(
+        distribution="rl-broken",
+        group="plugrl.losses",
+        name="f",
+        version="1",
+        target="rl_broken_line:f",
+        location=str(site),
+    )
+    registry = Registry([entry], PluginSelection())
+    with pytest.raises(PluginError, match="JSONDecodeError") as caught:
+        registry.get("loss", "f")
+    assert str(caught.value).endswith(f" at {site / 'rl_broken_line.py'}:3")

@@ -44,7 +44,8 @@ def test_the_good_trainer_is_found_by_both_spellings(python):
             3,
             "error: trainer 'import_error' of plugrl-test-import-error 1.0 "
             "(plugrl_test_import_error.trainer:BrokenTrainer) cannot be imported: "
-            "ModuleNotFoundError: No module named 'package_that_is_not_there'",
+            "ModuleNotFoundError: No module named 'package_that_is_not_there' at "
+            "{site}/plugrl_test_import_error/trainer.py:1",
         ),
         (
             "wrong_base",
@@ -68,10 +69,10 @@ def test_the_good_trainer_is_found_by_both_spellings(python):
         ),
     ],
 )
-def test_a_bad_trainer_ends_in_one_line(python, name, code, message):
+def test_a_bad_trainer_ends_in_one_line(python, installed, name, code, message):
     done = python("-c", RESOLVE, "trainer", name)
     assert done.returncode == code
-    assert done.stderr.splitlines()[-1] == message
+    assert done.stderr.splitlines()[-1] == message.format(site=installed)
 
 
 def test_a_failing_import_shows_the_traceback_of_the_plugin_only(python):

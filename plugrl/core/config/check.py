@@ -29,6 +29,7 @@ from plugrl.core.config.pick import Picker
 from plugrl.core.config.plain_values import locate, to_plain
 from plugrl.core.config.schema import COMPONENT, FILE, PHASES
 from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.loading import readable
 from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ def hints_of(schema: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(schema)
     except Exception as error:
+        module = readable(schema.__module__)
         raise PluginError(
-            f"the annotations of {schema.__module__}.{schema.__qualname__} cannot be resolved: "
+            f"the annotations of {module}:{schema.__qualname__} cannot be resolved: "
             f"{error}; define what they name at module level"
         ) from error
 
