@@ -136,8 +136,9 @@ class Runner:
                     out = self._forward(tokens[:, None], inputs[0], where, prefill.cache)
                     seen.append(out[:, -1])
             hidden.append(torch.stack(seen).float())
-        allowed = 1e-4 if self.dtype == torch.float32 else 0.05
-        return torch.allclose(*hidden, rtol=allowed, atol=allowed)
+        # Half precision rounds differently in every layer, so the whole vectors are compared.
+        apart = (hidden[0] - hidden[1]).norm() / hidden[0].norm()
+        return float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05)
 
     def mask(self, starts: Sequence[int], columns: int) -> torch.Tensor | None:
         """A mask that hides what lies left of each row's start; None when nothing does."""
