@@ -188,7 +188,6 @@ class Attempts:
         finally:
             for task in running:
                 task.cancel()
-            self._fibers.close()
 
     async def _attempt(
         self, round_: Round, number: int, prompt: Prompt, occasion: Occasion
@@ -217,9 +216,12 @@ class Attempts:
         if inspect.iscoroutinefunction(rollout):
             async with clock.limit():
                 return await rollout(task)
-        # A time limit of a marked attempt is held by whoever marks it.
-        seconds = self._timeout if self._mark is None else None
-        result = await self._fibers.run(lambda: rollout(task), seconds)
+        if self._worker.asks_now:
+            # A time limit of a marked attempt is held by whoever marks it.
+            seconds = self._timeout if self._mark is None else None
+            result: Any = await self._fibers.run(lambda: rollout(task), seconds)
+        else:
+            result = rollout(task)
         if not inspect.isawaitable(result):
             return result
         async with clock.limit():

@@ -11,6 +11,7 @@ import asyncio
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -85,10 +86,11 @@ def wait_for(awaited: Coroutine[Any, Any, T], instead: str) -> T:
 
 
 class Fibers:
-    """The threads of one event loop; they are kept for the next function."""
+    """Threads that are kept for the next function, for as long as this object lives."""
 
     def __init__(self) -> None:
         self._idle: list[_Thread] = []
+        weakref.finalize(self, _end, self._idle)
 
     async def run(self, function: Callable[[], T], seconds: float | None = None) -> T:
         """The result of ``function``, which may call :func:`wait_for`.
@@ -130,8 +132,7 @@ class Fibers:
             except BaseException as error:
                 thread.answers.put((False, error))
 
-    def close(self) -> None:
-        """End the threads that wait for work."""
-        for thread in self._idle:
-            thread.calls.put(None)
-        self._idle.clear()
+
+def _end(idle: list[_Thread]) -> None:
+    for thread in idle:
+        thread.calls.put(None)

@@ -138,6 +138,9 @@ class RolloutWorker(Component, ABC):
     """
 
     Config: ClassVar[type] = RolloutWorkerConfig
+    #: Whether a plain ``rollout`` may call ``task.ask_now``. One that never does is called in
+    #: place when this is false, which is faster than in a thread.
+    asks_now: ClassVar[bool] = True
 
     def __init__(self, config: Any = None, evaluator: Evaluator | None = None) -> None:
         super().__init__(config)

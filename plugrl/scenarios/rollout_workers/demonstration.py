@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
     """Gives the reference answer as the trajectory to learn from; validation asks the model."""
 
+    asks_now = False
+
     @classmethod
     def columns(
         cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
