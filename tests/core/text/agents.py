@@ -105,7 +105,8 @@ class KilledWhileItWaits(Turns):
 
 def hangs(task):
     if task.item == 1:
-        subprocess.Popen(["sleep", "300.125"])
+        if sys.argv[0] == "-c":
+            subprocess.Popen(["sleep", "300.125"])
         while True:
             time.sleep(0.01)
     return plain(task)
