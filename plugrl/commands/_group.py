@@ -90,12 +90,22 @@ def named(command: Any, name: str) -> Any:
 
 
 def lightened(command: Any) -> Any:
-    """Let options that were not given skip Typer's conversion.
+    """Let options that were not given skip Typer's conversion, and errors know their command.
 
     Recent versions of Typer convert with pydantic even when there is nothing to convert, and
     importing pydantic takes longer than a listing.
     """
-    get_params = command.get_params
+    get_params, parse_args = command.get_params, command.parse_args
+
+    def parse_args_in_context(ctx: Any, args: list[str]) -> Any:
+        try:
+            return parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
+    command.parse_args = parse_args_in_context
 
     def lightened_params(ctx: Any) -> list[Any]:
         params = list(get_params(ctx))  # with --help, which command.params lacks
@@ -164,10 +174,10 @@ class LazyGroup(TyperGroup):
             with formatter.section("Plugin commands"):
                 formatter.write_dl([(entry.name, f"from {entry.distribution}") for entry in found])
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; Ctrl-C becomes exit code 130."""
+    def invoke(self, ctx: Any) -> None:
+        """Run the command, whatever it returns; Ctrl-C becomes exit code 130."""
         try:
-            return super().invoke(ctx)
+            super().invoke(ctx)
         except KeyboardInterrupt:
             raise RunInterrupted("interrupted") from None
 

@@ -13,7 +13,9 @@ from plugrl.__about__ import __version__
 from plugrl.commands._group import CommandRow, LazyGroup, examples, lightened
 from plugrl.core.errors import (
     EXIT_DONE,
+    EXIT_INTERRUPTED,
     EXIT_RUN_FAILED,
+    EXIT_USAGE,
     PluginError,
     PlugrlError,
     StopRun,
@@ -33,13 +35,19 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _has_debug(words)
     try:
-        root(rows).main(words, prog_name="plugrl")
+        # What a command returns is dropped by the group: a number is that of a typer.Exit.
+        code = root(rows).main(words, prog_name="plugrl", standalone_mode=False) or EXIT_DONE
     except StopRun:
         code = EXIT_DONE
+    except typer.Abort:
+        print("error: interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
     except PlugrlError as error:
         _report(error, debug)
         code = error.exit_code
     except Exception as error:
+        if callable(getattr(error, "format_message", None)):
+            raise SystemExit(_report_usage(error, debug)) from None
         if debug:
             raise
         text = f"{type(error).__name__}: {error}".strip().replace("\n", " ")
@@ -150,6 +158,28 @@ def _log_to_stderr(debug: bool) -> None:
     logger.addHandler(handler)
     if debug:
         logger.setLevel(logging.DEBUG)
+
+
+def _report_usage(error: Any, debug: bool) -> int:
+    """One line for an exception of the command-line parser, which is known by its attributes."""
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return EXIT_USAGE
+    close = getattr(error, "possibilities", None)
+    text = str(error.message if close else error.format_message())
+    text = " ".join(text.split()).rstrip(".").replace(". Did you mean", "; did you mean")
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    if close:
+        text += f"; did you mean {', '.join(close)}?"
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "plugrl"
+    print(f"error: {text} (see {command} --help)", file=sys.stderr)
+    return int(getattr(error, "exit_code", EXIT_USAGE))
 
 
 def _report(error: PlugrlError, debug: bool) -> None:

@@ -90,10 +90,48 @@ def test_help_ends_with_the_examples(call):
 
 
 def test_usage_errors(call):
-    assert call("probe")[0] == EXIT_USAGE
+    missing = "error: missing argument 'what' (see plugrl probe --help)\n"
+    assert call("probe") == (EXIT_USAGE, "", missing)
+    code, _, err = call("--debug", "probe")
+    assert code == EXIT_USAGE
+    assert "Traceback" in err
+    assert err.endswith(missing)
     code, out, err = call("prob")
     assert (code, out) == (2, "")
     assert err == "error: there is no command 'prob'; did you mean probe? see plugrl --help\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train", "missing argument 'config' (see plugrl train --help)"),
+        ("train --rsume x", "no such option: --rsume (see plugrl train --help)"),
+        ("train --dry-rn x", "no such option: --dry-rn; did you mean --dry-run? (see plugrl train"),
+        ("runs lst", "no such command 'lst'; did you mean 'list'? (see plugrl runs --help)"),
+        ("runs show", "missing argument 'RUN' (see plugrl runs show --help)"),
+        ("plugins list --kind", "option '--kind' requires an argument (see plugrl plugins list"),
+        ("plugins check --timeout x", "invalid value for '--timeout': "),
+        ("env more", "got unexpected extra argument(s) (more) (see plugrl env --help)"),
+        ("--debg env", "no such option: --debg; did you mean --debug? (see plugrl --help)"),
+        ("-p", "option '-p' requires an argument (see plugrl --help)"),
+    ],
+)
+def test_usage_errors_are_one_line(line, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(line.split())
+    assert caught.value.code == EXIT_USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {message}")
+    assert err.endswith("--help)\n")
+    assert err.count("\n") == 1
+
+
+def test_a_group_without_a_command_shows_its_help(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["runs"])
+    assert caught.value.code == EXIT_USAGE
+    assert "Usage: plugrl runs" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(("state", "close"), [("faild", "; did you mean failed?"), ("qqq", ";")])

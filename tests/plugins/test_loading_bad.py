@@ -196,6 +196,31 @@ def test_plugin_commands_run_and_fail_in_one_line(plugrl):
     assert done.stderr.startswith("error: there is no command 'greet'")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nam", "x"], "no such option: --nam; did you mean --name"),
+        (["--name"], "option '--name' requires an argument"),
+        (["--times", "x"], "invalid value for '--times': "),
+        (["--times", "0"], "invalid value for --times: at least 1 is needed"),
+        (["more"], "got unexpected extra argument(s) (more)"),
+    ],
+)
+def test_usage_errors_of_plugin_commands_are_one_line(plugrl, arguments, message):
+    done = plugrl("greet", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.endswith(" (see plugrl greet --help)\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_end_of_a_plugin_command_is_its_exit_code(plugrl):
+    assert plugrl("greet", "--leave", "7").returncode == 7
+    done = plugrl("greet", "--ask")  # there is nobody to answer
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == "error: interrupted"
+
+
 def test_a_mistyped_command_suggests_one(plugrl):
     done = plugrl("gret")
     assert (done.returncode, done.stdout) == (2, "")
