@@ -27,7 +27,8 @@ def command(
 ) -> None:
     """List the components and recipes that a configuration can name.
 
-    Nothing is imported: the list comes from the metadata of the installed packages.
+    Nothing is imported: the list comes from the metadata of the installed packages, and what
+    each is about from the docstrings in their files. Stability is that of the kind's contract.
     """
     from plugrl.core.kinds import KINDS
 
@@ -42,19 +43,21 @@ def command(
     rows = _recipes() if wanted is None or names[wanted] == "recipe" else []
     if wanted is None or names[wanted] != "recipe":
         rows = _components(None if wanted is None else names[wanted]) + rows
-    emit_table(rows, ("kind", "name", "provider", "about"), as_json=as_json)
+    emit_table(rows, ("kind", "name", "stability", "provider", "about"), as_json=as_json)
 
 
 def _components(kind: str | None) -> list[dict[str, Any]]:
     from plugrl.core.kinds import KINDS
     from plugrl.core.registry import default_registry
+    from plugrl.core.summaries import summary
 
     return [
         {
             "kind": record.kind,
             "name": record.name,
             "provider": record.provider,
-            "about": "stable" if KINDS[record.kind].stable else "provisional",
+            "stability": "stable" if KINDS[record.kind].stable else "provisional",
+            "about": summary(record),
             "reference": record.reference,
             "target": record.place,
         }

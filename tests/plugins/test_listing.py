@@ -90,6 +90,21 @@ def test_ls_lists_one_kind(plugrl):
                           "plugrl-test-twin-b/twin"}  # fmt: skip
 
 
+def test_ls_tells_what_a_component_is_about_and_how_stable_its_kind_is(plugrl):
+    listing = rows(plugrl("ls", "--json", only="good"))
+    own = {(r["kind"], r["name"]): r for r in listing if r["provider"].startswith("plugrl-test")}
+    assert {key: row["stability"] for key, row in own.items()} == {
+        ("trainer", "good"): "stable",
+        ("loss", "good"): "provisional",
+    }
+    assert {key: row["about"] for key, row in own.items()} == {
+        ("trainer", "good"): "Counts its steps",
+        ("loss", "good"): "",
+    }
+    table = plugrl("ls", only="good").stdout
+    assert table.splitlines()[0].split() == ["KIND", "NAME", "STABILITY", "PROVIDER", "ABOUT"]
+
+
 def test_switched_off_plugins_are_listed_with_the_reason(plugrl):
     listing = rows(plugrl("-p", "no:plugrl_test_good", "plugins", "list", "--json"))
     assert status(listing, "plugrl-test-good", "greet") == (

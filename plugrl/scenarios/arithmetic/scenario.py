@@ -31,7 +31,7 @@ class ArithmeticConfig:
 
 
 class ArithmeticScenario(Scenario):
-    """Generates all problems, then splits them.
+    """Addition of two numbers: generates all problems, then splits them.
 
     A problem and its mirror (``a+b`` and ``b+a``) never stand on two sides of the line between
     held-out and training problems.

@@ -49,7 +49,7 @@ class ClippedConfig:
 def clipped(
     logp: torch.Tensor, batch: Batch, config: Any
 ) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
-    """Loss per token, [B, T].
+    """Clipped policy-gradient loss per token, [B, T].
 
     Raises:
         ContractError: the batch has no advantages or no old log-probabilities.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def cross_entropy(
     logp: torch.Tensor, batch: Batch, config: Any
 ) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
-    """Loss per token, [B, T]: -log p(token)."""
+    """Cross-entropy per token, [B, T]: -log p(token)."""
     return -logp, {"log_prob": masked_sum(logp, batch.values["loss_mask"])}
 
 

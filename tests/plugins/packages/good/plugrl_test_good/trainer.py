@@ -11,6 +11,8 @@ class GoodConfig:
 # The entry point names this class too: both are one component.
 @register_trainer("good")
 class GoodTrainer(Trainer):
+    """Counts its steps."""
+
     Config = GoodConfig
 
     def train(self):
