@@ -1,9 +1,9 @@
 """The time of a GRPO step of a small model on the CPU, beside TRL's.
 
-``python benchmarks/grpo_cpu.py --peer-python PATH`` runs both sides in turn, each in a process
-of its own, and prints the median step of each round and the ratio; ``--json`` prints one object.
-A step is the rollout of 8 prompts x 8 samples x 32 new tokens, the rewards, one AdamW step and
-the weight sync, in float32 on one thread. TRL lives in an environment of its own:
+``python benchmarks/grpo_cpu.py --peer-python PATH`` runs both sides, each in a process of its own
+that makes one step in turn, and prints the median step of each round and the ratio; ``--json``
+prints one object. A step is the rollout of 8 prompts x 8 samples x 32 new tokens, the rewards, one
+AdamW step and the weight sync, in float32 on one thread. TRL lives in an environment of its own:
 ``--make-peer FOLDER`` makes one, and ``--no-peer`` measures plugrl alone.
 """
 
@@ -109,27 +109,80 @@ def make_peer(folder: Path) -> str:
     return str(python)
 
 
-def run_side(python: str, script: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Run one side in a process of its own and read its report.
+class Side:
+    """One side in a process of its own, which makes a step whenever it is told to."""
 
-    Raises:
-        BenchmarkError: it failed; its stderr was passed on.
-    """
-    names = ("prompts", "samples", "tokens", "threads", "steps", "warm_up")
-    sizes = [word for n in names for word in (f"--{n}".replace("_", "-"), str(getattr(given, n)))]
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(given.threads))
-    quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(
-        [python, str(GRPO / script), str(folder), *sizes],
-        env={**os.environ, **threads, **quiet},
-        capture_output=True,
-        text=True,
-    )
+    def __init__(self, python: str, script: str, folder: Path, given: argparse.Namespace) -> None:
+        names = ("prompts", "samples", "tokens", "threads", "steps", "warm_up")
+        sizes = [w for n in names for w in (f"--{n}".replace("_", "-"), str(getattr(given, n)))]
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(given.threads))
+        quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+        self._script = script
+        self._errors = folder / f"{script}.txt"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [python, str(GRPO / script), str(folder), *sizes],
+                env={**os.environ, **threads, **quiet, "TOKENIZERS_PARALLELISM": "false"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._read()  # the first step, with everything that is loaded for it
+
+    def step(self) -> dict[str, Any] | None:
+        """Let it make its next step; the report when there is none.
+
+        Raises:
+            BenchmarkError: it failed; its stderr was passed on.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        line = self._read()
+        return None if line == "done" else dict(json.loads(line))
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line:
+            code = self._process.wait()
+            sys.stderr.write(self._errors.read_text(errors="replace"))
+            raise BenchmarkError(f"{self._script} failed with exit code {code}")
+        return line
+
+    def kill(self) -> None:
+        """End the process now."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the process if it has not ended."""
+        if self._process.poll() is None:
+            try:
+                self._process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def run_round(
+    sides: dict[str, tuple[str, str]], folder: Path, given: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """Both sides from their start to their reports, one step of each in turn."""
+    running: dict[str, Side] = {}
+    reports: dict[str, dict[str, Any]] = {}
     try:
-        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-    except (ValueError, IndexError):
-        sys.stderr.write(done.stderr)
-        raise BenchmarkError(f"{script} failed with exit code {done.returncode}") from None
+        for name, (python, script) in sides.items():
+            running[name] = Side(python, script, folder, given)
+        while len(reports) < len(sides):
+            for name, side in running.items():
+                report = side.step()
+                if report is not None:
+                    reports[name] = report
+    finally:
+        for side in running.values():
+            side.close() if len(reports) == len(sides) else side.kill()
+    return reports
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
@@ -148,8 +201,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         parameters = int(_python(f"print(write_model(Path({str(folder / 'model')!r})))"))
         _python(f"write_prompts(Path({str(folder / 'prompts.jsonl')!r}))")
         for number in range(given.rounds):
-            for side, (python, script) in sides.items():
-                report = run_side(python, script, folder, given)
+            for side, report in run_round(sides, folder, given).items():
                 reports[side].append(report)
                 median = statistics.median(report["seconds"])
                 print(f"round {number + 1}: {side} {median:.4f} s a step", file=sys.stderr)

@@ -14,8 +14,8 @@ import task
 import plugrl
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
-ENDS = task.Ends()
-LENGTHS: list[float] = []
+GIVEN = task.arguments()
+STEPS = task.Steps(GIVEN)
 
 
 @plugrl.register_tracker("clock")
@@ -24,8 +24,7 @@ class Clock(plugrl.Tracker):
 
     def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
         if step > 0:
-            ENDS.note()
-            LENGTHS.append(metrics["rollout/response_length"])
+            STEPS.end(metrics["rollout/response_length"])
 
 
 @plugrl.register_evaluator("character_codes")
@@ -86,11 +85,6 @@ def configuration(given: Any) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    given = task.arguments()
-    plugrl.train(configuration(given))
-    ENDS.report(given, LENGTHS)
-
-
 if __name__ == "__main__":
-    main()
+    plugrl.train(configuration(GIVEN))
+    STEPS.report()

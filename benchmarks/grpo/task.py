@@ -6,8 +6,9 @@ It is imported by the environment of each side, so it needs the standard library
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import os
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,37 +31,46 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class Ends:
-    """The times at which steps ended, on the wall and of this process's processor."""
+class Steps:
+    """Times the steps of a side, which waits after each until the other side has made one.
 
-    def __init__(self) -> None:
+    So both sides meet the same moments of a busy machine. Standard output is the line to the
+    driver; what a library prints goes to standard error.
+    """
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
         self._wall: list[float] = []
         self._cpu: list[float] = []
+        self._lengths: list[float] = []
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._began = (0.0, 0.0)
 
-    def note(self) -> None:
-        """A step ends now."""
-        self._wall.append(time.perf_counter())
-        self._cpu.append(time.process_time())
+    def end(self, length: float | None = None) -> None:
+        """A step ends now; ``length`` is the mean number of new tokens, if it is known yet."""
+        self._wall.append(time.perf_counter() - self._began[0])
+        self._cpu.append(time.process_time() - self._began[1])
+        self._lengths += [] if length is None else [length]
+        print("done", file=self._out, flush=True)
+        sys.stdin.readline()
+        self._began = (time.perf_counter(), time.process_time())
 
-    def report(self, given: argparse.Namespace, lengths: list[float]) -> None:
-        """Print the seconds of each step after the warm-up as one line of JSON.
+    def report(self, lengths: list[float] | None = None) -> None:
+        """Send the seconds of each step after the warm-up as one line of JSON.
 
         Raises:
             SystemExit: an answer had another length, so the work was another one.
         """
-        if set(lengths) != {given.tokens}:
-            raise SystemExit(f"answers of {min(lengths)} to {max(lengths)} tokens: not the work")
-        first = given.warm_up - 1
+        found = set(lengths or self._lengths)
+        if found != {self._given.tokens}:
+            raise SystemExit(f"answers of {min(found)} to {max(found)} tokens: not the work")
         facts = {
-            "seconds": _differences(self._wall)[first:],
-            "cpu_seconds": _differences(self._cpu)[first:],
+            "seconds": self._wall[self._given.warm_up :],
+            "cpu_seconds": self._cpu[self._given.warm_up :],
             "versions": {name: _version(name) for name in PACKAGES},
         }
-        print(json.dumps(facts))
-
-
-def _differences(times: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in itertools.pairwise(times)]
+        print(json.dumps(facts), file=self._out, flush=True)
 
 
 def _version(package: str) -> str | None:

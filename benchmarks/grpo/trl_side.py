@@ -46,11 +46,11 @@ def main() -> None:
         disable_tqdm=True,
         generation_kwargs={"min_new_tokens": given.tokens},
     )
-    ends = task.Ends()
+    steps = task.Steps(given)
 
     class Clock(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            ends.note()
+            steps.end()
 
     def reward(completions: list[str], **_: Any) -> list[float]:
         return [task.reward(text) for text in completions]
@@ -65,11 +65,9 @@ def main() -> None:
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
         callbacks=[Clock()],
     )
-    sys.stdout = sys.stderr  # TRL prints its metrics; ours is the only line on stdout
     trainer.train()
-    sys.stdout = sys.__stdout__
     logged = [line for line in trainer.state.log_history if "loss" in line]
-    ends.report(given, [line["completions/mean_length"] for line in logged])
+    steps.report([line["completions/mean_length"] for line in logged])
 
 
 if __name__ == "__main__":
