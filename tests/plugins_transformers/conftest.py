@@ -40,6 +40,8 @@ ARCHITECTURES = {
     "qwen3": _COMMON,
     "qwen3 tied": {**_COMMON, "model_type": "qwen3", "tie_word_embeddings": True},
     "llama": _COMMON,
+    # Projections with a bias.
+    "qwen2": _COMMON,
     # Every layer sees the last four tokens only.
     "mistral": {**_COMMON, "sliding_window": 4},
     # One layer has a window, the other has none; logits are capped softly.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,6 +50,9 @@ class Sampler:
             if count < p.min_new_tokens
             for token in p.stop_token_ids
         ]
+        self._blocks_until: float = 0
+        self._pairs: tuple[torch.Tensor, ...] | None = None
+        self._never = torch.tensor(-torch.inf, device=device)
 
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The next token of each row and its log-probability at the row's temperature.
@@ -60,20 +64,21 @@ class Sampler:
             Tokens [B], and log-probabilities [B] before any token was taken away.
         """
         scaled = logits if self._heat is None else logits / self._heat
-        probs = scaled.softmax(-1)
-        allowed, blocked = probs, self._blocks(logits)
-        if blocked is not None:
-            scaled = scaled.log_softmax(-1)
-            allowed = scaled.index_put(blocked, scaled.new_tensor(-torch.inf)).softmax(-1)
+        blocked = self._blocks(logits.shape[-1])
+        kept = scaled if blocked is None else scaled.index_put(blocked, self._never)
+        probs = kept.softmax(-1)
         if self._greedy is None:
-            chosen = self._sampled(allowed)
+            chosen = self._sampled(probs)
         else:
-            chosen = allowed.argmax(-1, keepdim=True)
+            chosen = probs.argmax(-1, keepdim=True)
             if not self._all_greedy:
-                chosen = torch.where(self._greedy, chosen, self._sampled(allowed))
+                chosen = torch.where(self._greedy, chosen, self._sampled(probs))
         self._step += 1
-        # Without blocked tokens the chosen one is never so improbable that its mass is 0.
-        logprobs = probs.gather(-1, chosen).log_() if blocked is None else scaled.gather(-1, chosen)
+        if blocked is None:
+            # What is drawn of all tokens is never so improbable that its mass is 0.
+            logprobs = probs.gather(-1, chosen).log_()
+        else:
+            logprobs = scaled.gather(-1, chosen) - scaled.logsumexp(-1, keepdim=True)
         return chosen[:, 0], logprobs[:, 0]
 
     def _sampled(self, probs: torch.Tensor) -> torch.Tensor:
@@ -99,17 +104,14 @@ class Sampler:
             self._draws = torch.from_numpy(uniforms(self._seeds, positions)).to(self._device)
         return self._draws[ahead][:, None]
 
-    def _blocks(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def _blocks(self, vocabulary: int) -> tuple[torch.Tensor, ...] | None:
         """Rows and their stop tokens that cannot be drawn yet."""
-        if not self._blocked:
-            return None
-        self._blocked = [entry for entry in self._blocked if entry[0] > self._step]
-        vocabulary = logits.shape[-1]
-        pairs = [(row, token) for _, row, token in self._blocked if token < vocabulary]
-        if not pairs:
-            return None
-        rows, tokens = self._tensor(pairs).unbind(-1)
-        return rows, tokens
+        if self._step >= self._blocks_until:
+            self._blocked = [entry for entry in self._blocked if entry[0] > self._step]
+            self._blocks_until = min((until for until, _, _ in self._blocked), default=math.inf)
+            pairs = [(row, token) for _, row, token in self._blocked if token < vocabulary]
+            self._pairs = self._tensor(pairs).unbind(-1) if pairs else None
+        return self._pairs
 
     def _tensor(self, values: Sequence[object]) -> torch.Tensor:
         return torch.tensor(values, device=self._device)

@@ -1,0 +1,56 @@
+"""Which models decode with joined operations, and that their weights stay those of the model."""
+
+import pytest
+import torch
+
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.services import GenerationRequest
+from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.plugins.transformers.lean import LeanBody
+
+LEAN = {"llama", "qwen2", "qwen3"}
+
+
+def ask(engine):
+    asked = [GenerationRequest([2 + i], SamplingParams(), (0, 0, i, 0, 0)) for i in range(3)]
+    return [(a.tokens, a.logprobs) for a in engine.generate(asked)]
+
+
+def test_models_of_one_shape_are_lean_and_others_are_not(any_engine):
+    assert (any_engine._runner._lean is not None) == (any_engine._model.config.model_type in LEAN)
+
+
+def test_every_weight_of_an_update_is_used(engine):
+    # One after the other, so that a weight that is a stale copy shows.
+    for name, value in list(engine._model.state_dict().items()):
+        engine.update_weights({**engine._model.state_dict(), name: value * 1.5 + 0.05}, 1)
+        ((tokens, logprobs), *_) = ask(engine)
+        with torch.no_grad():
+            logits = engine._model(torch.tensor([[2, *tokens]])).logits[0]
+        expected = logits.log_softmax(-1)[:-1].gather(1, torch.tensor(tokens)[:, None])[:, 0]
+        assert logprobs == pytest.approx(expected.tolist(), abs=1e-4), name
+
+
+def test_a_model_that_gives_other_results_is_not_taken(spec, engine, monkeypatch):
+    expected, whole = ask(engine), LeanBody.__call__
+    monkeypatch.setattr(LeanBody, "__call__", lambda self, *rest: whole(self, *rest) * 1.01)
+    other = TransformersInferenceService({})
+    other.load(spec())
+    assert other._runner._lean is None
+    for (tokens, logprobs), (wanted, close) in zip(ask(other), expected, strict=True):
+        assert tokens == wanted
+        assert logprobs == pytest.approx(close, abs=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "length"), [("float32", 1040), ("bfloat16", 60)])
+def test_long_answers_and_half_precision(spec, dtype, length):
+    # Angles are tabled for 1,024 positions at first.
+    config = {**spec().source.to_dict()["config"], "max_position_embeddings": 4096}
+    service = TransformersInferenceService({})
+    service.load(spec(config=config, dtype=dtype))
+    assert service._runner._lean is not None
+    params = SamplingParams(temperature=0, max_new_tokens=length)
+    (answer,) = service.generate([GenerationRequest([3], params, (0,) * 5)])
+    scores = service.score([[3, *answer.tokens]])[0][1:]
+    error = sum(abs(a - b) for a, b in zip(scores, answer.logprobs, strict=True)) / length
+    assert error < (1e-4 if dtype == "float32" else 0.02)
