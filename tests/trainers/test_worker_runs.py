@@ -1,0 +1,214 @@
+"""Whole runs whose rollouts are made in processes."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plugrl.core.errors import PluginError, RunError
+from plugrl.core.experiment import load_run, prepare, start
+from plugrl.testing import tiny
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
+
+MINE = """
+import os
+import plugrl
+from plugrl.core.text.worker import trajectory_of
+
+
+@plugrl.register_rollout_worker("mine")
+def mine(task, worker):
+    tokenizer = task.tokenizers["policy"]
+    prompt = tokenizer.encode(task.prompt)
+    completion = task.ask_now("policy", prompt)
+    trajectory = trajectory_of(task, "policy", prompt, completion)
+    if task.prompt == os.environ["REFUSED"] and not task.is_val:
+        raise OSError("not this one")
+    return worker.judge(task, trajectory, tokenizer.decode(completion.tokens))
+"""
+
+
+def numbers(run):
+    return [{k: v for k, v in row.items() if "restarts" not in k} for row in comparable(run)]
+
+
+def plugrl(*arguments):
+    return [sys.executable, "-m", "plugrl", *arguments]
+
+
+def children(pid):
+    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in done.stdout.split()]
+
+
+def alive(pids):
+    found = []
+    for pid in pids:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            continue
+        found.append(pid)
+    return found
+
+
+def gone_soon(pids):
+    deadline = time.monotonic() + 10
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pids)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return tiny.config("self_hosted_grpo", tmp_path, {"rollout_worker": {"processes": 2}})
+
+
+@pytest.mark.parametrize("trainer", ["self_hosted_grpo", "sequence"])
+def test_a_run_in_processes_equals_one_in_the_driver(tmp_path, trainer):
+    from plugrl.trainers.sequence import SequenceTrainer
+
+    sections = SequenceTrainer.conformance if trainer == "sequence" else {}
+    runs = {}
+    for count in (0, 2):
+        (tmp_path / str(count)).mkdir()
+        base = tiny.config(trainer, tmp_path / str(count), sections)
+        base["rollout_worker"]["processes"] = count
+        runs[count] = start(prepare(base))
+    assert numbers(runs[0]) == numbers(runs[2])
+    states = [runs[count].checkpoint()["trainer"] for count in (0, 2)]
+    states = [s["child"] if trainer == "sequence" else s for s in states]
+    assert_equal_states(states[1]["models"], states[0]["models"])
+    assert any(row.get("rollout/worker_restarts") == 0 for row in runs[2].metrics)
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children(os.getpid())]
+    assert not any("worker_process" in command for command in commands)
+
+
+@pytest.mark.integration
+def test_a_function_registered_by_p_is_found_in_processes(tmp_path, tree):
+    (tmp_path / "mine.py").write_text(MINE)
+    tree["rollout_worker"]["type"] = "mine"
+    tree["environment"] = {"variables": {"REFUSED": "ab"}}
+    tree["data"]["batch_size"] = 4
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    rows = []
+    for count in (2, 0):
+        done = subprocess.run(
+            plugrl("-p", "mine.py", "train", "run.yaml", f"rollout_worker.processes={count}"),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        folder = max((tmp_path / "runs").glob("*/[0-9]*"), key=os.path.getmtime)
+        rows.append(numbers(load_run(folder)))
+        assert "an attempt is invalid: worker mine raised OSError: not this one" in done.stderr
+        log = (folder / "log.txt").read_text()
+        assert 'raise OSError("not this one")' in log
+    # A group whose members all fail is counted, and the others are trained on.
+    assert rows[0] == rows[1]
+    assert rows[0][1]["rollout/invalid"] == 0.25
+    assert rows[0][1]["train/grad_norm"] > 0
+
+
+def test_two_workers_of_one_name_are_refused(registry):
+    def worker(task):
+        raise NotImplementedError
+
+    def other(task):
+        raise NotImplementedError
+
+    registry.register("rollout_worker", "twice", worker)
+    with pytest.raises(PluginError, match="rollout_worker 'twice' is already registered by"):
+        registry.register("rollout_worker", "twice", other)
+
+
+def test_a_function_with_other_parameters_is_refused(tmp_path, registry):
+    (tmp_path / "mine.py").write_text("def mine(a, b, c):\n    return None\n")
+    with pytest.raises(PluginError, match=r"mine\(a, b, c\) has the wrong parameters; write mine"):
+        registry.load_path("rollout_worker", tmp_path / "mine.py", "mine")
+
+
+def test_a_worker_whose_every_attempt_dies_ends_the_run(tmp_path, tree):
+    (tmp_path / "dead.py").write_text("import os\n\n\ndef dead(task):\n    os._exit(3)\n")
+    tree["rollout_worker"] |= {
+        "custom_rollout_worker_module_path": str(tmp_path / "dead.py"),
+        "custom_rollout_worker_class_name": "dead",
+    }
+    tree["runtime_monitor"] = {"max_worker_restarts": 3}
+    reason = r"exited with code 3 while it attempted problem \d; 4 worker processes have died"
+    with pytest.raises(RunError, match=reason):
+        start(prepare(tree))
+
+
+@pytest.mark.integration
+def test_a_worker_that_hangs_meets_the_deadline(tmp_path, tree):
+    (tmp_path / "hangs.py").write_text(
+        "import time\n\n\nasync def hangs(task):\n    time.sleep(300)\n"
+    )
+    tree["rollout_worker"] |= {
+        "custom_rollout_worker_module_path": str(tmp_path / "hangs.py"),
+        "custom_rollout_worker_class_name": "hangs",
+    }
+    tree["settings"]["deadlines"] = {"validate": 2}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    process = subprocess.Popen(
+        plugrl("train", "run.yaml"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    while len(children(process.pid)) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+    workers = children(process.pid)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "phase 'validate' after step 0 passed its deadline of 2 s" in errors
+    assert gone_soon(workers)
+
+
+@pytest.mark.integration
+def test_killed_and_resumed_it_equals_the_uninterrupted_run(tmp_path, tree):
+    tree["trainer"]["total_train_steps"] = 30
+    tree["settings"] |= {"checkpoint_every": 5, "keep_checkpoints": 3}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    wanted = []
+    for count in (0, 2):
+        runs = tmp_path / f"straight{count}"
+        options = (f"settings.runs_folder={runs}", f"rollout_worker.processes={count}")
+        subprocess.run(plugrl("train", "run.yaml", *options), cwd=tmp_path, check=True)
+        wanted.append(load_run(next(runs.glob("*/[0-9]*"))))
+    assert numbers(wanted[0]) == numbers(wanted[1])
+
+    moments = random.Random(0)
+    runs = tmp_path / "killed"
+    command, kills, folder = plugrl("train", "run.yaml", f"settings.runs_folder={runs}"), 0, None
+    while folder is None or json.loads((folder / "status.json").read_text())["state"] != "done":
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            folder = folder or next((p.parent for p in runs.glob("*/*/metrics.jsonl")), None)
+            if folder is not None and len(children(process.pid)) >= 2:
+                break
+            time.sleep(0.01)
+        workers = children(process.pid)
+        time.sleep(moments.uniform(0.2, 0.8))
+        if process.poll() is None and kills < 3:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait(timeout=120)
+        assert gone_soon(workers)
+        command = plugrl("resume", str(folder))
+    assert kills >= 2
+    got = load_run(folder)
+    assert comparable(got) == comparable(wanted[1])
+    for want in wanted:
+        assert_equal_states(
+            got.checkpoint()["trainer"]["models"], want.checkpoint()["trainer"]["models"]
+        )
