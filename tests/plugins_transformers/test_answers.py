@@ -103,7 +103,9 @@ def test_no_new_token_may_be_asked_for(engine):
     assert engine.generate([]) == []
 
 
-def test_prompts_of_a_group_are_computed_once(engine, monkeypatch):
+# Sizes that would tear groups of four apart, and one smaller than a group.
+@pytest.mark.parametrize(("size", "times"), [(256, 1), (6, 1), (5, 1), (2, 2)])
+def test_prompts_of_a_group_are_computed_once(engine, engine_like, monkeypatch, size, times):
     computed = []
     prefill = engine._runner.prefill
 
@@ -111,14 +113,16 @@ def test_prompts_of_a_group_are_computed_once(engine, monkeypatch):
         computed.extend(map(tuple, prompts))
         return prefill(prompts)
 
-    monkeypatch.setattr(engine._runner, "prefill", counting)
     asked = [
         GenerationRequest([3 + item], SamplingParams(max_new_tokens=2), (0, 0, item, run, 0))
         for item in range(3)
         for run in range(4)
     ]
-    engine.generate(asked)
-    assert computed == [(3,), (4,), (5,)]
+    expected = engine.generate(asked)
+    monkeypatch.setattr(engine._runner, "prefill", counting)
+    got = engine_like(engine, max_batch_size=size).generate(asked)
+    assert computed == [(3,)] * times + [(4,)] * times + [(5,)] * times
+    assert [a.tokens for a in got] == [a.tokens for a in expected]
 
 
 @pytest.mark.parametrize(

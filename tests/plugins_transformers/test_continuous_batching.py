@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import GenerationRequest
+from plugrl.plugins.transformers.serving import Turns
 
 LONG = 20
 
@@ -246,3 +248,36 @@ def test_closing_ends_what_is_being_decoded(engine, steps):
     run(go())
     assert steps.done < LONG
     assert not [t for t in threading.enumerate() if t.name == "the transformers engine"]
+
+
+def test_turns_are_taken_in_order_and_can_be_given_up():
+    turns, order = Turns(), []
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt():
+        raise Interrupt
+
+    def work(name):
+        with turns.take():
+            order.append(name)
+
+    def started(name):
+        thread = threading.Thread(target=work, args=(name,))
+        asked = len(turns._asked)
+        thread.start()
+        while len(turns._asked) == asked:
+            time.sleep(0.001)
+        return thread
+
+    with turns.take():
+        threads = [started("first")]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(turns._changed, "wait", interrupt)
+            with pytest.raises(Interrupt):
+                work("never")
+        threads += [started("second"), started("third")]
+    for thread in threads:
+        thread.join(20)
+    assert order == ["first", "second", "third"]

@@ -22,23 +22,31 @@ class Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._next = self._serving = 0
+        self._asked: deque[object] = deque()
 
     @contextmanager
     def take(self) -> Iterator[None]:
         """Wait for one's turn and hold it."""
+        mine = object()
         with self._changed:
-            number = self._next
-            self._next += 1
-            while self._serving != number:
-                self._changed.wait()
+            self._asked.append(mine)
+            try:
+                while self._asked[0] is not mine:
+                    self._changed.wait()
+            except BaseException:
+                # Ctrl-C while waiting must not leave a turn that nobody takes.
+                self._leave(mine)
+                raise
         try:
             yield
         finally:
             with self._changed:
-                self._serving += 1
-                if self._serving != self._next:
-                    self._changed.notify_all()
+                self._leave(mine)
+
+    def _leave(self, mine: object) -> None:
+        self._asked.remove(mine)
+        if self._asked:
+            self._changed.notify_all()
 
 
 class Serving:
@@ -68,11 +76,23 @@ class Serving:
         worth = min(len(self.waiting), max(1, self._size // 4))
         room = self._size - decoder.live
         if self.waiting and decoder.can_admit and room >= worth:
-            count = min(room, len(self.waiting))
-            ended += decoder.admit([self.waiting.popleft() for _ in range(count)])
+            ended += decoder.admit([self.waiting.popleft() for _ in range(self._joining(room))])
         if not self.waiting:
             decoder.compact()
         return ended + decoder.step()
+
+    def _joining(self, room: int) -> int:
+        """How many join: all that fit, but a group that shares a prompt is not torn apart."""
+        if room >= len(self.waiting):
+            return len(self.waiting)
+        count = room
+        while count and self._prompt(count - 1) == self._prompt(count):
+            count -= 1
+        # A group that is larger than the batch, or than what is free of it, joins in parts.
+        return count or room
+
+    def _prompt(self, number: int) -> list[int]:
+        return list(self.waiting[number].request.prompt_tokens)
 
 
 class ContinuousBatching(RequestThread):
