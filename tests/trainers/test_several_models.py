@@ -1,14 +1,20 @@
 """Two trained models and a frozen one in one run: everything is kept apart by model name."""
 
 import json
+import os
+import signal
+from pathlib import Path
 
 import pytest
 import torch
 
 import plugrl
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, RunTerminated
+from plugrl.core.experiment import load_run, resume
+from plugrl.core.text.models import Model, Models
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker, trajectory_of
+from plugrl.testing import tiny
 
 MODELS = ("proposer", "critic", "judge")
 
@@ -128,8 +134,6 @@ def test_a_frozen_model_answers_alike_in_every_step(debate, tmp_path):
                 {t.group_id.split("/")[1]: t.tokens for t in trajectories if t.model == "judge"}
             )
 
-    from plugrl.testing import tiny
-
     tiny.train(tree, Watcher())
     answers = {}
     for step in seen:
@@ -155,18 +159,19 @@ def test_models_with_one_configuration_begin_alike_unless_their_seed_differs(deb
 def test_a_stopped_and_resumed_run_of_several_models_equals_the_uninterrupted_one(debate):
     whole = plugrl.train(debate())
 
-    class StopAtTwo:
+    class TerminatedAtTwo:
         @plugrl.hookimpl
         def plugrl_step_end(self, step):
             if step == 2:
-                raise plugrl.StopRun("enough")
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    from plugrl.core.experiment import resume
-    from plugrl.testing import tiny
-
-    stopped = tiny.train(debate(), StopAtTwo())
-    assert stopped.status["step"] == 2
-    resumed = resume(stopped.folder)
+    tree = debate()
+    tree["settings"]["runs_folder"] += "-stopped"
+    with pytest.raises(RunTerminated):
+        tiny.train(tree, TerminatedAtTwo())
+    (folder,) = Path(tree["settings"]["runs_folder"]).glob("*/[0-9]*")
+    assert load_run(folder).status["step"] < 4
+    resumed = resume(folder)
     assert without_times(resumed.metrics) == without_times(whole.metrics)
     for name in ("proposer", "critic"):
         assert_equal_weights(
@@ -199,14 +204,14 @@ def test_a_trajectory_of_an_unknown_model_is_named(debate, registry):
     registry.register("rollout_worker", "stranger", Stranger)
     tree = debate()
     tree["rollout_worker"]["type"] = "stranger"
-    with pytest.raises(plugrl.PlugrlError, match=r"no model 'nobody'.*critic, judge, proposer"):
+    with pytest.raises(
+        plugrl.PlugrlError, match=r"model 'nobody'; models are: critic, judge, proposer"
+    ):
         plugrl.train(tree)
 
 
 def test_a_checkpoint_of_other_models_is_refused(debate):
     run = plugrl.train(debate())
-    from plugrl.core.text.models import Model, Models
-
     with pytest.raises(ConfigError, match=r"critic, proposer.*trains none"):
         Models({"judge": Model("judge", None, None)}).load_state_dict(
             run.checkpoint()["trainer"]["models"]

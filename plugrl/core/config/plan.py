@@ -27,12 +27,13 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
     trainer = validated.tree["trainer"]
     prompts, samples = data["batch_size"], data.get("rollout_repeat_n", 1)
     sequences = prompts * samples
+    pool = validated.tree.get("trajectory_pool") or {}
+    if pool.get("check_batch_ready_function", "loaded_batch_finished") != "loaded_batch_finished":
+        sequences = pool["batch_size"]
     algorithm = trainer.get("algorithm") or {}
     passes, splits = algorithm.get("epochs", 1), algorithm.get("minibatches", 1)
     rows: Rows = [
-        ("prompts a step", str(prompts)),
-        ("samples a prompt", str(samples)),
-        ("sequences a step", f"{prompts} x {samples} = {sequences}"),
+        *_loaded(prompts, samples, sequences),
         *_lengths(validated.tree.get("rollout_worker")),
         ("sequences an optimizer step", _divided(sequences, splits)),
         *_micro_batches(validated.tree.get("models"), -(-sequences // splits)),
@@ -44,6 +45,22 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
         rows.append(("sequences in all", str(steps * sequences)))
         rows.append(("optimizer steps in all", str(steps * passes * splits)))
     return rows
+
+
+def _loaded(prompts: int, samples: int, sequences: int) -> Rows:
+    product = f"{prompts} x {samples} = {prompts * samples}"
+    if sequences == prompts * samples:
+        return [
+            ("prompts a step", str(prompts)),
+            ("samples a prompt", str(samples)),
+            ("sequences a step", product),
+        ]
+    return [
+        ("prompts loaded at once", str(prompts)),
+        ("samples a prompt", str(samples)),
+        ("sequences loaded at once", product),
+        ("sequences a step, at least", str(sequences)),
+    ]
 
 
 def _lengths(worker: Any) -> Rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from plugrl.core.config.check import Checker
-from plugrl.core.config.origins import KeyPath, dotted, move, nearest, place
+from plugrl.core.config.origins import KeyPath, dotted, move, nearest
 
 #: Where a service may be written, and the key of a model that it becomes.
 _SERVICES: tuple[tuple[KeyPath, str], ...] = (
@@ -24,8 +24,6 @@ def relocate(tree: dict[str, Any], checker: Checker, reads: frozenset[str]) -> N
             _to_model(tree, checker, path, key)
     if {"data", "rollout_worker"} <= reads:
         _prompt_limit(tree, checker)
-    if {"data", "trajectory_pool"} <= reads:
-        _pool_sizes(tree, checker)
 
 
 def _to_model(tree: dict[str, Any], checker: Checker, path: KeyPath, key: str) -> None:
@@ -74,67 +72,3 @@ def _prompt_limit(tree: dict[str, Any], checker: Checker) -> None:
             here,
             f"differs from rollout_worker.{name}, {worker[name]} ({other}); write it once, there",
         )
-
-
-#: Names for when a batch is ready that all mean what `sync` does: when the step's answers are in.
-_READY = (
-    "loaded_batch_finished",
-    "batch_size",
-    "batch_size_reached",
-    "batch_size_reached_and_loaded_batch_finished",
-)
-
-
-def _pool_sizes(tree: dict[str, Any], checker: Checker) -> None:
-    """Bring sizes of a training batch to those of the data: prompts, and samples of each."""
-    pool = tree.get("trajectory_pool")
-    if not isinstance(pool, dict):
-        return
-    data = tree["data"] = tree.get("data") or {}
-    if not isinstance(data, dict):
-        return
-    _group_size(pool, data, checker)
-    ready = pool.get("check_batch_ready_function")
-    if ready in _READY:
-        del pool["check_batch_ready_function"]
-    elif ready is not None:
-        checker.fault(
-            ("trajectory_pool", "check_batch_ready_function"),
-            f"must be one of {', '.join(_READY)}, not {ready!r}",
-        )
-        del pool["check_batch_ready_function"]
-    _batch_size(pool, data, checker)
-
-
-def _group_size(pool: dict[str, Any], data: dict[str, Any], checker: Checker) -> None:
-    if "group_size" not in pool:
-        return
-    old: KeyPath = ("trajectory_pool", "group_size")
-    new: KeyPath = ("data", "rollout_repeat_n")
-    size = pool.pop("group_size")
-    if "rollout_repeat_n" not in data:
-        data["rollout_repeat_n"] = size
-        move(checker.origins, old, new)
-    elif data["rollout_repeat_n"] != size:
-        message = f"differs from {place(checker.origins, new)}, {data['rollout_repeat_n']}"
-        checker.fault(old, f"{message}; write it once, there")
-
-
-def _batch_size(pool: dict[str, Any], data: dict[str, Any], checker: Checker) -> None:
-    if "batch_size" not in pool:
-        return
-    old: KeyPath = ("trajectory_pool", "batch_size")
-    new: KeyPath = ("data", "batch_size")
-    size, samples = pool.pop("batch_size"), data.get("rollout_repeat_n", 1)
-    if type(size) is not int or size < 1 or type(samples) is not int or samples < 1:
-        checker.fault(old, "must be a positive whole number; write data.batch_size instead")
-    elif size % samples:
-        message = f"{size} answers are no whole number of prompts with {samples} samples each"
-        checker.fault(old, f"{message}; write data.batch_size, the prompts of a step")
-    elif "batch_size" not in data:
-        data["batch_size"] = size // samples
-        move(checker.origins, old, new)
-    elif data["batch_size"] != size // samples:
-        message = f"{size} answers are {size // samples} prompts with {samples} samples each"
-        other = f"{place(checker.origins, new)} is {data['batch_size']}"
-        checker.fault(old, f"{message}, but {other}; write only data.batch_size")

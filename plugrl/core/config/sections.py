@@ -178,7 +178,35 @@ class TrajectoryPoolConfig:
     """How finished trajectories become training batches."""
 
     type: Literal["default"] = described("default", "kind of pool")
-    key_list: list[str] = described(["group_id"], "trajectories that share these keys are a group")
+    key_list: list[str] = described(
+        ["group_id"],
+        "trajectories that agree on these fields or data columns are a group; empty: each alone",
+    )
+    group_size: int | None = described(
+        None, "attempts of a complete group; null: data.rollout_repeat_n"
+    )
+    batch_size: int | None = described(
+        None, "trajectories of a training batch; null: all of a loaded batch"
+    )
+    check_batch_ready_function: Literal[
+        "loaded_batch_finished",
+        "batch_size_reached",
+        "batch_size",
+        "batch_size_reached_and_loaded_batch_finished",
+    ] = described(
+        "loaded_batch_finished",
+        "when a batch is ready: all loaded prompts are answered, complete groups hold batch_size "
+        "trajectories (batch_size is short for batch_size_reached), or both",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("group_size", "batch_size"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.check_batch_ready_function != "loaded_batch_finished" and self.batch_size is None:
+            rule = self.check_batch_ready_function
+            raise ConfigError(f"check_batch_ready_function {rule} needs batch_size")
 
 
 @dataclass
@@ -188,7 +216,7 @@ class WeightConfig:
     type: Literal["default"] = described("default", "kind of controller")
     sync_mode: Literal["sync"] = described("sync", "sync: rollout and training alternate")
     staleness_threshold: int = described(
-        0, "largest version gap of a trained token; sync ignores it: its gap is always 0"
+        0, "largest version gap of a trained token; trajectories with an older one are dropped"
     )
     parity_tolerance: float | None = described(
         None,

@@ -38,7 +38,7 @@ class Occasion:
     def coordinates(self, prompt: Prompt) -> tuple[int, int, int, int]:
         """(seed, step, item, run): validation draws from streams of its own."""
         phase = -self.step - 1 if self.is_val else self.step
-        return self.seed, phase, prompt.index, prompt.run_id
+        return self.seed, phase, prompt.turn, prompt.run_id
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,17 @@ from plugrl.core.scenario import DataItem, ScenarioInstance
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One attempt to be made at one problem: ``group_id`` names the problem's turn in the data."""
+    """One attempt to be made at one problem.
+
+    ``index`` is the problem's place in the data; ``turn`` counts on over epochs, so that a problem
+    that comes again draws other random numbers; ``group_id`` names that turn.
+    """
 
     data: DataItem
     index: int
     run_id: int
     group_id: str
+    turn: int
     prompt_key: str = "prompt"
     answer_key: str = "answer"
 
@@ -73,7 +80,7 @@ def _parquet(path: Path) -> Iterator[DataItem]:
 
 
 def _jsonl(path: Path) -> Iterator[DataItem]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -87,7 +94,7 @@ def _jsonl(path: Path) -> Iterator[DataItem]:
 
 
 def _csv(path: Path) -> Iterator[DataItem]:
-    with path.open(encoding="utf-8", newline="") as lines:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
         for number, row in enumerate(csv.DictReader(lines), 2):
             if None in row or None in row.values():
                 raise ConfigError(f"data file {path}:{number}: wrong number of columns")
@@ -177,32 +184,49 @@ class PromptLoader:
                 self._order = self._permutation()
             index = self._order[self._position]
             self._position += 1
-            batch += attempts(
-                self._items[index], index, f"{self._epoch}/{index}", self._repeat, self._keys
-            )
+            turn = self._epoch * len(self._items) + index
+            group_id = f"{self._epoch}/{index}"
+            batch += attempts(self._items[index], index, turn, group_id, self._repeat, self._keys)
         return batch
 
-    def state_dict(self) -> dict[str, int]:
-        """The position in the data."""
-        return {"epoch": self._epoch, "position": self._position, "items": len(self._items)}
+    def state_dict(self) -> dict[str, int | str]:
+        """The position in the data, and what tells other data apart."""
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "items": len(self._items),
+            "fingerprint": self._fingerprint,
+        }
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for item in self._items:
+            digest.update(repr(dict(item)).encode("utf-8", "backslashreplace"))
+        return digest.hexdigest()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at a saved position.
 
         Raises:
-            ConfigError: the data has another number of problems than when it was saved.
+            ConfigError: the data is not what it was when the position was saved.
         """
         if state["items"] != len(self._items):
             raise ConfigError(
                 f"data: the checkpoint was made with {state['items']} problems and there are now "
                 f"{len(self._items)}; resume with the same data"
             )
+        if state["fingerprint"] != self._fingerprint:
+            raise ConfigError(
+                "data: the problems differ from those that the checkpoint was made with; resume "
+                "with the same data"
+            )
         self._epoch, self._position = state["epoch"], state["position"]
         self._order = self._permutation()
 
 
 def attempts(
-    item: DataItem, index: int, group_id: str, repeat: int, keys: tuple[str, str]
+    item: DataItem, index: int, turn: int, group_id: str, repeat: int, keys: tuple[str, str]
 ) -> list[Prompt]:
     """``repeat`` attempts at one problem."""
-    return [Prompt(item, index, run, group_id, *keys) for run in range(repeat)]
+    return [Prompt(item, index, run, group_id, turn, *keys) for run in range(repeat)]

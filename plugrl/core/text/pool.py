@@ -1,39 +1,256 @@
-"""``TrajectoryPool``: finished trajectories wait here until they form a training batch."""
+"""``TrajectoryPool``: finished trajectories wait here until they form a training batch.
+
+A *loaded batch* is what the data gave to attempt at once. Trajectories of one model that agree on
+the keys of ``key_list`` are a group; it is complete once it holds ``group_size`` attempts. A group
+that can no longer become complete is given up: it counts as complete and is reported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from plugrl.core.errors import RunError
 from plugrl.core.text.trajectory import Trajectory
+
+LOADED = "loaded_batch_finished"
+REACHED = "batch_size_reached"
+BOTH = "batch_size_reached_and_loaded_batch_finished"
+#: Names of the readiness rules, ``batch_size`` being another word for ``batch_size_reached``.
+RULES = {LOADED: LOADED, REACHED: REACHED, "batch_size": REACHED, BOTH: BOTH}
+
+_Key = tuple[Any, ...]
+
+
+@dataclass
+class _Group:
+    members: list[Trajectory] = field(default_factory=list)
+    given_up: bool = False
+
+    def complete(self, size: int) -> bool:
+        attempts = {(t.group_id, t.run_id) for t in self.members}
+        return self.given_up or len(attempts) >= size
+
+
+@dataclass
+class _Line:
+    """What waits for one model."""
+
+    groups: dict[_Key, _Group] = field(default_factory=dict)
+    loaded: bool = False
+
+    def trajectories(self) -> list[Trajectory]:
+        return [t for group in self.groups.values() for t in group.members]
 
 
 class TrajectoryPool:
     """Keeps trajectories by model and gives them back whole groups together.
 
+    It may be used from several threads.
+
     Args:
-        key_list: trajectories that agree on these keys form a group.
+        key_list: trajectories that agree on these keys, fields or extra fields, form a group;
+            without keys each is a group of its own. Several keys nest: groups that share the
+            first key stand together.
+        group_size: attempts of a complete group.
+        batch_size: trajectories of a training batch, for the rules that wait for it.
+        rule: when a batch is ready, a name in :data:`RULES`. ``loaded_batch_finished``: every
+            attempt of the loaded batch has come back. ``batch_size_reached``: complete groups
+            hold ``batch_size`` trajectories; the batch is the first groups that reach it. Their
+            conjunction waits for both and takes everything.
     """
 
-    def __init__(self, key_list: Sequence[str] = ("group_id",)) -> None:
+    def __init__(
+        self,
+        key_list: Sequence[str] = ("group_id",),
+        *,
+        group_size: int = 1,
+        batch_size: int = 1,
+        rule: str = LOADED,
+    ) -> None:
         self._key_list = tuple(key_list)
-        self._waiting: dict[str, list[Trajectory]] = {}
+        self._group_size = group_size if key_list else 1
+        self._batch_size = batch_size
+        self._rule = RULES[rule]
+        self._lines: dict[str, _Line] = {}
+        self._lock = threading.RLock()
+        self._arrived = 0
+        self._counts = {"incomplete_groups": 0, "stale": 0}
 
     def put(self, trajectories: Iterable[Trajectory]) -> None:
-        """Add finished trajectories."""
-        for trajectory in trajectories:
-            self._waiting.setdefault(trajectory.model, []).append(trajectory)
+        """Add finished trajectories.
+
+        Raises:
+            RunError: a valid one lacks a key of ``key_list``.
+        """
+        with self._lock:
+            for trajectory in trajectories:
+                line = self._lines.setdefault(trajectory.model, _Line())
+                group = line.groups.setdefault(self._key(trajectory), _Group())
+                group.members.append(trajectory)
+                self._arrived += 1
+
+    def _key(self, trajectory: Trajectory) -> _Key:
+        if not self._key_list:
+            return (self._arrived,)
+        for name in self._key_list:
+            # What an attempt lacks that failed before it got there is no fault of its own.
+            if name not in trajectory and trajectory.valid:
+                has = ", ".join(sorted(trajectory.keys()))
+                raise RunError(
+                    f"trajectory_pool.key_list: a trajectory of group {trajectory.group_id!r} has "
+                    f"no {name!r}; it has: {has}"
+                )
+        return tuple(trajectory.get(name) for name in self._key_list)
+
+    def loaded_batch_finished(self) -> None:
+        """Say that every attempt that was loaded has come back, so that no more will come.
+
+        Groups that wait for members of that batch are given up. Where groups reach over loaded
+        batches, their keys leave out ``group_id``, and the batch size alone decides, they go on
+        waiting.
+        """
+        with self._lock:
+            over_batches = self._rule == REACHED and "group_id" not in self._key_list
+            for line in self._lines.values():
+                line.loaded = True
+                for group in line.groups.values():
+                    if not over_batches and not group.complete(self._group_size):
+                        group.given_up = True
+                        self._counts["incomplete_groups"] += 1
 
     def models(self) -> list[str]:
         """Models that have trajectories waiting."""
-        return sorted(self._waiting)
+        with self._lock:
+            return sorted(name for name, line in self._lines.items() if line.groups)
 
     def __len__(self) -> int:
-        return sum(len(waiting) for waiting in self._waiting.values())
+        with self._lock:
+            return sum(len(line.trajectories()) for line in self._lines.values())
+
+    def complete(self, model: str) -> int:
+        """Trajectories of ``model`` in complete groups."""
+        with self._lock:
+            return sum(len(group.members) for group in self._complete(model).values())
+
+    def _complete(self, model: str) -> dict[_Key, _Group]:
+        line = self._lines.get(model, _Line())
+        size = self._group_size
+        return {key: group for key, group in line.groups.items() if group.complete(size)}
+
+    def ready(self, model: str | None = None) -> bool:
+        """Whether a batch of ``model`` is ready; without a name, of any model."""
+        with self._lock:
+            if model is None:
+                return any(self.ready(name) for name in self._lines)
+            line = self._lines.get(model)
+            if line is None or not line.groups:
+                return False
+            reached = self._rule == LOADED or self.complete(model) >= self._batch_size
+            return reached and (self._rule == REACHED or line.loaded)
 
     def take(self, model: str) -> list[Trajectory]:
-        """Everything that waits for ``model``: groups in order of arrival, members together."""
-        groups: dict[tuple[object, ...], list[Trajectory]] = {}
-        for trajectory in self._waiting.pop(model, []):
-            key = tuple(trajectory.get(name) for name in self._key_list)
-            groups.setdefault(key, []).append(trajectory)
-        return [trajectory for group in groups.values() for trajectory in group]
+        """The ready batch of ``model``: groups in order of arrival, members together.
+
+        Empty when none is ready. What is taken is no longer in the pool.
+        """
+        with self._lock:
+            if not self.ready(model):
+                return []
+            line = self._lines[model]
+            if self._rule != REACHED:
+                taken, line.groups, line.loaded = line.groups, {}, False
+            else:
+                taken = self._first_groups(model)
+                for key in taken:
+                    del line.groups[key]
+            return [t for key in self._nested(taken) for t in taken[key].members]
+
+    def _first_groups(self, model: str) -> dict[_Key, _Group]:
+        taken: dict[_Key, _Group] = {}
+        held = 0
+        for key, group in self._complete(model).items():
+            if held >= self._batch_size:
+                break
+            taken[key] = group
+            held += len(group.members)
+        return taken
+
+    def _nested(self, groups: Iterable[_Key]) -> list[_Key]:
+        """Keys in order of arrival, those that share a beginning together."""
+        keys = list(groups)
+        rank: dict[_Key, int] = {}
+        for key in keys:
+            for length in range(1, len(key) + 1):
+                rank.setdefault(key[:length], len(rank))
+        return sorted(keys, key=lambda k: [rank[k[:n]] for n in range(1, len(k) + 1)])
+
+    def drop_older(self, model: str, version: int) -> None:
+        """Drop the groups of ``model`` with a token that was sampled before ``version``."""
+        with self._lock:
+            line = self._lines.get(model, _Line())
+            for key, group in list(line.groups.items()):
+                sampled = [v for t in group.members for v in t.versions or () if v >= 0]
+                if sampled and min(sampled) < version:
+                    self._counts["stale"] += len(group.members)
+                    del line.groups[key]
+
+    def describe(self, model: str) -> str:
+        """What waits for ``model`` and what its next batch needs, for messages."""
+        with self._lock:
+            groups = self._lines.get(model, _Line()).groups
+            held = sum(len(group.members) for group in groups.values())
+            needs = f", and a batch needs {self._batch_size}" if self._rule != LOADED else ""
+            return (
+                f"model {model!r} has {held} trajectories in {len(groups)} groups, "
+                f"{self.complete(model)} of them in complete groups of {self._group_size}{needs}"
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """What waits, and what was given up or dropped since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+            return {"pool/waiting": float(len(self))} | {
+                f"pool/{name}": float(count) for name, count in counts.items()
+            }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that waits, for a checkpoint."""
+        with self._lock:
+            return {
+                "arrived": self._arrived,
+                "lines": {
+                    name: {
+                        "loaded": line.loaded,
+                        "groups": [
+                            {
+                                "key": list(key),
+                                "given_up": group.given_up,
+                                "members": [t.state_dict() for t in group.members],
+                            }
+                            for key, group in line.groups.items()
+                        ],
+                    }
+                    for name, line in self._lines.items()
+                },
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        with self._lock:
+            self._arrived = state["arrived"]
+            self._lines = {
+                name: _Line(
+                    {
+                        tuple(group["key"]): _Group(
+                            [Trajectory(**member) for member in group["members"]],
+                            group["given_up"],
+                        )
+                        for group in line["groups"]
+                    },
+                    line["loaded"],
+                )
+                for name, line in state["lines"].items()
+            }

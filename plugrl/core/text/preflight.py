@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.data import first_problem
+from plugrl.core.text.pool import REACHED, RULES
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -32,9 +33,29 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
     yield from _findings(check, "data", files, [data.split], "split")
+    yield from _pool_findings(root)
     if validate.enabled:
         section = validate.data
         yield from _findings(check, "validate.data", section.data_files, section.splits, "splits")
+
+
+def _pool_findings(root: Any) -> Iterator[Finding]:
+    """Sizes with which a batch would never be ready, or would wait over a sync."""
+    pool, samples = root.trajectory_pool, root.data.rollout_repeat_n
+    if "group_id" in pool.key_list and (pool.group_size or 0) > samples:
+        yield (
+            "trajectory_pool.group_size",
+            f"a prompt is attempted data.rollout_repeat_n={samples} times, so no group of "
+            f"{pool.group_size} attempts can become complete",
+        )
+    loaded = root.data.batch_size * samples
+    waits = RULES[pool.check_batch_ready_function] == REACHED and pool.batch_size % loaded
+    if waits and root.weight.staleness_threshold < 1:
+        yield (
+            "trajectory_pool.batch_size",
+            f"{loaded} trajectories are loaded at once, so that some wait over a weight sync and "
+            f"are dropped; use a multiple of {loaded}, or set weight.staleness_threshold=1",
+        )
 
 
 def _findings(

@@ -107,6 +107,10 @@ class Trajectory:
         yield from (name for name in _FIELDS if name != "extra_fields")
         yield from self.extra_fields
 
+    def state_dict(self) -> dict[str, Any]:
+        """All fields by name; ``Trajectory(**state)`` gives the trajectory back."""
+        return {name: getattr(self, name) for name in _FIELDS}
+
     def items(self) -> Iterator[tuple[str, Any]]:
         """Pairs of all fields and extra fields."""
         return ((key, self[key]) for key in self.keys())

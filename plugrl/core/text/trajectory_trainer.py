@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
 
 logger = logging.getLogger(__name__)
+#: Loaded batches in a row after which a pool that no group completes in ends the run.
+MAX_IDLE_BATCHES = 20
 
 
 @dataclass
@@ -148,7 +150,7 @@ class TrajectoryTrainer(Trainer):
             ),
             timeout=section.get("timeout"),
         )
-        self._pool = TrajectoryPool(params.trajectory_pool.key_list)
+        self._pool = self._make_pool()
         self._loader = self._make_loader()
         self._validation = self._make_validation()
         self._syncs = {
@@ -164,6 +166,15 @@ class TrajectoryTrainer(Trainer):
         configured = self.hyper_params.weight.parity_tolerance
         dtype = self.hyper_params.models[model].source.dtype
         return PARITY_TOLERANCE[dtype] if configured is None else float(configured)
+
+    def _make_pool(self) -> TrajectoryPool:
+        section, samples = self.hyper_params.trajectory_pool, self.hyper_params.data
+        return TrajectoryPool(
+            section.key_list,
+            group_size=section.group_size or samples.rollout_repeat_n,
+            batch_size=section.batch_size or 1,
+            rule=section.check_batch_ready_function,
+        )
 
     def _make_loader(self) -> PromptLoader:
         params = self.hyper_params
@@ -191,6 +202,14 @@ class TrajectoryTrainer(Trainer):
             raise ConfigError(
                 f"data.filter_prompts: all {len(items)} prompts have more than "
                 f"rollout_worker.max_prompt_length={limit} tokens"
+            )
+        if len(kept) < len(items):
+            logger.info(
+                "data.filter_prompts: %d of %d problems are left out, their prompts have more than "
+                "%d tokens",
+                len(items) - len(kept),
+                len(items),
+                limit,
             )
         return kept
 
@@ -224,11 +243,9 @@ class TrajectoryTrainer(Trainer):
 
     def _one_step(self, step: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        prompts = self._loader.next_batch()
         with self._timed("rollout", metrics):
-            trajectories, collected = self._collect(prompts, step)
-        metrics |= collected
-        self._pool.put(trajectories)
+            trajectories = self._fill_pool(step)
+        metrics |= self._told(trajectories, step)
         with self._timed("train", metrics):
             self._train_models(metrics, step)
         with self._timed("sync", metrics):
@@ -237,11 +254,33 @@ class TrajectoryTrainer(Trainer):
             metrics |= self._validate(step)
         return metrics
 
-    def _collect(
-        self, prompts: Sequence[Prompt], step: int
-    ) -> tuple[list[Trajectory], dict[str, float]]:
-        trajectories = self._rollouts.collect(prompts, step, self._sampling)
-        if self.uses_rewards:
+    def _fill_pool(self, step: int) -> list[Trajectory]:
+        """Attempt loaded batches until a training batch is ready; the new trajectories."""
+        pool, trained = self._pool, self.models.trained
+        for name, service in trained.items():
+            pool.drop_older(name, service.version - self.hyper_params.weight.staleness_threshold)
+        collected: list[Trajectory] = []
+        complete, idle = -1, 0
+        while not pool.ready():
+            before, complete = complete, sum(pool.complete(name) for name in trained)
+            idle = idle + 1 if complete == before else 0
+            if idle == MAX_IDLE_BATCHES:
+                waiting = "; ".join(pool.describe(name) for name in trained)
+                raise RunError(
+                    f"{MAX_IDLE_BATCHES} loaded batches completed no group, so no training batch "
+                    f"gets ready (trajectory_pool): {waiting}"
+                )
+            prompts = self._loader.next_batch()
+            batch = self._rollouts.collect(prompts, step, self._sampling)
+            _add_columns(batch, prompts, self.hyper_params.trajectory_pool.key_list)
+            pool.put(t for t in batch if t.model in trained)
+            pool.loaded_batch_finished()
+            collected += batch
+        return collected
+
+    def _told(self, trajectories: list[Trajectory], step: int) -> dict[str, float]:
+        """Guard the new trajectories, tell plugins of them, and give their metrics."""
+        if self.uses_rewards and trajectories:
             self.run.guards.rewards(
                 step,
                 [t.reward for t in trajectories],
@@ -256,16 +295,16 @@ class TrajectoryTrainer(Trainer):
             trajectories=trajectories,
             metrics=dict(metrics),
         )
-        return trajectories, metrics
+        return metrics
 
     def _train_models(self, metrics: dict[str, float], step: int) -> None:
-        waiting = self._pool.models()
-        for name in waiting:
+        for name in self._pool.models():
             trajectories = self._pool.take(name)
-            if self.models[name].train is None or not any(t.valid for t in trajectories):
+            if not any(t.valid for t in trajectories):
                 continue
             report = self.train_step(trajectories)
             metrics |= {f"{self._prefix('train', name)}/{key}": v for key, v in report.items()}
+        metrics |= self._pool.metrics()
 
     def _prefix(self, what: str, model: str) -> str:
         """``what`` for metrics of the only trained model, ``what/model`` when there are more."""
@@ -348,6 +387,7 @@ class TrajectoryTrainer(Trainer):
             "last_metrics": dict(self._last_metrics),
             "models": self.models.state_dict(),
             "loader": self._loader.state_dict(),
+            "pool": self._pool.state_dict(),
             "syncs": {name: sync.state_dict() for name, sync in self._syncs.items()},
         }
 
@@ -361,6 +401,20 @@ class TrajectoryTrainer(Trainer):
     def _apply(self, state: Mapping[str, Any]) -> None:
         self.models.load_state_dict(state["models"])
         self._loader.load_state_dict(state["loader"])
+        self._pool.load_state_dict(state["pool"])
         for name, sync in self._syncs.items():
             sync.load_state_dict(state["syncs"][name])
         self._pending_state = None
+
+
+def _add_columns(
+    trajectories: Sequence[Trajectory], prompts: Sequence[Prompt], names: Sequence[str]
+) -> None:
+    """Give trajectories the columns of their problem that the pool groups by."""
+    wanted = [name for name in names if name not in trajectories[0]] if trajectories else []
+    if not wanted:
+        return
+    data = {prompt.group_id: prompt.data for prompt in prompts}
+    for trajectory in trajectories:
+        problem = data.get(trajectory.group_id, {})
+        trajectory.extra_fields |= {name: problem[name] for name in wanted if name in problem}

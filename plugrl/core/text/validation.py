@@ -42,7 +42,7 @@ class Validation:
             split: [
                 prompt
                 for index, item in enumerate(items)
-                for prompt in attempts(item, index, f"{split}/{index}", 1, keys)
+                for prompt in attempts(item, index, index, f"{split}/{index}", 1, keys)
             ]
             for split, items in datasets.items()
         }

@@ -96,8 +96,13 @@ def lines(*words: str) -> list[str]:
 def test_a_configuration_in_the_spelling_of_the_guides(folder):
     tree = prepare("a.yaml").validated.tree
     assert tree["data"]["type"] == "files"
-    assert (tree["data"]["batch_size"], tree["data"]["rollout_repeat_n"]) == (8, 4)
-    assert tree["trajectory_pool"] == {"type": "default", "key_list": ["query"]}
+    assert tree["trajectory_pool"] == {
+        "type": "default",
+        "batch_size": 32,
+        "group_size": 4,
+        "key_list": ["query"],
+        "check_batch_ready_function": "batch_size",
+    }
     assert tree["rollout_worker"]["type"] == "single_turn"
     assert tree["rollout_worker"]["max_prompt_length"] == 16
     assert tree["trainer"]["algorithm"]["advantage"] == {"type": "grpo"} | {
@@ -132,26 +137,6 @@ def test_references_to_second_spellings(folder):
 @pytest.mark.parametrize(
     ("word", "line"),
     [
-        (
-            "data.batch_size=1",
-            "trajectory_pool.batch_size (a.yaml:21): 32 answers are 8 prompts with 4 samples each, but data.batch_size (command line) is 1; write only data.batch_size",
-        ),
-        (
-            "trajectory_pool.group_size=5",
-            "trajectory_pool.batch_size (a.yaml:21): 32 answers are no whole number of prompts with 5 samples each; write data.batch_size, the prompts of a step",
-        ),
-        (
-            "data.rollout_repeat_n=8",
-            "trajectory_pool.group_size (a.yaml:22): differs from data.rollout_repeat_n (command line), 8; write it once, there",
-        ),
-        (
-            "trajectory_pool.check_batch_ready_function=never",
-            "trajectory_pool.check_batch_ready_function (command line): must be one of loaded_batch_finished, batch_size, batch_size_reached, batch_size_reached_and_loaded_batch_finished, not 'never'",
-        ),
-        (
-            "trajectory_pool.batch_size=many",
-            "trajectory_pool.batch_size (command line): must be a positive whole number; write data.batch_size instead",
-        ),
         (
             "algorithm.use_kl_in_reward=true",
             "algorithm.use_kl_in_reward (command line): unknown key: no KL penalty is computed; leave it out, or write a trainer that adds one",

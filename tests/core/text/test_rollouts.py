@@ -83,7 +83,7 @@ class TwoAtOnce(RolloutWorker):
 
 def collect(worker, engine, items=4, repeat=1, **kwargs):
     prompts = [
-        Prompt({"prompt": "ab"[: 1 + i % 2]}, i, run, f"0/{i}")
+        Prompt({"prompt": "ab"[: 1 + i % 2]}, i, run, f"0/{i}", i)
         for i in range(items)
         for run in range(repeat)
     ]
@@ -176,7 +176,7 @@ def test_a_failed_attempt_belongs_to_the_model_that_the_worker_asks():
             raise OSError("tool is down")
 
     rollouts = LockstepRollouts(Failing({"model": "writer"}), {"writer": Engine()}, 0)
-    (failed,) = rollouts.collect([Prompt({"prompt": "a"}, 0, 0, "0/0")], 1, SAMPLING)
+    (failed,) = rollouts.collect([Prompt({"prompt": "a"}, 0, 0, "0/0", 0)], 1, SAMPLING)
     assert failed.model == "writer"
     # A batch keeps its sampling log-probabilities only when every row has some.
     assert failed.logprobs == [0.0]

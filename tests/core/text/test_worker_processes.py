@@ -82,7 +82,7 @@ class Collector:
         for note in self.notes.iterdir():
             note.unlink()
         prompts = [
-            Prompt({"prompt": "ab"[: 1 + i % 2]}, i, run, f"0/{i}")
+            Prompt({"prompt": "ab"[: 1 + i % 2]}, i, run, f"0/{i}", i)
             for i in range(items)
             for run in range(2)
         ]

@@ -1,4 +1,4 @@
-"""Prompts from files, their order and position; the pool's groups."""
+"""Prompts from files, their order and position."""
 
 import json
 
@@ -9,8 +9,6 @@ import pytest
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.text.data import PromptLoader, problems, read_files, require_column
-from plugrl.core.text.pool import TrajectoryPool
-from plugrl.core.text.trajectory import Trajectory
 
 ITEMS = [{"prompt": str(i)} for i in range(5)]
 
@@ -119,25 +117,21 @@ def test_a_saved_position_goes_on_exactly(batches):
 def test_other_data_is_refused_on_resume():
     loader = PromptLoader(ITEMS, batch_size=2)
     with pytest.raises(ConfigError, match="made with 9 problems and there are now 5"):
-        loader.load_state_dict({"epoch": 0, "position": 0, "items": 9})
+        loader.load_state_dict(loader.state_dict() | {"items": 9})
+    changed = PromptLoader([*ITEMS[:-1], {"prompt": "other"}], batch_size=2)
+    with pytest.raises(ConfigError, match="the problems differ from those"):
+        changed.load_state_dict(loader.state_dict())
 
 
-def member(group, model="policy", **extra):
-    return Trajectory([1], [0], group_id=group, model=model, extra_fields=extra)
+def test_a_problem_that_comes_again_draws_other_numbers():
+    loader = PromptLoader(ITEMS, batch_size=12, repeat=2)
+    batch = loader.next_batch()
+    assert len({(prompt.turn, prompt.run_id) for prompt in batch}) == 24
 
 
-def test_the_pool_gives_whole_groups_by_model():
-    pool = TrajectoryPool()
-    a1, b1, a2, other = member("a"), member("b"), member("a"), member("a", "judge")
-    pool.put([a1, b1, a2, other])
-    assert pool.models() == ["judge", "policy"]
-    assert [id(t) for t in pool.take("policy")] == [id(a1), id(a2), id(b1)]
-    assert pool.take("policy") == []
-    assert len(pool) == 1
-
-
-def test_groups_by_several_keys():
-    pool = TrajectoryPool(["group_id", "task"])
-    x, y, z = member("a", task=1), member("a", task=2), member("a", task=1)
-    pool.put([x, y, z])
-    assert [id(t) for t in pool.take("policy")] == [id(x), id(z), id(y)]
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_byte_order_mark_and_windows_lines_are_read(tmp_path, kind):
+    path = tmp_path / f"d.{kind}"
+    text = {"jsonl": '{"prompt": "a"}\r\n', "csv": "prompt\r\na\r\n"}[kind]
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read_files([path]) == [{"prompt": "a"}]

@@ -1,0 +1,219 @@
+"""The pool: groups, readiness rules, and that nothing is lost or given twice."""
+
+import json
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugrl.core.errors import RunError
+from plugrl.core.text.pool import BOTH, LOADED, REACHED, RULES, TrajectoryPool
+from plugrl.core.text.trajectory import Trajectory
+
+
+def member(group, run=0, model="policy", *, valid=True, version=0, **extra):
+    return Trajectory(
+        [1, 2],
+        [0, 1],
+        group_id=group,
+        run_id=run,
+        model=model,
+        valid=valid,
+        versions=[-1, version],
+        extra_fields=extra,
+    )
+
+
+def names(trajectories):
+    return [f"{t.group_id}{t.run_id}" for t in trajectories]
+
+
+def test_whole_groups_by_model():
+    pool = TrajectoryPool(group_size=2)
+    pool.put([member("a", 0), member("b", 0), member("a", 1), member("a", 0, "judge")])
+    pool.loaded_batch_finished()
+    assert pool.models() == ["judge", "policy"]
+    assert names(pool.take("policy")) == ["a0", "a1", "b0"]
+    assert pool.take("policy") == []
+    assert len(pool) == 1
+
+
+def test_without_keys_each_trajectory_is_a_group():
+    pool = TrajectoryPool([], group_size=8, batch_size=2, rule=REACHED)
+    pool.put([member("a", 0), member("b", 0), member("a", 1)])
+    assert names(pool.take("policy")) == ["a0", "b0"]
+    assert not pool.ready()
+
+
+def test_several_keys_nest():
+    pool = TrajectoryPool(["task", "group_id"])
+    pool.put(
+        [member("a", task=1), member("b", task=2), member("c", task=1), member("a", 1, task=1)]
+    )
+    pool.loaded_batch_finished()
+    assert names(pool.take("policy")) == ["a0", "a1", "c0", "b0"]
+
+
+def test_a_missing_key_is_named_unless_the_attempt_failed():
+    pool = TrajectoryPool(["task"])
+    with pytest.raises(RunError, match=r"key_list: a trajectory of group 'a' has no 'task'"):
+        pool.put([member("a")])
+    pool.put([member("a", valid=False)])
+    assert len(pool) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "batch_size", "when"),
+    [
+        # Ready after: nothing, 1 of 4, 4 of 4 (two groups of 2), the loaded batch's end.
+        (LOADED, 1, [False, False, False, True]),
+        (REACHED, 2, [False, False, True, True]),
+        ("batch_size", 4, [False, False, True, True]),
+        (REACHED, 5, [False, False, False, False]),
+        (BOTH, 4, [False, False, False, True]),
+        (BOTH, 5, [False, False, False, False]),
+    ],
+)
+def test_each_rule_fires_exactly_when_stated(rule, batch_size, when):
+    pool = TrajectoryPool(group_size=2, batch_size=batch_size, rule=rule)
+    seen = [pool.ready()]
+    pool.put([member("a", 0)])
+    seen.append(pool.ready())
+    pool.put([member("b", 0), member("b", 1), member("a", 1)])
+    seen.append(pool.ready())
+    pool.loaded_batch_finished()
+    seen.append(pool.ready())
+    assert seen == when
+
+
+def test_a_batch_by_size_takes_the_first_whole_groups_and_leaves_the_rest():
+    pool = TrajectoryPool(group_size=2, batch_size=3, rule=REACHED)
+    pool.put([member(g, r) for g in "abc" for r in range(2)])
+    assert names(pool.take("policy")) == ["a0", "a1", "b0", "b1"]
+    assert not pool.ready()
+    assert pool.metrics()["pool/waiting"] == 2
+
+
+def test_the_conjunction_gathers_loaded_batches_until_the_size_is_reached():
+    pool = TrajectoryPool(group_size=1, batch_size=3, rule=BOTH)
+    for group in "ab":
+        pool.put([member(group)])
+        pool.loaded_batch_finished()
+        assert not pool.ready()
+    pool.put([member("c"), member("d")])
+    pool.loaded_batch_finished()
+    assert names(pool.take("policy")) == ["a0", "b0", "c0", "d0"]
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_an_incomplete_group_is_flushed_and_counted(rule):
+    pool = TrajectoryPool(group_size=2, batch_size=1, rule=rule)
+    pool.put([member("a", 0)])
+    assert not pool.ready()
+    pool.loaded_batch_finished()
+    assert names(pool.take("policy")) == ["a0"]
+    assert pool.metrics() == {"pool/waiting": 0, "pool/incomplete_groups": 1, "pool/stale": 0}
+    assert pool.metrics()["pool/incomplete_groups"] == 0
+
+
+def test_groups_over_loaded_batches_go_on_waiting():
+    pool = TrajectoryPool(["task"], group_size=2, batch_size=2, rule=REACHED)
+    pool.put([member("0/1", task="x")])
+    pool.loaded_batch_finished()
+    assert not pool.ready()
+    pool.put([member("1/1", task="x")])
+    pool.loaded_batch_finished()
+    assert names(pool.take("policy")) == ["0/10", "1/10"]
+    assert pool.metrics()["pool/incomplete_groups"] == 0
+
+
+def test_attempts_are_counted_not_their_trajectories():
+    pool = TrajectoryPool(group_size=2, batch_size=1, rule=REACHED)
+    pool.put([member("a", 0), member("a", 0), member("a", 0)])
+    assert not pool.ready()
+    pool.put([member("a", 1)])
+    assert len(pool.take("policy")) == 4
+
+
+def test_groups_with_old_tokens_are_dropped_whole_and_counted():
+    pool = TrajectoryPool(group_size=2, batch_size=9, rule=REACHED)
+    pool.put([member("a", 0, version=3), member("a", 1, version=5), member("b", 0, version=4)])
+    pool.drop_older("policy", 4)
+    assert len(pool) == 1
+    assert pool.metrics()["pool/stale"] == 2
+
+
+def test_what_waits_survives_a_checkpoint():
+    pool = TrajectoryPool(group_size=2, batch_size=4, rule=REACHED)
+    pool.put([member("a", 0, note="x"), member("b", 0, note="y"), member("b", 1, note="z")])
+    state = json.loads(json.dumps(pool.state_dict()))
+    again = TrajectoryPool(group_size=2, batch_size=4, rule=REACHED)
+    again.load_state_dict(state)
+    for p in (pool, again):
+        p.put([member("a", 1, note="w")])
+    assert again.take("policy") == pool.take("policy")
+    assert len(again) == len(pool) == 0
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["policy", "critic"])),
+        st.sampled_from(["finish", "take policy", "take critic", "save"]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(OPERATIONS, st.integers(1, 3), st.integers(1, 5), st.sampled_from(sorted(RULES)))
+def test_nothing_is_lost_given_twice_or_torn_from_its_group(operations, size, batch, rule):
+    def new():
+        return TrajectoryPool(group_size=size, batch_size=batch, rule=rule)
+
+    pool, put, taken = new(), [], []
+    for operation in operations:
+        if isinstance(operation, tuple):
+            # The run number tells them apart.
+            put.append(member(operation[0], len(put), operation[1]))
+            pool.put([put[-1]])
+        elif operation == "finish":
+            pool.loaded_batch_finished()
+        elif operation == "save":
+            state = json.loads(json.dumps(pool.state_dict()))
+            pool = new()
+            pool.load_state_dict(state)
+        else:
+            model = operation.split()[1]
+            was_ready = pool.ready(model)
+            waiting = (
+                {t.group_id for t in pool._lines[model].trajectories()} if was_ready else set()
+            )
+            got = pool.take(model)
+            assert bool(got) == was_ready
+            assert {t.group_id for t in got} <= waiting
+            left = pool._lines[model].groups if model in pool._lines else {}
+            assert not {t.group_id for t in got} & {key[0] for key in left}
+            taken += got
+    runs = [t.run_id for t in taken]
+    assert len(set(runs)) == len(runs)
+    assert len(runs) + len(pool) == len(put)
+
+
+def test_many_threads_lose_nothing():
+    pool = TrajectoryPool([], batch_size=1, rule=REACHED)
+    got = []
+
+    def work(number):
+        for i in range(50):
+            pool.put([member(f"{number}-{i}")])
+            got.extend(pool.take("policy"))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while pool.ready():
+        got += pool.take("policy")
+    assert len({t.group_id for t in got}) == len(got) == 400
