@@ -119,6 +119,36 @@ def test_a_function_registered_by_p_is_found_in_processes(tmp_path, tree):
     assert rows[0][1]["train/grad_norm"] > 0
 
 
+def test_processes_are_light_and_have_one_thread(tmp_path, tree):
+    (tmp_path / "light.py").write_text(
+        "import os\nimport sys\n\nfrom plugrl.core.text.worker import trajectory_of\n\n\n"
+        "def light(task, worker):\n"
+        "    prompt = task.tokenizers['policy'].encode(task.prompt)\n"
+        "    trajectory = trajectory_of(task, 'policy', prompt, task.ask_now('policy', prompt))\n"
+        "    heavy = {'torch', 'transformers', 'omegaconf'} & set(sys.modules)\n"
+        "    trajectory.metrics['heavy'] = float(len(heavy))\n"
+        "    trajectory.metrics['threads'] = float(os.environ['OMP_NUM_THREADS'])\n"
+        "    return worker.judge(task, trajectory, 'a')\n"
+    )
+    tree["rollout_worker"] |= {
+        "custom_rollout_worker_module_path": str(tmp_path / "light.py"),
+        "custom_rollout_worker_class_name": "light",
+    }
+    last = start(prepare(tree)).last_metrics
+    assert last["rollout/heavy"] == 0
+    assert last["rollout/threads"] == 1
+
+
+def test_an_async_worker_that_asks_like_a_plain_one_is_told(tmp_path, tree):
+    (tmp_path / "mixed.py").write_text("async def mixed(task):\n    task.ask_now('policy', [2])\n")
+    tree["rollout_worker"] |= {
+        "custom_rollout_worker_module_path": str(tmp_path / "mixed.py"),
+        "custom_rollout_worker_class_name": "mixed",
+    }
+    with pytest.raises(RunError, match="in an async one write `await task.ask"):
+        start(prepare(tree))
+
+
 def test_two_workers_of_one_name_are_refused(registry):
     def worker(task):
         raise NotImplementedError
