@@ -6,6 +6,8 @@ import csv
 import hashlib
 import itertools
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,19 +88,31 @@ def _jsonl(path: Path) -> Iterator[DataItem]:
                 continue
             try:
                 item = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ConfigError(f"data file {path}:{number}: {error.msg}") from None
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(
+                    f"data file {path}:{number}: {getattr(error, 'msg', error)}"
+                ) from None
             if not isinstance(item, dict):
                 raise ConfigError(f"data file {path}:{number}: an object is expected")
             yield item
 
 
 def _csv(path: Path) -> Iterator[DataItem]:
+    # The module's own limit of 128 KiB a field is shorter than some prompts.
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        for number, row in enumerate(csv.DictReader(lines), 2):
-            if None in row or None in row.values():
-                raise ConfigError(f"data file {path}:{number}: wrong number of columns")
-            yield row
+        rows = csv.DictReader(lines, strict=True)
+        try:
+            names = list(rows.fieldnames or ())
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise ConfigError(f"data file {path}:1: two columns are named {twice!r}")
+            for row in rows:
+                if None in row or None in row.values():
+                    raise ConfigError(f"data file {path}:{rows.line_num}: wrong number of columns")
+                yield row
+        except csv.Error as error:
+            raise ConfigError(f"data file {path}:{rows.reader.line_num}: {error}") from None
 
 
 def problems(
@@ -134,6 +148,32 @@ def require_column(items: Sequence[DataItem], column: str, setting: str) -> None
                 f"{setting}: problem {number} has no column {column!r}; "
                 f"it has: {', '.join(map(str, item)) or 'nothing'}"
             )
+
+
+def _content(value: Any) -> str:
+    """The text of ``value``, equal in every process: no addresses, no order of sets."""
+    try:
+        return json.dumps(dict(value), default=_plain)
+    except (TypeError, ValueError):
+        # Keys that JSON does not have, or a value that holds itself.
+        return _text(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_text, value))
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return _ADDRESS.sub("", repr(value))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class PromptLoader:
@@ -202,7 +242,8 @@ class PromptLoader:
     def _fingerprint(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
         for item in self._items:
-            digest.update(repr(dict(item)).encode("utf-8", "backslashreplace"))
+            digest.update(_content(item).encode("utf-8", "backslashreplace"))
+            digest.update(b"\n")
         return digest.hexdigest()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -83,13 +83,15 @@ class TrajectoryPool:
         """Add finished trajectories.
 
         Raises:
-            RunError: a valid one lacks a key of ``key_list``.
+            RunError: a valid one lacks a key of ``key_list``, or it is no text or number.
         """
         with self._lock:
             for trajectory in trajectories:
                 line = self._lines.setdefault(trajectory.model, _Line())
                 group = line.groups.setdefault(self._key(trajectory), _Group())
                 group.members.append(trajectory)
+                # It belongs to a loaded batch that is still to finish.
+                line.loaded = False
                 self._arrived += 1
 
     def _key(self, trajectory: Trajectory) -> _Key:
@@ -103,7 +105,15 @@ class TrajectoryPool:
                     f"trajectory_pool.key_list: a trajectory of group {trajectory.group_id!r} has "
                     f"no {name!r}; it has: {has}"
                 )
-        return tuple(trajectory.get(name) for name in self._key_list)
+        key = tuple(trajectory.get(name) for name in self._key_list)
+        for name, value in zip(self._key_list, key, strict=True):
+            # What a checkpoint gives back has to find its group again.
+            if not (value is None or (isinstance(value, (str, int, float)) and value == value)):
+                raise RunError(
+                    f"trajectory_pool.key_list: {name!r} of group {trajectory.group_id!r} is "
+                    f"{value!r:.60}; a text or a number is needed to group by"
+                )
+        return key
 
     def loaded_batch_finished(self) -> None:
         """Say that every attempt that was loaded has come back, so that no more will come.

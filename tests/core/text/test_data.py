@@ -31,6 +31,11 @@ def test_every_file_type_gives_the_same_problems(tmp_path):
         ("d.jsonl", b"\xff\xfe", "not UTF-8"),
         ("d.csv", b"prompt,answer\nonly\n", "d.csv:2: wrong number of columns"),
         ("d.csv", b"prompt\na,b\n", "d.csv:2: wrong number of columns"),
+        ("d.csv", b'prompt,x\n"a\nb",1\nc\n', "d.csv:4: wrong number of columns"),
+        ("d.csv", b'prompt\n"a\n', "d.csv:2: unexpected end of data"),
+        ("d.csv", b"prompt,prompt\na,b\n", "d.csv:1: two columns are named 'prompt'"),
+        ("d.jsonl", b'{"prompt": ' + b"[" * 100_000, "d.jsonl:1: maximum recursion"),
+        ("d.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "d.jsonl:1: Exceeds the limit"),
         ("d.parquet", b"no parquet", "d.parquet"),
         ("d.txt", b"text", "unknown type; use .parquet, .jsonl, .csv"),
     ],
@@ -135,3 +140,45 @@ def test_a_byte_order_mark_and_windows_lines_are_read(tmp_path, kind):
     text = {"jsonl": '{"prompt": "a"}\r\n', "csv": "prompt\r\na\r\n"}[kind]
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert read_files([path]) == [{"prompt": "a"}]
+
+
+def test_long_fields_and_line_ends_of_another_system(tmp_path):
+    long = "x" * 200_000
+    (tmp_path / "d.csv").write_bytes(f"\ufeffprompt,answer\r\n{long},1\r\n".encode())
+    (tmp_path / "d.jsonl").write_bytes(
+        b"\xef\xbb\xbf" + json.dumps({"prompt": long, "answer": "1"}).encode() + b"\r\n\r\n"
+    )
+    expected = [{"prompt": long, "answer": "1"}]
+    assert read_files([tmp_path / "d.csv"]) == read_files([tmp_path / "d.jsonl"]) == expected
+
+
+class Thing:
+    """Its text holds its address."""
+
+
+def test_what_tells_data_apart_is_no_address_and_no_order_of_sets():
+    def fingerprint(*words):
+        item = {"prompt": "p", "tags": set(words), "thing": Thing()}
+        return PromptLoader([item], batch_size=1).state_dict()["fingerprint"]
+
+    assert fingerprint("a", "b", "c") == fingerprint("c", "b", "a")
+    assert fingerprint("a", "b") != fingerprint("a", "c")
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 7, 12])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_position_of_three_epochs_goes_on_exactly(batch_size, shuffle):
+    def new():
+        return PromptLoader(ITEMS, batch_size=batch_size, repeat=2, shuffle=shuffle, seed=5)
+
+    straight = new()
+    states, batches = [], []
+    for _ in range(15 // batch_size + 2):
+        states.append(json.loads(json.dumps(straight.state_dict())))
+        batches.append(straight.next_batch())
+    for number, state in enumerate(states):
+        resumed = new()
+        resumed.load_state_dict(state)
+        assert [resumed.next_batch() for _ in batches[number:]] == batches[number:]
+    groups = [p.group_id for batch in batches for p in batch if p.run_id == 0]
+    assert len(set(groups)) == len(groups)

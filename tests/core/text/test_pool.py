@@ -217,3 +217,20 @@ def test_many_threads_lose_nothing():
     while pool.ready():
         got += pool.take("policy")
     assert len({t.group_id for t in got}) == len(got) == 400
+
+
+@pytest.mark.parametrize("rule", [LOADED, BOTH])
+def test_a_loaded_batch_that_has_begun_is_not_finished_by_the_one_before(rule):
+    pool = TrajectoryPool(batch_size=2, rule=rule)
+    pool.put([member("a")])
+    pool.loaded_batch_finished()
+    pool.put([member("b")])
+    assert not pool.ready()
+    pool.loaded_batch_finished()
+    assert names(pool.take("policy")) == ["a0", "b0"]
+
+
+@pytest.mark.parametrize("value", [["x"], {"x": 1}, float("nan")])
+def test_a_key_that_cannot_be_grouped_by_is_named(value):
+    with pytest.raises(RunError, match=r"key_list: 'task' of group 'a' is .* a text or a number"):
+        TrajectoryPool(["task"]).put([member("a", task=value)])
