@@ -42,13 +42,22 @@ class Occasion:
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run``, also where a loop runs already, as in a notebook."""
+    """``asyncio.run``, also where a loop runs already, as in a notebook.
+
+    Raises:
+        RunError: a task that a worker has started by itself called ``exit``.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        pass
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(asyncio.run, coroutine).result()
+    try:
         return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as threads:
-        return threads.submit(asyncio.run, coroutine).result()
+    except SystemExit as error:
+        raise RunError(f"a task that a worker started called exit ({error})") from error
 
 
 def failed(

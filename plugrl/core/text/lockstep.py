@@ -62,6 +62,8 @@ def serve(services: Mapping[str, InferenceService], asked: Sequence[Asked]) -> l
             )
         except Exception as error:
             answers = [error] * len(own)
+        except SystemExit as error:
+            answers = [RunError(f"model {model!r} called exit ({error})")] * len(own)
         for i, answer in zip(own, answers, strict=True):
             outcomes[i] = answer
     return [outcome for outcome in outcomes if outcome is not None]

@@ -36,18 +36,22 @@ class WorkerPool:
 
     def __init__(self, max_restarts: int = 10) -> None:
         self._max_restarts = max_restarts
-        self._handles: list[WorkerHandle] = []
+        self._handles: list[WorkerHandle | None] = []
         self._restarts = 0
         self._told = 0
 
     def grow(self, count: int) -> None:
         """Start processes until there are ``count``; it does not wait for them."""
-        while len(self._handles) < count:
-            self._handles.append(WorkerHandle(f"worker-{len(self._handles) + 1}"))
+        for index in range(count):
+            self.handle(index)
 
     def handle(self, index: int) -> WorkerHandle:
-        """A process by its index."""
-        return self._handles[index]
+        """A process by its index; it is started when there is none."""
+        self._handles += [None] * (index + 1 - len(self._handles))
+        found = self._handles[index]
+        if found is None:
+            found = self._handles[index] = WorkerHandle(f"worker-{index + 1}")
+        return found
 
     def replace(self, index: int, reason: str) -> WorkerHandle:
         """Start a process in the place of one that has ended; ``reason`` says who, how and when.
@@ -55,6 +59,7 @@ class WorkerPool:
         Raises:
             RunError: too many have died.
         """
+        self._handles[index] = None
         self._restarts += 1
         if self._restarts > self._max_restarts:
             raise RunError(
@@ -62,8 +67,7 @@ class WorkerPool:
                 f"runtime_monitor.max_worker_restarts={self._max_restarts} allows"
             )
         logger.warning("%s; another process takes over", reason)
-        self._handles[index] = WorkerHandle(self._handles[index].name)
-        return self._handles[index]
+        return self.handle(index)
 
     def take_restarts(self) -> int:
         """How many processes were replaced since the last call."""
@@ -71,15 +75,15 @@ class WorkerPool:
         return new
 
     def discard(self, indices: Sequence[int]) -> None:
-        """End processes whose work nobody wants any more; fresh ones take their places."""
+        """End processes whose work nobody wants any more."""
         for index in indices:
-            self._handles[index].kill()
-            self._handles[index] = WorkerHandle(self._handles[index].name)
+            self.handle(index).kill()
+            self._handles[index] = None
 
     def close(self) -> None:
         """End all processes."""
         handles, self._handles = self._handles, []
-        end_all(handles)
+        end_all([handle for handle in handles if handle is not None])
 
 
 @dataclass(slots=True)

@@ -169,8 +169,14 @@ class WorkerProcess:
             self._asks += 1
             self._waiting[self._asks] = entry
             asked.append((self._asks, entry.asked))
-        done, self._done = self._done, []
-        self.send("round", asked, done)
+        try:
+            self.send("round", asked, self._done)
+            self._done.clear()
+        except Exception as error:
+            # One of the requests holds something odd; its attempt must not wait for ever.
+            reason = TypeError(f"requests cannot be sent to the driver: {one_line(error)}")
+            for entry in pending:
+                entry.settle(reason)
 
     def _take_answers(self, message: tuple[Any, ...]) -> None:
         for key, outcome in message[1]:

@@ -271,3 +271,47 @@ def test_a_model_answers_the_others_when_one_rollout_ends_early():
     engine = Engine()
     assert len(collect(Early(), engine, items=3)) == 3
     assert [[s[2] for s in streams] for streams in engine.rounds] == [[1, 2]]
+
+
+def leaves(asked):
+    sys.exit("out of licenses")
+
+
+class LeavesInATask(OneTurn):
+    async def rollout(self, task):
+        async def leave():
+            sys.exit("tool is down")
+
+        await asyncio.gather(leave())
+
+
+@pytest.mark.parametrize(
+    ("worker", "engine", "complaint"),
+    [
+        (OneTurn, Engine(leaves), r"model 'policy' called exit \(out of licenses\)"),
+        (LeavesInATask, Engine(), r"a task that a worker started called exit \(tool is down\)"),
+    ],
+)
+def test_code_that_calls_exit_where_nobody_catches_it_ends_the_run(worker, engine, complaint):
+    with pytest.raises(RunError, match=complaint):
+        collect(worker(), engine)
+
+
+def test_a_loop_that_runs_already_is_no_hindrance():
+    async def notebook():
+        return collect(OneTurn(), Engine())
+
+    assert asyncio.run(notebook()) == collect(OneTurn(), Engine())
+
+
+class Cancels(OneTurn):
+    async def rollout(self, task):
+        if task.item == 1:
+            raise asyncio.CancelledError("the tool gave up")
+        return await super().rollout(task)
+
+
+def test_an_attempt_that_cancels_itself_is_invalid():
+    trajectories = collect(Cancels(), Engine(), items=3)
+    assert [t.valid for t in trajectories] == [True, False, True]
+    assert "the tool gave up" in trajectories[1].failure
