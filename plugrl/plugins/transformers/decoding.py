@@ -161,8 +161,12 @@ class Decoder:
             if row is not None and row.take_all(tokens[slot], logprobs[slot], versions):
                 ended.append(row)
                 self._rows[slot] = None
-        self._live -= len(ended)
-        self._settle()
+        if ended:
+            self._live -= len(ended)
+            self._settle()
+        else:
+            self._nearest -= len(unread)
+            self._longest -= len(unread)
         return ended
 
     def _end(self, slot: int) -> None:
@@ -174,12 +178,8 @@ class Decoder:
         """Note when rows can end next."""
         if self._live == 0:
             self._clear()
-        live = [row for row in self._rows if row is not None]
-        remaining = [row.remaining for row in live]
+        remaining = [row.limit - len(row.tokens) for row in self._rows if row is not None]
         self._nearest, self._longest = min(remaining, default=0), max(remaining, default=0)
-        looks_for = {row.looks_for for row in live}
-        self._text_ends = any(texts for _, texts in looks_for)
-        self._stops = frozenset().union(*(stops for stops, _ in looks_for))
 
     def _join(
         self, joining: Sequence[Row], prefill: Prefill, picks: torch.Tensor, tokens: torch.Tensor
@@ -246,6 +246,9 @@ class Decoder:
         self._sampler = sampler or self._sampler_of(self._rows)
         starts = [0 if row is None else row.start for row in self._rows]
         self._mask = self._runner.mask(starts, self._columns)
+        looks_for = {row.looks_for for row in self._rows if row is not None}
+        self._text_ends = any(texts for _, texts in looks_for)
+        self._stops = frozenset().union(*(stops for stops, _ in looks_for))
         self._settle()
 
     def _sampler_of(self, rows: Sequence[Row | None]) -> Sampler:

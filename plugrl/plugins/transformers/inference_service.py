@@ -59,6 +59,10 @@ class TransformersInferenceService(InferenceService):
         self._model = load_model(spec)
         self._tokenizer = load_tokenizer(spec)
         self._runner = Runner(self._model, self._tokenizer.pad_token_id)
+        # Each look into a configuration of transformers costs microseconds.
+        config = self._model.config
+        self._vocabulary_size = int(config.vocab_size)
+        self._context = int(getattr(config, "max_position_embeddings", 2**31))
         self._turns = Turns()
         self._starting = threading.Lock()
         self._continuous: ContinuousBatching | None = None
@@ -71,12 +75,12 @@ class TransformersInferenceService(InferenceService):
     @property
     def vocabulary_size(self) -> int:
         """Token ids are below this number."""
-        return int(self._model.config.vocab_size)
+        return self._vocabulary_size
 
     @property
     def max_sequence_length(self) -> int:
         """Prompt and answer together have at most this many tokens."""
-        return int(getattr(self._model.config, "max_position_embeddings", 2**31))
+        return self._context
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Answer all requests, in their order: equal requests give equal numbers.
@@ -138,17 +142,16 @@ class TransformersInferenceService(InferenceService):
     def _row(self, request: GenerationRequest) -> Row:
         """The request with the number of tokens that its answer has room for."""
         prompt, asked = request.prompt_tokens, request.sampling.max_new_tokens
-        context = self.max_sequence_length
-        room = context - len(prompt)
+        room = self._context - len(prompt)
         if room < min(asked, 1):
             raise ConfigError(
-                f"a prompt of {len(prompt)} tokens fills the model's context of {context}; lower "
-                "rollout_worker.max_prompt_length"
+                f"a prompt of {len(prompt)} tokens fills the model's context of {self._context}; "
+                "lower rollout_worker.max_prompt_length"
             )
         for token in (min(prompt), max(prompt)):
-            if not 0 <= token < self.vocabulary_size:
+            if not 0 <= token < self._vocabulary_size:
                 raise ConfigError(
                     f"a prompt has token {token}, outside the vocabulary of "
-                    f"{self.vocabulary_size} tokens"
+                    f"{self._vocabulary_size} tokens"
                 )
         return Row(request, min(asked, room), self._tokenizer.decode)
