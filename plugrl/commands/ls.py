@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from plugrl.commands._output import emit_table
 from plugrl.core.errors import UsageError
 from plugrl.core.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXAMPLES = """
 plugrl ls
@@ -66,22 +68,24 @@ def _components(kind: str | None) -> list[dict[str, Any]]:
 
 
 def _recipes() -> list[dict[str, Any]]:
-    folder = Path(__file__).parent.parent / "recipes"
+    from plugrl.core.config.lookup import recipes
+    from plugrl.core.recipes import all_recipes
+
     return [
         {
             "kind": "recipe",
-            "name": path.stem,
-            "provider": "plugrl",
-            "about": _first_comment(path),
-            "reference": path.stem,
-            "target": str(path),
+            "name": recipe.name,
+            "provider": recipe.provider,
+            "about": _first_comment(recipe.path) if recipe.path else "its file is missing",
+            "reference": recipe.reference,
+            "target": str(recipe.path or recipe.target),
         }
-        for path in sorted(folder.glob("*.yaml"))
+        for recipe in all_recipes(recipes())
     ]
 
 
 def _first_comment(path: Path) -> str:
     """The first line of the file, when it is a comment: that is what the recipe is about."""
-    with path.open(encoding="utf-8") as stream:
+    with path.open(encoding="utf-8", errors="replace") as stream:
         line = stream.readline().strip()
-    return line.lstrip("# ") if line.startswith("#") else ""
+    return line.lstrip("# ").removesuffix(".") if line.startswith("#") else ""

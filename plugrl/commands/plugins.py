@@ -77,7 +77,10 @@ def list_plugins(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List components, hooks and commands of the installed packages, without importing any."""
+    """List components, recipes, hooks and commands of the installed packages.
+
+    Nothing is imported.
+    """
     wanted = None if kind is None else _kind_name(kind)
     rows = [
         row.fields()
@@ -163,10 +166,20 @@ def _misplaced(row: Row) -> Finding | None:
 
 
 def _rows() -> list[Row]:
-    from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, PluginSelection, scan
+    from plugrl.core.installed import (
+        COMMAND_GROUP,
+        HOOK_GROUP,
+        RECIPE_GROUP,
+        PluginSelection,
+        scan,
+    )
     from plugrl.core.kinds import KIND_OF_GROUP
 
-    kinds = KIND_OF_GROUP | {HOOK_GROUP: "hook", COMMAND_GROUP: "command"}
+    kinds = KIND_OF_GROUP | {
+        RECIPE_GROUP: "recipe",
+        HOOK_GROUP: "hook",
+        COMMAND_GROUP: "command",
+    }
     entries = list(scan())
     kinds |= {entry.group: "unknown" for entry in entries if entry.group not in kinds}
     order = list(kinds)
@@ -204,12 +217,19 @@ def _status(
         return "ok"
     others = [e for e in providers[entry.group, entry.name] if e != entry]
     spelling = f"write {entry.distribution}/{entry.name}"
-    if any(_is_own(other) for other in others):
+    if any(_is_own(other) for other in others) or _is_own_recipe(entry):
         return f"the bare name is plugrl's own: {spelling}"
     if others:
         names = ", ".join(other.distribution for other in others)
         return f"{names} has the name too: {spelling}"
     return "ok"
+
+
+def _is_own_recipe(entry: EntryPoint) -> bool:
+    from plugrl.core.config.lookup import recipes
+    from plugrl.core.installed import RECIPE_GROUP
+
+    return entry.group == RECIPE_GROUP and entry.name in recipes()
 
 
 def _is_own(entry: EntryPoint) -> bool:
@@ -223,10 +243,11 @@ def _kind_name(text: str) -> str:
     from plugrl.core.kinds import KINDS
 
     names = {kind.plural: kind.name for kind in KINDS.values()} | {name: name for name in KINDS}
-    names |= {"hook": "hook", "hooks": "hook", "command": "command", "commands": "command"}
+    others = ("recipe", "hook", "command")
+    names |= {name: name for name in others} | {f"{name}s": name for name in others}
     wanted = text.replace("-", "_")
     if wanted not in names:
-        known = ", ".join([*KINDS, "hook", "command"])
+        known = ", ".join([*KINDS, *others])
         raise UsageError(f"there is no kind {text!r}{did_you_mean(text, names) or ';'} {known}")
     return names[wanted]
 

@@ -18,6 +18,7 @@ from plugrl.core.suggest import close_names
 
 HOOK_GROUP = OWN
 COMMAND_GROUP = f"{OWN}.commands"
+RECIPE_GROUP = f"{OWN}.recipes"
 ONLY_VARIABLE = "PLUGRL_PLUGINS"
 BLOCKED_VARIABLE = "PLUGRL_PLUGINS_BLOCKED"
 
@@ -126,7 +127,7 @@ def forget() -> None:
 
 def group_problem(group: str) -> str | None:
     """Why entries of ``group`` are never used, with the group that was meant; else ``None``."""
-    known = (HOOK_GROUP, COMMAND_GROUP, *KIND_OF_GROUP)
+    known = (HOOK_GROUP, COMMAND_GROUP, RECIPE_GROUP, *KIND_OF_GROUP)
     if group in known:
         return None
     stem = group.removeprefix(f"{OWN}.")

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, EntryPoint
+from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, RECIPE_GROUP, EntryPoint
 
 #: Packages that are slow to import. A hook or command module should leave them for later.
 HEAVY = (
@@ -89,6 +89,9 @@ def examine(entry: EntryPoint) -> Finding:
     before = set(sys.modules)
     environment = dict(os.environ)
     started = time.perf_counter()
+    if entry.group == RECIPE_GROUP:
+        finding.error = _recipe_fault(entry)
+        return finding
     try:
         value = import_target(entry.target)
     except BaseException as error:
@@ -127,6 +130,21 @@ def _check(entry: EntryPoint, value: Any, finding: Finding) -> None:
         from plugrl.core.resolution import record_of
 
         check_component(record_of(entry), value)
+
+
+def _recipe_fault(entry: EntryPoint) -> str | None:
+    """Why the file of a recipe cannot be read."""
+    from plugrl.core.config.origins import Fault
+    from plugrl.core.config.reader import read_file
+    from plugrl.core.errors import PlugrlError
+    from plugrl.core.recipes import recipe_of
+
+    faults: list[Fault] = []
+    try:
+        read_file(recipe_of(entry).file(), faults)
+    except PlugrlError as error:
+        return str(error)
+    return str(faults[0]) if faults else None
 
 
 def _check_hooks(entry: EntryPoint, value: Any) -> None:

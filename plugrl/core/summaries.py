@@ -25,22 +25,31 @@ def summary(record: Record) -> str:
 
 def source_of(module: str) -> str | None:
     """The Python file of a module, found without importing it or the packages around it."""
-    spec = find_spec(module)
+    spec, _ = _found(module)
     return spec.origin if spec is not None and spec.has_location else None
 
 
-def find_spec(module: str) -> ModuleSpec | None:
-    """The specification of a module, found without importing the packages around it."""
-    path: list[str] | None = None
+def folders_of(package: str) -> list[str]:
+    """The folders of a package, found without importing it or the packages around it."""
+    return _found(package)[1]
+
+
+def _found(module: str) -> tuple[ModuleSpec | None, list[str]]:
     spec: ModuleSpec | None = None
+    folders: list[str] | None = None
     name = ""
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
-        spec = next(_specs(name, path), None)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or ())
-    return spec
+        spec = next(_specs(name, folders), None)
+        if spec is not None:
+            folders = list(spec.submodule_search_locations or ())
+            continue
+        # For a folder without __init__.py the finders want its parent to be imported.
+        paths = [os.path.join(folder, part) for folder in folders or ()]
+        folders = [path for path in paths if os.path.isdir(path)]
+        if not folders:
+            return None, []
+    return spec, folders or []
 
 
 def _specs(name: str, path: list[str] | None) -> Iterator[ModuleSpec]:

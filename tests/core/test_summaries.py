@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from plugrl.core.kinds import Record
-from plugrl.core.summaries import find_spec, source_of, summary
+from plugrl.core.summaries import folders_of, source_of, summary
 
 MODULE = '''"""What the module is for. And more."""
 raise SystemExit("imported")
@@ -78,7 +78,14 @@ def test_modules_are_found_where_python_finds_them():
     import plugrl.core.text.batch
 
     assert source_of("plugrl.core.text.batch") == plugrl.core.text.batch.__file__
-    assert find_spec("plugrl.core.text").submodule_search_locations is not None
+    assert folders_of("plugrl.core.text") == list(plugrl.core.text.__path__)
+    assert folders_of("plugrl.core.text.batch") == []
+    assert folders_of("no_such_package_here.a") == []
+
+
+def test_a_folder_without_an_init_file_is_a_package(package):
+    (package / "data" / "more").mkdir(parents=True)
+    assert folders_of("rl_summed.data.more") == [str(package / "data" / "more")]
 
 
 def test_every_own_component_says_what_it_is_for():

@@ -1,4 +1,4 @@
-"""Where configuration files and the recipes of the package are found."""
+"""Where configuration files and recipes, plugrl's own and those of plugins, are found."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.recipes import all_recipes, find_recipe, refusal
 from plugrl.core.suggest import did_you_mean
 
 #: The recipes that ship with the package.
@@ -14,7 +15,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def recipes() -> dict[str, Path]:
-    """Give the packaged recipes by name, sorted."""
+    """Give plugrl's own recipes by name, sorted."""
     if not RECIPES.is_dir():
         return {}
     return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
@@ -27,14 +28,16 @@ def find_main(source: str | Path, folders: Sequence[Path] = ()) -> Path:
     ``.yaml`` in the working directory.
 
     Raises:
-        ConfigError: there is no such file; the message has the close names.
+        ConfigError: there is no such file, or two packages have a recipe of that name; the
+            message has the close names.
+        PluginError: the package of a recipe does not contain it.
     """
     path = Path(source)
     if path.is_dir():
         raise ConfigError(f"{source} is a folder; name the YAML file in it")
     if path.exists():
         return path
-    found = _in_folders(str(source), folders) or recipes().get(str(source))
+    found = _in_folders(str(source), folders) or find_recipe(str(source), recipes())
     found = found or _in_folders(str(source), [Path.cwd()])
     if found is None:
         raise ConfigError(f"{source}: no such file or recipe{_known(str(source))}")
@@ -47,7 +50,7 @@ def find_default(
     """Find a file of a ``defaults`` list: beside the file, in ``folders``, among the recipes."""
     path = _in_folders(entry, [beside, *folders], excluding)
     if path is None:
-        recipe = recipes().get(entry) or _in_folders(entry, [RECIPES], excluding)
+        recipe = find_recipe(entry, recipes()) or _in_folders(entry, [RECIPES], excluding)
         path = recipe if recipe is not None and not _same(recipe, excluding) else None
     return path
 
@@ -56,7 +59,7 @@ def unknown_default(entry: str, beside: Path) -> str:
     """Say that a ``defaults`` entry was not found, with the close names."""
     near = [file.stem for file in sorted(beside.glob("*.y*ml"))] if beside.is_dir() else []
     return f"no file {entry}.yaml beside it, on the config path or in the recipes" + did_you_mean(
-        entry, [*near, *recipes()]
+        entry, [*near, *_names()]
     )
 
 
@@ -77,5 +80,12 @@ def _known(name: str) -> str:
     stem = Path(name).name
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)
-    close = did_you_mean(stem, recipes())
-    return close or (f"; recipes: {', '.join(recipes())}" if recipes() else "")
+    refused = refusal(name)
+    if refused is not None:
+        return f"; {refused}"
+    close = did_you_mean(stem, _names())
+    return close or (f"; recipes: {', '.join(_names())}" if _names() else "")
+
+
+def _names() -> list[str]:
+    return list(dict.fromkeys(recipe.name for recipe in all_recipes(recipes())))
