@@ -411,10 +411,10 @@ def _add_columns(
     trajectories: Sequence[Trajectory], prompts: Sequence[Prompt], names: Sequence[str]
 ) -> None:
     """Give trajectories the columns of their problem that the pool groups by."""
-    wanted = [name for name in names if name not in trajectories[0]] if trajectories else []
-    if not wanted:
-        return
     data = {prompt.group_id: prompt.data for prompt in prompts}
     for trajectory in trajectories:
         problem = data.get(trajectory.group_id, {})
-        trajectory.extra_fields |= {name: problem[name] for name in wanted if name in problem}
+        for name in names:
+            # What a worker gave one attempt stands, whatever another attempt lacks.
+            if name not in trajectory and name in problem:
+                trajectory[name] = problem[name]

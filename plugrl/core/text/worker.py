@@ -108,9 +108,15 @@ class RolloutTask:
         """The problem's prompt.
 
         Raises:
-            ConfigError: the problem has no such column.
+            ConfigError: the problem has no such column, or what it holds is no text.
         """
-        return str(self._column(self.prompt_key, "data.prompt_key"))
+        prompt = self._column(self.prompt_key, "data.prompt_key")
+        if prompt is None or isinstance(prompt, (Mapping, list, tuple)):
+            raise ConfigError(
+                f"problem {self.item}: {self.prompt_key!r} holds {type(prompt).__name__}, not text "
+                "(data.prompt_key); name another column, or a worker that reads task.data"
+            )
+        return str(prompt)
 
     @property
     def answer(self) -> str:

@@ -1,0 +1,97 @@
+"""What a run makes of its data: prompts that are left out, no text, or changed meanwhile."""
+
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import plugrl
+from plugrl.core.errors import RunError, RunTerminated
+from plugrl.core.experiment import resume
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import RolloutWorker
+from plugrl.testing import tiny
+
+
+@pytest.fixture
+def tree(config):
+    tree = config()
+    tree["validate"] = {"enabled": False}
+    return tree
+
+
+def write(tree, problems):
+    file = Path(tree["data"]["data_files"][0])
+    file.write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+
+
+def test_long_prompts_are_left_out_and_the_log_says_how_many(tree, caplog):
+    write(tree, [{"prompt": "a" * n, "answer": "a"} for n in (1, 2, 3, 4, 5)])
+    tree["data"]["filter_prompts"] = True
+    tree["rollout_worker"]["max_prompt_length"] = 3
+    with caplog.at_level(logging.INFO):
+        run = plugrl.train(tree)
+    assert "2 of 5 problems are left out" in caplog.text
+    assert run.checkpoint()["trainer"]["loader"]["items"] == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind"), [([{"role": "user", "content": "a"}], "list"), (None, "NoneType")]
+)
+def test_a_prompt_that_is_no_text_is_not_sent_to_the_model(tree, prompt, kind):
+    write(tree, [{"prompt": prompt, "answer": "a"}])
+    with pytest.raises(RunError, match=rf"problem 0: 'prompt' holds {kind}, not text"):
+        plugrl.train(tree)
+
+
+class Stop:
+    @plugrl.hookimpl
+    def plugrl_step_end(self, step):
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_file_that_changed_meanwhile_is_refused(tree):
+    with pytest.raises(RunTerminated):
+        tiny.train(tree, Stop())
+    (folder,) = Path(tree["settings"]["runs_folder"]).glob("*/[0-9]*")
+    write(tree, [{**problem, "answer": "b"} for problem in tiny.PROBLEMS])
+    with pytest.raises(RunError, match="the problems differ from those that the checkpoint"):
+        resume(folder)
+    write(tree, tiny.PROBLEMS)
+    assert resume(folder).checkpoint()["trainer"]["step"] == 2
+
+
+class NamesItsTask(RolloutWorker):
+    """The first attempt fails before it says which task it had."""
+
+    def rollout(self, task):
+        if task.run_id == 0:
+            raise ValueError("broken tool")
+        return Trajectory(
+            [0, 1], [0, 1], logprobs=[0.0, -1.0], versions=[-1, 0], reward=float(task.run_id),
+            group_id=task.group_id, run_id=task.run_id, extra_fields={"task": "of the worker"},
+        )  # fmt: skip
+
+
+def test_a_failed_first_attempt_does_not_change_the_keys_of_the_others(tree, registry, monkeypatch):
+    from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
+
+    seen = []
+    plain = SelfHostedGrpoTrainer.train_step
+    monkeypatch.setattr(
+        SelfHostedGrpoTrainer,
+        "train_step",
+        lambda self, batch: seen.append([t.get("task") for t in batch]) or plain(self, batch),
+    )
+    registry.register("rollout_worker", "names_its_task", NamesItsTask)
+    write(tree, [{"prompt": "a", "answer": "a", "task": "of the data"}])
+    tree["rollout_worker"] = {"type": "names_its_task"}
+    tree["trajectory_pool"] = {"key_list": ["task"]}
+    tree["data"]["batch_size"] = 1
+    tree["trainer"]["total_train_steps"] = 1
+    plugrl.train(tree)
+    assert seen == [["of the data"] + ["of the worker"] * 3]
