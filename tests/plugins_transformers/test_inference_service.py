@@ -6,6 +6,8 @@ import torch
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import GenerationRequest
+from plugrl.plugins.transformers.head import Head
+from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 PROMPTS = [[3], [2, 5, 7], [9, 8, 7, 6, 5, 4], [2, 5, 7], [3, 3]]
 RANDOM = SamplingParams(temperature=0.8, max_new_tokens=6, stop_token_ids=(1,))
@@ -119,3 +121,25 @@ def test_weights_of_another_model_are_refused(engine):
     with pytest.raises(ValueError, match="weights of another model"):
         engine.update_weights({"nothing": torch.zeros(1)}, 1)
     assert engine.version == 0
+
+
+def test_a_head_that_is_not_known_gives_the_logits_of_the_whole_model(spec, monkeypatch):
+    # Granite divides its logits by 3; a head that does not is found out when it is loaded.
+    config = {**spec().source.to_dict()["config"], "model_type": "granite", "logits_scaling": 3.0}
+    init = Head.__init__
+
+    def ignorant(self, model):
+        init(self, model)
+        self._divisor = None
+
+    monkeypatch.setattr(Head, "__init__", ignorant)
+    engine = TransformersInferenceService({})
+    engine.load(spec(config=config))
+    answers = engine.generate(requests(PROMPTS, RANDOM))
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        expected = plain_log_probs(engine, prompt, answer.tokens, 0.8)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+    scores = engine.score(PROMPTS[2:3])[0][1:]
+    assert scores == pytest.approx(
+        plain_log_probs(engine, PROMPTS[2][:1], PROMPTS[2][1:], 1.0), abs=1e-4
+    )
