@@ -61,6 +61,11 @@ def spec(**changes):
     return ModelSpec("policy", ConfigView({**SOURCE, **changes}, checked=True), 0, "cpu")
 
 
+def architecture(name):
+    config = {"model_type": name.split()[0], **ARCHITECTURES[name]}
+    return spec(config=config, tokenizer={"characters": "abcdefghijklmnop"})
+
+
 @pytest.fixture
 def engine():
     service = TransformersInferenceService({})
@@ -70,12 +75,18 @@ def engine():
 
 @pytest.fixture
 def train_service():
-    def make(**options):
+    def make(model=None, /, **options):
         service = LocalTrainService({"learning_rate": 0.01, **options})
-        service.load(spec())
+        service.load(model or spec())
         return service
 
     return make
+
+
+@pytest.fixture
+def architecture_spec():
+    """The model of an architecture by name."""
+    return architecture
 
 
 @pytest.fixture(name="spec")
@@ -86,9 +97,8 @@ def spec_fixture():
 @pytest.fixture(params=ARCHITECTURES)
 def any_engine(request):
     """An engine with a model of each architecture."""
-    config = {"model_type": request.param.split()[0], **ARCHITECTURES[request.param]}
     service = TransformersInferenceService({})
-    service.load(spec(config=config, tokenizer={"characters": "abcdefghijklmnop"}))
+    service.load(architecture(request.param))
     return service
 
 

@@ -82,10 +82,10 @@ def _micro_batches(models: Any, sequences: int) -> Rows:
     for name, service in trained.items():
         label = "micro-batches" if len(trained) == 1 else f"micro-batches of {name}"
         size, tokens = service.get("micro_batch_size"), service.get("micro_batch_tokens")
-        if isinstance(size, int) and size > 0:
+        if isinstance(tokens, int) and tokens > 0:
+            rows.append((label, f"as many sequences each as fit into {tokens} tokens"))
+        elif isinstance(size, int) and size > 0:
             rows.append((label, _divided(sequences, -(-sequences // size), of=size)))
-        elif isinstance(tokens, int) and tokens > 0:
-            rows.append((label, f"as many as fit into {tokens} tokens"))
     return rows
 
 

@@ -2,39 +2,112 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.checkpoint import checkpoint
+
+from plugrl.plugins.transformers.head import body_and_head
+from plugrl.plugins.transformers.packing import Boundaries, packed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def token_log_probs(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    position_ids: torch.Tensor,
-    wanted: torch.Tensor,
-    temperature: float,
-) -> torch.Tensor:
-    """Log-probability of each token given the ones before it, [B, T], float32.
+class Forward:
+    """Computes log-probabilities, and nothing that no wanted one depends on.
 
-    Only positions where ``wanted`` ([B, T]) is not 0 are computed, the others are 0.0: the
-    vocabulary projection is the dearest part of a forward pass. Logits are divided by
-    ``temperature`` first, as the sampler does.
+    What follows a row's last wanted token is left out, and the vocabulary projection, the dearest
+    part, is computed for wanted tokens alone.
+
+    Args:
+        model: a causal language model.
+        packs: whether the model takes packed rows; else rows are padded.
+        head_chunk_tokens: tokens whose logits are there at the same time, forward and backward.
     """
-    # Nothing follows the last token, so what the model makes of it is not needed.
-    hidden = model.base_model(
-        input_ids=input_ids[:, :-1],
-        attention_mask=attention_mask[:, :-1],
-        position_ids=position_ids[:, :-1],
-        use_cache=False,
-    ).last_hidden_state
-    picked = wanted[:, 1:] != 0
-    logits = model.get_output_embeddings()(hidden[picked]).float() / temperature
-    targets = input_ids[:, 1:][picked]
-    chosen = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
-    shifted = torch.zeros(picked.shape, dtype=torch.float32, device=chosen.device)
-    shifted = shifted.masked_scatter(picked, chosen)
-    return torch.nn.functional.pad(shifted, (1, 0))
+
+    def __init__(self, model: PreTrainedModel, *, packs: bool, head_chunk_tokens: int) -> None:
+        self._body, self._head = body_and_head(model)
+        parameters = inspect.signature(model.base_model.forward).parameters
+        self._takes_positions = "position_ids" in parameters
+        self.packs = packs
+        self._chunk = head_chunk_tokens
+
+    def log_probs(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        wanted: torch.Tensor,
+        temperature: float | torch.Tensor,
+    ) -> tuple[torch.Tensor, Boundaries | None]:
+        """Log-probability of each token given the ones before it, [B, T], float32.
+
+        Where ``wanted`` ([B, T]) is 0, it is 0.0. Logits are divided by ``temperature``, one for
+        all or one a row, as the sampler does. The boundaries are those to hold with ``packed``
+        while gradients are taken.
+        """
+        real = attention_mask[:, :-1] != 0
+        picked = (wanted[:, 1:] != 0) & real
+        if not bool(picked.any()):
+            return torch.zeros(wanted.shape, device=wanted.device), None
+        # Token t is predicted from the hidden state of t - 1.
+        columns = torch.arange(picked.shape[1], device=picked.device)
+        last = torch.where(picked, columns, -1).amax(1)
+        needed = real & (columns <= last[:, None])
+        hidden, bounds = self._hidden(input_ids[:, :-1], needed, position_ids[:, :-1], picked)
+        if isinstance(temperature, torch.Tensor):
+            temperature = temperature[:, None].expand(picked.shape)[picked][:, None]
+        chosen = self._chosen(hidden, input_ids[:, 1:][picked], temperature)
+        shifted = torch.zeros(picked.shape, dtype=torch.float32, device=chosen.device)
+        return torch.nn.functional.pad(shifted.masked_scatter(picked, chosen), (1, 0)), bounds
+
+    def _hidden(
+        self,
+        input_ids: torch.Tensor,
+        needed: torch.Tensor,
+        position_ids: torch.Tensor,
+        picked: torch.Tensor,
+    ) -> tuple[torch.Tensor, Boundaries | None]:
+        """Last hidden states of the picked places, [P, H]."""
+        if not self.packs:
+            more = {"position_ids": position_ids} if self._takes_positions else {}
+            states = self._body(
+                input_ids=input_ids, attention_mask=needed.long(), use_cache=False, **more
+            ).last_hidden_state
+            return states[picked], None
+        lengths = needed.sum(1)
+        lengths = lengths[lengths > 0]
+        bounds = None
+        tokens, positions = input_ids[needed][None], position_ids[needed][None]
+        if int(lengths.min()) == int(lengths.max()):
+            # No padding among them: they are rows already.
+            shape = (len(lengths), int(lengths[0]))
+            tokens, positions = tokens.reshape(shape), positions.reshape(shape)
+        else:
+            bounds = Boundaries.of(lengths)
+        with packed(bounds):
+            states = self._body(
+                input_ids=tokens, position_ids=positions, use_cache=False
+            ).last_hidden_state
+        return states.flatten(0, 1)[picked[needed]], bounds
+
+    def _chosen(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor
+    ) -> torch.Tensor:
+        if len(targets) <= self._chunk:
+            return self._of_chunk(hidden, targets, temperature)
+        scale = torch.as_tensor(temperature, device=hidden.device).expand(len(targets), 1)
+        parts = zip(
+            hidden.split(self._chunk), targets.split(self._chunk), scale.split(self._chunk),
+            strict=True,
+        )  # fmt: skip
+        # Checkpointed, so that the backward pass holds the logits of one chunk at a time too.
+        return torch.cat([checkpoint(self._of_chunk, *part, use_reentrant=False) for part in parts])
+
+    def _of_chunk(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor
+    ) -> torch.Tensor:
+        logits = self._head(hidden) / temperature
+        return logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)

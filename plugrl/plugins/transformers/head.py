@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,3 +47,20 @@ class Head:
         # Half precision rounds what is scaled behind the projection at another place.
         allowed = 1e-5 if model.dtype == torch.float32 else 0.02
         return torch.allclose(own, self(hidden), rtol=allowed, atol=allowed)
+
+
+def body_and_head(
+    model: PreTrainedModel,
+) -> tuple[Callable[..., Any], Callable[[torch.Tensor], torch.Tensor]]:
+    """What gives the hidden states of ``model`` and what makes logits of them.
+
+    For a model whose head is not known its logits stand in place of its hidden states.
+    """
+    head = Head(model)
+    if head.agrees_with(model):
+        return model.base_model, head
+    return partial(_logits_as_hidden, model), torch.Tensor.float
+
+
+def _logits_as_hidden(model: PreTrainedModel, **inputs: Any) -> SimpleNamespace:
+    return SimpleNamespace(last_hidden_state=model(**inputs).logits)

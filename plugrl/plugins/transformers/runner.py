@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from plugrl.plugins.transformers.cache import RowCache
-from plugrl.plugins.transformers.head import Head
+from plugrl.plugins.transformers.head import body_and_head
 from plugrl.plugins.transformers.lean import LeanBody, can_be_lean
 
 if TYPE_CHECKING:
@@ -45,11 +43,7 @@ class Runner:
         self.model = model
         self.device = model.device
         self._pad = pad_token_id
-        self._body: Callable[..., Any] = model.base_model
-        head = Head(model)
-        self._head: Callable[[torch.Tensor], torch.Tensor] = head
-        if not head.agrees_with(model):
-            self._body, self._head = partial(_logits_as_hidden, model), torch.Tensor.float
+        self._body, self._head = body_and_head(model)
         accepted = inspect.signature(model.base_model.forward).parameters
         # transformers 5.24 renamed the argument.
         self._cache_name = "cache" if "cache" in accepted else "past_key_values"
@@ -184,8 +178,3 @@ class Runner:
 
     def _on_device(self, values: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(values).to(self.device)
-
-
-def _logits_as_hidden(model: PreTrainedModel, **inputs: Any) -> SimpleNamespace:
-    """For a model whose head is not known: its logits in place of its hidden states."""
-    return SimpleNamespace(last_hidden_state=model(**inputs).logits)

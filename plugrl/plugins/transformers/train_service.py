@@ -15,10 +15,13 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import WeightedLoss
 from plugrl.core.text.services import ModelSpec, TrainService
-from plugrl.plugins.transformers.forward import token_log_probs
+from plugrl.plugins.transformers.forward import Forward
 from plugrl.plugins.transformers.loading import load_model, source_findings
+from plugrl.plugins.transformers.packing import Boundaries, enable, packed
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from plugrl.core.config.preflight import Finding, Preflight
 
 
@@ -61,6 +64,16 @@ class LocalTrainConfig:
     weight_decay: float = described(0.01, "AdamW's weight decay")
     grad_clip_norm: float = described(1.0, "largest norm of the gradient")
     micro_batch_size: int = described(64, "rows of one forward and backward pass")
+    micro_batch_tokens: int | None = described(
+        None, "tokens of one forward and backward pass; takes the place of micro_batch_size"
+    )
+    packing: Literal["auto", "always", "never"] = described(
+        "auto", "rows side by side without padding; auto: where the model can"
+    )
+    head_chunk_tokens: int = described(2048, "tokens whose logits are in memory at once")
+    gradient_checkpointing: bool = described(
+        False, "compute layers again in the backward pass instead of keeping what they need"
+    )
     schedule: ScheduleConfig = described(ScheduleConfig, "learning rate over optimizer steps")
 
     def __post_init__(self) -> None:
@@ -70,8 +83,10 @@ class LocalTrainConfig:
             raise ConfigError("betas must be two numbers from 0 to below 1")
         if self.grad_clip_norm <= 0:
             raise ConfigError("grad_clip_norm must be above 0")
-        if self.micro_batch_size < 1:
-            raise ConfigError("micro_batch_size must be at least 1")
+        for name in ("micro_batch_size", "micro_batch_tokens", "head_chunk_tokens"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ConfigError(f"{name} must be at least 1")
 
 
 class LocalTrainService(TrainService):
@@ -92,6 +107,13 @@ class LocalTrainService(TrainService):
         """
         self._model = load_model(spec)
         self._device = spec.device
+        self._forward = Forward(
+            self._model,
+            packs=self._can_pack(spec),
+            head_chunk_tokens=self.config.head_chunk_tokens,
+        )
+        if self.config.gradient_checkpointing:
+            _checkpoint_layers(self._model)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             lr=self.config.learning_rate,
@@ -102,43 +124,77 @@ class LocalTrainService(TrainService):
         )
         self._optimizer_steps = 0
 
+    def _can_pack(self, spec: ModelSpec) -> bool:
+        wish = self.config.packing
+        able = wish != "never" and enable(self._model)
+        if wish == "always" and not able:
+            raise ConfigError(
+                f"models.{spec.name}.train.packing: a {self._model.config.model_type} model cannot "
+                "be packed; use auto or never"
+            )
+        return able
+
     @torch.no_grad()
     def compute_log_prob(self, batch: Batch) -> torch.Tensor:
         """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
-        return torch.cat([self._log_probs(part).cpu() for part in self._micro_batches(batch)])
+        log_probs = torch.zeros(batch.values["input_ids"].shape)
+        for rows, part in self._micro_batches(batch):
+            log_probs[rows] = self._log_probs(part)[0].cpu()
+        return log_probs
 
     def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
         """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count)."""
         totals: dict[str, tuple[float, float]] = {}
         total_loss = 0.0
-        for part in self._micro_batches(batch):
-            value, metrics = loss(self._log_probs(part), part)
-            value.backward()
+        for _, part in self._micro_batches(batch):
+            log_probs, bounds = self._log_probs(part)
+            value, metrics = loss(log_probs, part)
+            with packed(bounds):
+                value.backward()
             total_loss += float(value.detach())
             for name, (total, count) in metrics.items():
                 held = totals.get(name, (0.0, 0.0))
                 totals[name] = (held[0] + total, held[1] + count)
         return totals | {"loss": (total_loss, 1.0)}
 
-    def _micro_batches(self, batch: Batch) -> Iterator[Batch]:
-        """Parts of at most ``micro_batch_size`` rows, on the device."""
-        size = self.config.micro_batch_size
-        for start in range(0, len(batch), size):
-            rows = torch.arange(start, min(start + size, len(batch)))
-            part = batch if len(rows) == len(batch) else batch.select(rows)
-            yield Batch(
-                {name: value.to(self._device) for name, value in part.values.items()}, part.metadata
-            )
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[torch.Tensor, Batch]]:
+        """Parts on the device with their rows; the longest come first, so that memory is tried."""
+        lengths = batch.values["attention_mask"].sum(1)
+        order = lengths.argsort(descending=True, stable=True)
+        for rows in order.split(self._sizes(lengths[order].tolist())):
+            part = batch.select(rows)
+            values = {name: value.to(self._device) for name, value in part.values.items()}
+            yield rows, Batch(values, part.metadata)
 
-    def _log_probs(self, batch: Batch) -> torch.Tensor:
+    def _sizes(self, lengths: list[int]) -> list[int]:
+        """How many rows each micro-batch has; ``lengths`` fall."""
+        budget = self.config.micro_batch_tokens
+        if budget is None:
+            size, count = self.config.micro_batch_size, len(lengths)
+            return [min(size, count - start) for start in range(0, count, size)]
+        sizes: list[int] = []
+        held = longest = 0
+        for length in lengths:
+            # Without packing, rows are padded to the longest, which is the first.
+            cost = length if self._forward.packs or not held else longest
+            if not held or held + cost > budget:
+                sizes.append(0)
+                held, longest, cost = 0, length, length
+            sizes[-1] += 1
+            held += cost
+        return sizes
+
+    def _log_probs(self, batch: Batch) -> tuple[torch.Tensor, Boundaries | None]:
         values = batch.values
-        return token_log_probs(
-            self._model,
+        temperature = batch.metadata.get("temperature", 1.0)
+        if isinstance(temperature, torch.Tensor):
+            temperature = temperature.to(self._device)
+        return self._forward.log_probs(
             values["input_ids"],
             values["attention_mask"],
             values["position_ids"],
             values["loss_mask"],
-            float(batch.metadata.get("temperature", 1.0)),
+            temperature,
         )
 
     def optimizer_step(self) -> dict[str, float]:
@@ -179,3 +235,21 @@ class LocalTrainService(TrainService):
         held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}
         self._optimizer.load_state_dict({**current, "state": held})
         self._optimizer_steps = int(state["optimizer_steps"])
+
+
+def _checkpoint_layers(model: PreTrainedModel) -> None:
+    """Recompute layers in the backward pass, which they do in training mode only.
+
+    Dropout stays off: the sampler has none, and both must agree.
+    """
+    # transformers 5.24 renamed the method.
+    name = "activation_checkpointing_enable"
+    enable_it = getattr(model, name, None) or model.gradient_checkpointing_enable
+    enable_it({"use_reentrant": False})
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.eval()
+        for name in ("attention_dropout", "attn_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)

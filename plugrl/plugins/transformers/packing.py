@@ -1,0 +1,158 @@
+"""Sequences side by side without padding: one row of tokens, attention within each sequence.
+
+Everything but attention works on each token alone, so that a row of all real tokens costs nothing
+for padding. Attention gets the sequences back as rows: padded on the right, a causal mask alone
+keeps them apart. The boundaries are exact because no key of another sequence is ever there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = "plugrl_packed"
+#: Kinds of layers whose mask is causal, perhaps within a window.
+_LAYERS = frozenset({"full_attention", "sliding_attention"})
+#: Arguments of an attention function that change its result in ways that are not computed here.
+_FOREIGN = ("softcap", "s_aux", "position_bias")
+_TRIAL = ((5, 1, 4), (2, 6, 3, 1, 5, 4, 2), (3,))
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Where the sequences of a packed row lie.
+
+    ``rows`` ([B, T]) holds the place of each token, and of some token where a row is padded;
+    ``places`` ([N]) holds the place of each packed token in the flattened [B, T].
+    """
+
+    rows: torch.Tensor
+    places: torch.Tensor
+
+    @classmethod
+    def of(cls, lengths: torch.Tensor) -> Boundaries:
+        """Boundaries of sequences of the given lengths, [B]."""
+        width = int(lengths.max())
+        columns = torch.arange(width, device=lengths.device)
+        real = columns < lengths[:, None]
+        starts = lengths.cumsum(0) - lengths
+        rows = torch.where(real, starts[:, None] + columns, 0)
+        return cls(rows, real.flatten().nonzero().flatten())
+
+
+# Not local to a thread: the backward pass of CUDA, which may compute layers again, runs in others.
+_current: Boundaries | None = None
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention of sequences, given as packed by :func:`packed` or as rows.
+
+    Args:
+        module: the layer.
+        query, key, value: [1, heads, N, D] when packed, else [B, heads, T, D].
+        attention_mask: None; padding stands on the right.
+        dropout: no dropout is applied.
+        scaling: of the scores; None: 1 / sqrt(D).
+        sliding_window: keys that a query sees, itself included.
+
+    Raises:
+        NotImplementedError: the layer wants something that is not computed here.
+    """
+    foreign = [name for name in _FOREIGN if kwargs.get(name) is not None]
+    if foreign or attention_mask is not None:
+        raise NotImplementedError(f"attention with {', '.join(foreign) or 'a mask'}")
+    bounds = _current
+    if bounds is not None:
+        query, key, value = (_unpacked(tensor, bounds) for tensor in (query, key, value))
+    length = query.shape[2]
+    mask = None
+    if sliding_window is not None and sliding_window < length:
+        distance = torch.arange(length, device=query.device)
+        distance = distance[:, None] - distance
+        mask = (distance >= 0) & (distance < sliding_window)
+    output = scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    ).transpose(1, 2)
+    if bounds is not None:
+        output = output.flatten(0, 1).index_select(0, bounds.places)[None]
+    return output, None
+
+
+def _unpacked(tensor: torch.Tensor, bounds: Boundaries) -> torch.Tensor:
+    """[1, heads, N, D] as [B, heads, T, D]."""
+    rows = tensor[0].transpose(0, 1).index_select(0, bounds.rows.flatten())
+    return rows.unflatten(0, bounds.rows.shape).transpose(1, 2)
+
+
+@contextmanager
+def packed(bounds: Boundaries | None) -> Iterator[None]:
+    """Within it, models that :func:`enable` changed read their one row as packed.
+
+    It must also hold while gradients are taken: checkpointed layers are computed again then.
+    """
+    global _current
+    before, _current = _current, bounds
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def enable(model: PreTrainedModel) -> bool:
+    """Let ``model`` take packed rows if it can; whether it can is found by trying.
+
+    A model that cannot is left as it was.
+    """
+    from transformers import AttentionInterface
+
+    config: Any = model.config.get_text_config(decoder=True)
+    if not set(getattr(config, "layer_types", None) or ()) <= _LAYERS:
+        return False
+    before = model.config._attn_implementation
+    tokens = [torch.tensor(row, device=model.device) % config.vocab_size for row in _TRIAL]
+    expected = [_hidden(model, row[None])[0] for row in tokens]
+    AttentionInterface.register(NAME, attention)
+    try:
+        model.set_attn_implementation(NAME)
+        lengths = torch.tensor([len(row) for row in tokens], device=model.device)
+        positions = torch.cat([torch.arange(len(row), device=model.device) for row in tokens])
+        with packed(Boundaries.of(lengths)):
+            got = _hidden(model, torch.cat(tokens)[None], position_ids=positions[None])[0]
+        allowed = 1e-4 if model.dtype == torch.float32 else 0.05
+        if torch.allclose(got.float(), torch.cat(expected).float(), rtol=allowed, atol=allowed):
+            return True
+    except Exception:
+        # Whatever a model's code does with what it does not know: it cannot be packed.
+        pass
+    model.set_attn_implementation(before)
+    return False
+
+
+@torch.no_grad()
+def _hidden(model: PreTrainedModel, tokens: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    hidden: torch.Tensor = model.base_model(tokens, use_cache=False, **kwargs).last_hidden_state
+    return hidden

@@ -1,0 +1,247 @@
+"""The training pass: packing, padding, token budgets, chunks of the head, checkpointed layers.
+
+What is expected comes from plain calls of the model, one sequence at a time.
+"""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.plugins.transformers.packing import Boundaries
+from plugrl.trainers.losses.cross_entropy import cross_entropy
+
+LOSS = WeightedLoss(cross_entropy, {})
+ROWS = [[2, 3, 4, 5, 6, 7, 8, 2, 9], [6, 7, 1], [3, 2, 8, 4, 4, 3], [5, 1]]
+#: A model with windows, capped logits, a scaled head, states and so on each takes its own way.
+PACKED = {
+    "qwen3": True,
+    "qwen3 tied": True,
+    "llama": True,
+    "qwen2": True,
+    "mistral": True,
+    "gpt2": True,
+    "granite": True,
+    "bloom": False,
+    "lfm2": False,
+}
+
+
+def batch(rows=ROWS, mask=None):
+    mask = mask or [[0] + [1] * (len(t) - 1) for t in rows]
+    made = Batch.from_trajectories(
+        [Trajectory(t, m) for t, m in zip(rows, mask, strict=True)], temperature=0.7
+    )
+    made.values[LOSS_WEIGHTS] = aggregation_weights(made.values["loss_mask"], "token-mean")
+    return made
+
+
+def plain_log_probs(model, rows, temperature=0.7):
+    """Each sequence alone through the whole model."""
+    out = []
+    for row in rows:
+        tokens = torch.tensor([row])
+        logits = model(input_ids=tokens, use_cache=False).logits.float() / temperature
+        log_probs = logits[0, :-1].log_softmax(-1)
+        out.append(log_probs.gather(-1, tokens[0, 1:, None])[:, 0])
+    return out
+
+
+def gradients(service):
+    return {n: p.grad.clone() for n, p in service._model.named_parameters() if p.grad is not None}
+
+
+def assert_equal_gradients(got, want):
+    assert got.keys() == want.keys()
+    for name, gradient in want.items():
+        torch.testing.assert_close(got[name], gradient, rtol=2e-4, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("packing", ["auto", "never"])
+@pytest.mark.parametrize("name", PACKED)
+def test_log_probabilities_and_gradients_equal_those_of_lone_sequences(
+    train_service, architecture_spec, name, packing
+):
+    service = train_service(architecture_spec(name), packing=packing)
+    assert service._forward.packs == (packing == "auto" and PACKED[name])
+    data = batch()
+    got = service.compute_log_prob(data)
+    want = plain_log_probs(service._model, ROWS)
+    for row, values in enumerate(want):
+        torch.testing.assert_close(
+            got[row, 1 : 1 + len(values)], values.detach(), rtol=1e-4, atol=1e-4
+        )
+    totals = service.forward_backward(data, LOSS)
+    ours = gradients(service)
+    service._model.zero_grad()
+    loss = -torch.cat(plain_log_probs(service._model, ROWS)).mean()
+    loss.backward()
+    assert totals["loss"][0] == pytest.approx(loss.item(), rel=1e-5)
+    assert_equal_gradients(ours, gradients(service))
+
+
+@pytest.mark.parametrize("name", ["bloom", "lfm2"])
+def test_a_model_that_cannot_be_packed_is_refused_when_it_must(
+    train_service, architecture_spec, name
+):
+    with pytest.raises(ConfigError, match=f"a {name} model cannot be packed; use auto or never"):
+        train_service(architecture_spec(name), packing="always")
+
+
+def test_a_sequence_sees_nothing_of_its_neighbours(train_service):
+    service = train_service(packing="always")
+    alone = service.compute_log_prob(batch([ROWS[1], ROWS[0]]))[0, :3]
+    for other in ([9, 9, 9, 9], [1, 1]):
+        beside = service.compute_log_prob(batch([ROWS[1], other]))[0, :3]
+        torch.testing.assert_close(beside, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_only_what_wanted_tokens_depend_on_is_computed(train_service, monkeypatch):
+    service = train_service(packing="always")
+    seen = []
+    body = service._forward._body
+    monkeypatch.setattr(
+        service._forward,
+        "_body",
+        lambda **inputs: (seen.append(inputs["input_ids"].shape), body(**inputs))[1],
+    )
+    # Wanted: token 2 of nine, token 1 of three, nothing of the third row, token 1 of two.
+    mask = [[0, 0, 1, 0, 0, 0, 0, 0, 0], [0, 1, 0], [0] * 6, [0, 1]]
+    got = service.compute_log_prob(batch(mask=mask))
+    assert seen == [(1, 2 + 1 + 1)]
+    want = plain_log_probs(service._model, ROWS)
+    assert got[0, 2].item() == pytest.approx(want[0][1].item(), abs=1e-4)
+    assert got[1, 1].item() == pytest.approx(want[1][0].item(), abs=1e-4)
+    assert got.count_nonzero() == 3
+
+
+def test_padding_on_the_left_and_free_columns_change_nothing(train_service):
+    service = train_service()
+    data = batch()
+    want = service.compute_log_prob(data)
+    left = {}
+    for name, value in data.values.items():
+        wide = torch.zeros(len(value), value.shape[1] + 2, dtype=value.dtype)
+        for row, length in enumerate(data.values["attention_mask"].sum(1).tolist()):
+            wide[row, wide.shape[1] - length :] = value[row, :length]
+        left[name] = wide
+    got = service.compute_log_prob(Batch(left, dict(data.metadata)))
+    for row, tokens in enumerate(ROWS):
+        torch.testing.assert_close(
+            got[row, -len(tokens) + 1 :], want[row, 1 : len(tokens)], rtol=1e-5, atol=1e-5
+        )
+
+
+def test_each_row_can_have_its_temperature(train_service):
+    service = train_service()
+    data = batch()
+    data.metadata["temperature"] = torch.tensor([0.5, 1.0, 2.0, 0.7])
+    got = service.compute_log_prob(data)
+    for row, temperature in enumerate([0.5, 1.0, 2.0, 0.7]):
+        (want,) = plain_log_probs(service._model, [ROWS[row]], temperature)
+        torch.testing.assert_close(got[row, 1 : 1 + len(want)], want.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_a_chunked_head_gives_the_same_gradient_with_fewer_logits(
+    train_service, monkeypatch, chunk
+):
+    whole, chunked = train_service(), train_service(head_chunk_tokens=chunk)
+    data = batch()
+    one = whole.forward_backward(data, LOSS)
+    head, sizes = chunked._forward._head, []
+    monkeypatch.setattr(
+        chunked._forward, "_head", lambda hidden: (sizes.append(len(hidden)), head(hidden))[1]
+    )
+    other = chunked.forward_backward(data, LOSS)
+    assert other["loss"][0] == pytest.approx(one["loss"][0], rel=1e-6)
+    assert_equal_gradients(gradients(chunked), gradients(whole))
+    assert max(sizes) <= chunk
+    # Forward and again backward: every wanted token twice.
+    assert sum(sizes) == 2 * int(data.values["loss_mask"].sum())
+
+
+def test_logits_are_not_kept_for_the_backward_pass(train_service):
+    service = train_service(head_chunk_tokens=2)
+    vocabulary = service._model.config.vocab_size
+    kept = []
+
+    def pack(tensor):
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        log_probs, _ = service._log_probs(batch())
+    assert kept
+    assert log_probs.requires_grad
+    # The embedding has as many rows as the vocabulary, logits have as many columns.
+    assert not [shape for shape in kept if len(shape) == 2 and shape[1] == vocabulary]
+
+
+def test_checkpointed_layers_give_the_same_gradient(train_service, architecture_spec):
+    for name in ("qwen3", "gpt2"):
+        spec = architecture_spec(name)
+        plain, again = train_service(spec), train_service(spec, gradient_checkpointing=True)
+        calls = []
+        mlp = next(m for n, m in again._model.named_modules() if n.endswith("0.mlp"))
+        mlp.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        plain.forward_backward(batch(), LOSS)
+        again.forward_backward(batch(), LOSS)
+        assert_equal_gradients(gradients(again), gradients(plain))
+        # Forward, and again for the backward pass.
+        assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        # Lengths 9, 6, 3, 2, longest first.
+        ({"micro_batch_size": 3}, [3, 1]),
+        ({"micro_batch_tokens": 20}, [4]),
+        ({"micro_batch_tokens": 11}, [1, 3]),
+        ({"micro_batch_tokens": 9}, [1, 2, 1]),
+        ({"micro_batch_tokens": 1}, [1, 1, 1, 1]),
+        # Padded, a row costs as much as the longest of its micro-batch.
+        ({"micro_batch_tokens": 20, "packing": "never"}, [2, 2]),
+        ({"micro_batch_tokens": 11, "packing": "never"}, [1, 1, 2]),
+    ],
+)
+def test_micro_batches_keep_to_their_budget(train_service, options, sizes):
+    service = train_service(**options)
+    parts = [(rows.tolist(), len(part)) for rows, part in service._micro_batches(batch())]
+    assert [size for _, size in parts] == sizes
+    assert [row for rows, _ in parts for row in rows] == [0, 2, 1, 3]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=6))
+def test_boundaries_lead_there_and_back(lengths):
+    bounds = Boundaries.of(torch.tensor(lengths))
+    tokens = torch.arange(sum(lengths))
+    rows = tokens[bounds.rows]
+    expected = list(tokens.split(lengths))
+    for row, want in zip(rows, expected, strict=True):
+        assert row[: len(want)].tolist() == want.tolist()
+    assert torch.equal(rows.flatten()[bounds.places], tokens)
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.lists(st.integers(2, 9), min_size=2, max_size=12), min_size=1, max_size=8),
+    st.integers(1, 30),
+    st.sampled_from(["always", "never"]),
+)
+def test_any_split_and_any_order_give_one_gradient(train_service, rows, budget, packing):
+    service = train_service(micro_batch_tokens=budget, packing=packing)
+    service.forward_backward(batch(rows), LOSS)
+    got = gradients(service)
+    service._model.zero_grad()
+    loss = -torch.cat(plain_log_probs(service._model, rows)).mean()
+    loss.backward()
+    assert_equal_gradients(got, gradients(service))
