@@ -84,6 +84,7 @@ class Round:
         self._open: set[int] = set()
         self._waiting: set[int] = set()
         self._pending: list[Pending] = []
+        self._soon = False
 
     def opened(self, rollout: int) -> None:
         """A rollout begins."""
@@ -113,11 +114,13 @@ class Round:
             self._waiting.discard(rollout)
 
     def _look(self) -> None:
-        if self._waiting >= self._open:
+        if self._waiting >= self._open and not self._soon:
+            self._soon = True
             # Later, so that a rollout may send several requests at once.
             asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
+        self._soon = False
         if not self._waiting >= self._open or (self._open and not self._pending):
             return
         pending, self._pending = self._pending, []

@@ -164,6 +164,8 @@ class WorkerProcess:
 
     def _report(self, pending: list[Pending]) -> None:
         """Tell the driver that every open attempt waits, for what, and which have ended."""
+        if not pending and not self._done:
+            return
         asked = []
         for entry in pending:
             self._asks += 1
