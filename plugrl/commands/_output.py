@@ -9,17 +9,23 @@ from typing import Any
 
 
 def emit_table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    as_json: bool = False,
+    empty: str = "",
 ) -> None:
     """Print rows as aligned columns, or as a JSON list of objects.
 
-    JSON has all keys of the rows, the table only ``columns``. No rows print nothing in a table
-    and ``[]`` in JSON.
+    JSON has all keys of the rows, the table only ``columns``. No rows print ``[]`` in JSON; instead
+    of an empty table the remark ``empty`` goes to stderr.
     """
     if as_json:
         emit_json([dict(row) for row in rows])
         return
     if not rows:
+        if empty:
+            note(empty)
         return
     lines = [[name.upper().replace("_", " ") for name in columns]]
     lines += [[cell(row.get(name)) for name in columns] for row in rows]

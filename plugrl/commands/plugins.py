@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plugrl.commands._group import examples, new_app
-from plugrl.commands._output import emit_json, emit_table, note
+from plugrl.commands._output import emit_json, emit_table
 from plugrl.core.errors import EXIT_PLUGIN, UsageError
 from plugrl.core.suggest import did_you_mean
 
@@ -89,7 +89,9 @@ def list_plugins(
     ]
     if load:
         rows += [row for row in _registered_by_hooks() if wanted in (None, row["kind"])]
-    emit_table(rows, COLUMNS, as_json=as_json)
+    what = "plugins are" if wanted is None else f"{wanted} is"
+    besides = " besides plugrl's own" if third_party else ""
+    emit_table(rows, COLUMNS, as_json=as_json, empty=f"no {what} installed{besides}")
 
 
 @app.command("show", epilog=examples(SHOW_EXAMPLES))
@@ -149,9 +151,8 @@ def check_plugins(
             }
         )
     columns = ("distribution", "kind", "name", "status", "seconds", "heavy", "problem")
-    emit_table(results, columns, as_json=as_json)
-    if not rows:
-        note("no plugins are installed besides plugrl's own")
+    empty = "no plugins are installed besides plugrl's own"
+    emit_table(results, columns, as_json=as_json, empty=empty)
     if any(result["status"] == "failed" for result in results):
         raise typer.Exit(EXIT_PLUGIN)
 

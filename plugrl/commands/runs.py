@@ -65,7 +65,9 @@ def list_runs(
     if not root.is_dir() and runs_folder != "runs":
         raise UsageError(f"there is no runs folder {runs_folder}; check --runs-folder")
     rows = [run.to_json() for run in find_all(root) if state in (None, run.state)]
-    emit_table(rows, ("experiment", "id", "state", "step", "started", "error"), as_json=as_json)
+    which = "no runs" if state is None else f"no runs that are {state}"
+    columns = ("experiment", "id", "state", "step", "started", "error")
+    emit_table(rows, columns, as_json=as_json, empty=f"{which} in {runs_folder}")
 
 
 @app.command("show", epilog=examples(SHOW_EXAMPLES))

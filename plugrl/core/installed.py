@@ -19,6 +19,7 @@ from plugrl.core.suggest import close_names
 HOOK_GROUP = OWN
 COMMAND_GROUP = f"{OWN}.commands"
 RECIPE_GROUP = f"{OWN}.recipes"
+_MISSPELT = re.compile(rf"{OWN}[-_:/. ][^.]+", re.IGNORECASE)
 ONLY_VARIABLE = "PLUGRL_PLUGINS"
 BLOCKED_VARIABLE = "PLUGRL_PLUGINS_BLOCKED"
 
@@ -130,10 +131,27 @@ def group_problem(group: str) -> str | None:
     known = (HOOK_GROUP, COMMAND_GROUP, RECIPE_GROUP, *KIND_OF_GROUP)
     if group in known:
         return None
-    stem = group.removeprefix(f"{OWN}.")
-    close = close_names(stem, [name.removeprefix(f"{OWN}.") for name in known[1:]], 1)
+    if group.lower() == OWN:
+        return f"never used: there is no group [{group}]; write [{OWN}]"
+    close = _close_groups(group)
     remedy = f"write [{OWN}.{close[0]}]" if close else f"groups: {', '.join(known)}"
     return f"never used: there is no group [{group}]; {remedy}"
+
+
+def _close_groups(group: str) -> list[str]:
+    known = [name.removeprefix(f"{OWN}.") for name in (COMMAND_GROUP, RECIPE_GROUP, *KIND_OF_GROUP)]
+    return close_names(group[len(OWN) + 1 :], known, 1)
+
+
+def _is_meant(group: str) -> bool:
+    """Whether a group is one of plugrl's or a misspelt one, such as ``Plugrl-trainers``.
+
+    A package ``plugrl-x`` may have groups of its own: another beginning than ``plugrl.`` counts
+    only with the name of a kind, or nearly so, after it.
+    """
+    if group.lower() == OWN or group.startswith(f"{OWN}."):
+        return True
+    return bool(_MISSPELT.fullmatch(group)) and bool(_close_groups(group))
 
 
 def owner_of(module: str, entries: Iterable[EntryPoint]) -> EntryPoint | None:
@@ -175,7 +193,7 @@ def _scan(paths: Iterable[str]) -> Iterator[EntryPoint]:
 
 def _read_distribution(location: str) -> Iterator[EntryPoint]:
     text = _read(os.path.join(location, "entry_points.txt"))
-    if not text or OWN not in text:
+    if not text or OWN not in text.lower():
         return
     lines = list(_parse(text))
     if lines:
@@ -229,7 +247,7 @@ def _parse(text: str) -> Iterator[tuple[str, str, str]]:
             continue
         if line.startswith("[") and line.endswith("]"):
             group = line[1:-1].strip()
-        elif group == OWN or group.startswith(f"{OWN}."):
+        elif _is_meant(group):
             name, _, target = line.partition("=")
             yield group, name.strip(), target.partition("[")[0].replace(" ", "")
 

@@ -146,6 +146,26 @@ def test_a_state_that_no_run_has_is_refused(state, close, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "remark"),
+    [
+        ("runs list", "no runs in runs"),
+        ("runs list --state failed", "no runs that are failed in runs"),
+        ("--no-plugins plugins list --kind command", "no command is installed"),
+        ("--no-plugins plugins list --third-party --kind loss", "no loss is installed besides"),
+        ("--no-plugins plugins list --kind hook", "no hook is installed"),
+    ],
+)
+def test_an_empty_table_is_a_remark(line, remark, tmp_path):
+    words = [sys.executable, "-m", "plugrl", *line.split()]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(remark)
+    assert done.stderr.count("\n") == 1
+    done = subprocess.run([*words, "--json"], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"[]\n", b"")
+
+
 def test_modules_given_with_p_are_imported_first(call, tmp_path):
     (tmp_path / "early.py").write_text("print('early')\n")
     assert call("-p", str(tmp_path / "early.py"), "probe", "late") == (0, "early\nlate\n", "")

@@ -150,3 +150,29 @@ def test_selection_reaches_the_environment(monkeypatch):
         selection.export()
         assert PluginSelection.from_environment() == selection
     assert os.environ["PLUGRL_PLUGINS"] == "rl-x,y"
+
+
+@pytest.mark.parametrize(
+    ("group", "meant"),
+    [
+        ("plugrl-trainers", "plugrl.trainers"),
+        ("plugrl_loss", "plugrl.losses"),
+        ("Plugrl.trainers", "plugrl.trainers"),
+        ("PLUGRL.recipe", "plugrl.recipes"),
+        ("plugrl.trackrs", "plugrl.trackers"),
+        ("Plugrl", "plugrl"),
+    ],
+)
+def test_misspelt_groups_are_seen(only_path, group, meant):
+    write(only_path, "x-1.dist-info", f"[{group}]\none = a:b\n")
+    (entry,) = scan()
+    assert (entry.group, entry.name) == (group, "one")
+    assert installed.group_problem(group).endswith(f"no group [{group}]; write [{meant}]")
+
+
+@pytest.mark.parametrize(
+    "group", ["plugrl_x.parts", "plugrl-tasks.trainers", "plugrlx", "plugrl_x"]
+)
+def test_groups_of_other_packages_are_left_alone(only_path, group):
+    write(only_path, "x-1.dist-info", f"[{group}]\none = a:b\n")
+    assert scan() == ()
