@@ -153,7 +153,7 @@ def require_column(items: Sequence[DataItem], column: str, setting: str) -> None
 def _content(value: Any) -> str:
     """The text of ``value``, equal in every process: no addresses, no order of sets."""
     try:
-        return json.dumps(dict(value), default=_plain)
+        return _ENCODER.encode(dict(value))
     except (TypeError, ValueError):
         # Keys that JSON does not have, or a value that holds itself.
         return _text(value)
@@ -174,6 +174,7 @@ def _text(value: Any) -> str:
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_ENCODER = json.JSONEncoder(default=_plain)
 
 
 class PromptLoader:
