@@ -175,7 +175,8 @@ def test_logits_are_not_kept_for_the_backward_pass(train_service):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        log_probs, _ = service._log_probs(batch())
+        (part,) = service._micro_batches(batch())
+        log_probs, _ = service._forward.log_probs(part)
     assert kept
     assert log_probs.requires_grad
     # The embedding has as many rows as the vocabulary, logits have as many columns.
@@ -212,21 +213,36 @@ def test_checkpointed_layers_give_the_same_gradient(train_service, architecture_
 )
 def test_micro_batches_keep_to_their_budget(train_service, options, sizes):
     service = train_service(**options)
-    parts = [(rows.tolist(), len(part)) for rows, part in service._micro_batches(batch())]
-    assert [size for _, size in parts] == sizes
-    assert [row for rows, _ in parts for row in rows] == [0, 2, 1, 3]
+    parts = list(service._micro_batches(batch()))
+    assert [len(part.batch) for part in parts] == sizes
+    assert [row for part in parts for row in part.rows.tolist()] == [0, 2, 1, 3]
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(1, 7), min_size=1, max_size=6))
-def test_boundaries_lead_there_and_back(lengths):
-    bounds = Boundaries.of(torch.tensor(lengths))
-    tokens = torch.arange(sum(lengths))
-    rows = tokens[bounds.rows]
-    expected = list(tokens.split(lengths))
-    for row, want in zip(rows, expected, strict=True):
-        assert row[: len(want)].tolist() == want.tolist()
-    assert torch.equal(rows.flatten()[bounds.places], tokens)
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 7), st.integers(0, 3)), min_size=1, max_size=6))
+def test_boundaries_lead_there_and_back(shapes):
+    """Sequences of some length that begin with some tokens of the first one."""
+    shapes = [(length, min(prefix, length, shapes[0][0])) for length, prefix in shapes]
+    width = max(length for length, _ in shapes)
+    columns = torch.arange(width)
+    needed = torch.stack([columns < length for length, _ in shapes])
+    shared = torch.stack([columns < prefix for _, prefix in shapes])
+    shared[0] = False
+    leaders = torch.zeros(len(shapes), dtype=torch.long)
+    bounds, own, number = Boundaries.of(needed, shared, leaders)
+    tokens = torch.arange(needed.numel()).view(needed.shape)
+    # A shared token is the first sequence's.
+    expected = torch.where(shared, tokens[:1], tokens)
+    packed_tokens = tokens[own]
+    assert len(packed_tokens) == int(needed.sum() - shared.sum())
+    assert torch.equal(packed_tokens[number][needed], expected[needed])
+    if bounds is None:
+        assert len({length for length, _ in shapes}) == 1
+        return
+    rows = packed_tokens[bounds.rows]
+    for row, (length, _) in enumerate(shapes):
+        assert rows[row, :length].tolist() == expected[row, :length].tolist()
+    assert torch.equal(rows.flatten()[bounds.places], packed_tokens)
 
 
 @settings(
@@ -245,3 +261,49 @@ def test_any_split_and_any_order_give_one_gradient(train_service, rows, budget, 
     loss = -torch.cat(plain_log_probs(service._model, rows)).mean()
     loss.backward()
     assert_equal_gradients(got, gradients(service))
+
+
+GROUPS = [
+    # Three answers to one prompt, two to another, and one alone.
+    ([2, 3, 4, 5, 6], 3),
+    ([2, 3, 4, 7], 3),
+    ([9, 8, 7, 1], 2),
+    ([2, 3, 4, 5, 8, 1], 3),
+    ([9, 8, 2], 2),
+    ([9, 8, 2, 3, 4], 4),
+]
+
+
+def group_batch():
+    rows = [tokens for tokens, _ in GROUPS]
+    masks = [[0] * start + [1] * (len(tokens) - start) for tokens, start in GROUPS]
+    return batch(rows, masks)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2", "mistral"])
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_answers_to_one_prompt_compute_it_once(train_service, architecture_spec, name, size):
+    service = train_service(architecture_spec(name), micro_batch_size=size)
+    data = group_batch()
+    seen = []
+    body = service._forward._body
+    service._forward._body = lambda **inputs: (
+        seen.append(inputs["input_ids"].numel()),
+        body(**inputs),
+    )[1]
+    got = service.compute_log_prob(data)
+    want = plain_log_probs(service._model, [tokens for tokens, _ in GROUPS])
+    for row, (tokens, start) in enumerate(GROUPS):
+        expected = want[row][start - 1 :].detach()
+        torch.testing.assert_close(got[row, start : len(tokens)], expected, rtol=1e-4, atol=1e-4)
+    if size == 64:
+        # Inputs leave out each last token: 4 + 1 + 2, 3 + 0, and 4 of the one that is alone.
+        assert seen == [4 + 0 + 2 + 3 + 0 + 4]
+    totals = service.forward_backward(data, LOSS)
+    ours = gradients(service)
+    service._model.zero_grad()
+    lone = plain_log_probs(service._model, [tokens for tokens, _ in GROUPS])
+    loss = -torch.cat([row[start - 1 :] for row, (_, start) in zip(lone, GROUPS, strict=True)])
+    loss.mean().backward()
+    assert totals["loss"][0] == pytest.approx(loss.mean().item(), rel=1e-5)
+    assert_equal_gradients(ours, gradients(service))

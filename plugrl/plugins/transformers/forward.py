@@ -14,12 +14,14 @@ from plugrl.plugins.transformers.packing import Boundaries, packed
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from plugrl.plugins.transformers.micro_batches import MicroBatch
+
 
 class Forward:
     """Computes log-probabilities, and nothing that no wanted one depends on.
 
-    What follows a row's last wanted token is left out, and the vocabulary projection, the dearest
-    part, is computed for wanted tokens alone.
+    What follows a row's last trained token is left out, prompts that rows share are computed once
+    where they are packed, and the vocabulary projection is computed for trained tokens alone.
 
     Args:
         model: a causal language model.
@@ -34,31 +36,26 @@ class Forward:
         self.packs = packs
         self._chunk = head_chunk_tokens
 
-    def log_probs(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        position_ids: torch.Tensor,
-        wanted: torch.Tensor,
-        temperature: float | torch.Tensor,
-    ) -> tuple[torch.Tensor, Boundaries | None]:
+    def log_probs(self, part: MicroBatch) -> tuple[torch.Tensor, Boundaries | None]:
         """Log-probability of each token given the ones before it, [B, T], float32.
 
-        Where ``wanted`` ([B, T]) is 0, it is 0.0. Logits are divided by ``temperature``, one for
-        all or one a row, as the sampler does. The boundaries are those to hold with ``packed``
+        Where ``loss_mask`` is 0, it is 0.0. Logits are divided by ``metadata["temperature"]``, one
+        for all or one a row, as the sampler does. The boundaries are those to hold with ``packed``
         while gradients are taken.
         """
-        real = attention_mask[:, :-1] != 0
-        picked = (wanted[:, 1:] != 0) & real
+        values = part.batch.values
+        input_ids = values["input_ids"]
+        real = values["attention_mask"][:, :-1] != 0
+        picked = (values["loss_mask"][:, 1:] != 0) & real
         if not bool(picked.any()):
-            return torch.zeros(wanted.shape, device=wanted.device), None
-        # Token t is predicted from the hidden state of t - 1.
-        columns = torch.arange(picked.shape[1], device=picked.device)
-        last = torch.where(picked, columns, -1).amax(1)
-        needed = real & (columns <= last[:, None])
-        hidden, bounds = self._hidden(input_ids[:, :-1], needed, position_ids[:, :-1], picked)
+            return torch.zeros(input_ids.shape, device=input_ids.device), None
+        hidden, bounds = self._hidden(
+            input_ids[:, :-1], real, values["position_ids"][:, :-1], picked, part.leaders
+        )
+        temperature = part.batch.metadata.get("temperature", 1.0)
         if isinstance(temperature, torch.Tensor):
-            temperature = temperature[:, None].expand(picked.shape)[picked][:, None]
+            rows = temperature.to(picked.device)[:, None]
+            temperature = rows.expand(picked.shape)[picked][:, None]
         chosen = self._chosen(hidden, input_ids[:, 1:][picked], temperature)
         shifted = torch.zeros(picked.shape, dtype=torch.float32, device=chosen.device)
         return torch.nn.functional.pad(shifted.masked_scatter(picked, chosen), (1, 0)), bounds
@@ -66,32 +63,35 @@ class Forward:
     def _hidden(
         self,
         input_ids: torch.Tensor,
-        needed: torch.Tensor,
+        real: torch.Tensor,
         position_ids: torch.Tensor,
         picked: torch.Tensor,
+        leaders: torch.Tensor,
     ) -> tuple[torch.Tensor, Boundaries | None]:
-        """Last hidden states of the picked places, [P, H]."""
+        """Last hidden states of the picked places, [P, H]: token t is predicted from t - 1."""
+        columns = torch.arange(picked.shape[1], device=picked.device)
+        last = torch.where(picked, columns, -1).amax(1)
+        needed = real & (columns <= last[:, None])
         if not self.packs:
             more = {"position_ids": position_ids} if self._takes_positions else {}
             states = self._body(
                 input_ids=input_ids, attention_mask=needed.long(), use_cache=False, **more
             ).last_hidden_state
             return states[picked], None
-        lengths = needed.sum(1)
-        lengths = lengths[lengths > 0]
-        bounds = None
-        tokens, positions = input_ids[needed][None], position_ids[needed][None]
-        if int(lengths.min()) == int(lengths.max()):
-            # No padding among them: they are rows already.
-            shape = (len(lengths), int(lengths[0]))
+        # A prompt that an earlier row has too is read there; its last token predicts the first
+        # picked one of either.
+        prompt = columns <= picked.int().argmax(1, keepdim=True)
+        follows = leaders != torch.arange(len(leaders), device=leaders.device)
+        bounds, own, number = Boundaries.of(needed, needed & prompt & follows[:, None], leaders)
+        tokens, positions = input_ids[own][None], position_ids[own][None]
+        if bounds is None:
+            shape = (int(needed.any(1).sum()), -1)
             tokens, positions = tokens.reshape(shape), positions.reshape(shape)
-        else:
-            bounds = Boundaries.of(lengths)
         with packed(bounds):
             states = self._body(
                 input_ids=tokens, position_ids=positions, use_cache=False
             ).last_hidden_state
-        return states.flatten(0, 1)[picked[needed]], bounds
+        return states.flatten(0, 1)[number[picked]], bounds
 
     def _chosen(
         self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor

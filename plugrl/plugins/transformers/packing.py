@@ -30,22 +30,42 @@ _TRIAL = ((5, 1, 4), (2, 6, 3, 1, 5, 4, 2), (3,))
 class Boundaries:
     """Where the sequences of a packed row lie.
 
-    ``rows`` ([B, T]) holds the place of each token, and of some token where a row is padded;
-    ``places`` ([N]) holds the place of each packed token in the flattened [B, T].
+    ``rows`` ([B, T]) holds the place of each token of each sequence in the packed row, and some
+    place where a sequence is padded; sequences may share places. ``places`` ([N]) holds for each
+    packed token where it stands in the flattened [B, T].
     """
 
     rows: torch.Tensor
     places: torch.Tensor
 
     @classmethod
-    def of(cls, lengths: torch.Tensor) -> Boundaries:
-        """Boundaries of sequences of the given lengths, [B]."""
+    def of(
+        cls, needed: torch.Tensor, shared: torch.Tensor, leaders: torch.Tensor
+    ) -> tuple[Boundaries | None, torch.Tensor, torch.Tensor]:
+        """Pack the ``needed`` tokens ([B, T]) of some rows.
+
+        Args:
+            needed: which tokens are needed; those of a row stand side by side.
+            shared: which of them stand in the same column of the row's leader too.
+            leaders: [B], the number of the row that each shares tokens with.
+
+        Returns:
+            The boundaries, or None when the sequences are rows of one length that share nothing;
+            which tokens are packed, [B, T]; and the place of each needed token, [B, T].
+        """
+        own = needed & ~shared
+        number = (own.flatten().cumsum(0) - 1).view(own.shape)
+        number = torch.where(shared, number[leaders], number)
+        lengths = needed.sum(1)
+        lengths = lengths[lengths > 0]
         width = int(lengths.max())
+        if width == int(lengths.min()) and not bool(shared.any()):
+            return None, own, number
         columns = torch.arange(width, device=lengths.device)
         real = columns < lengths[:, None]
         starts = lengths.cumsum(0) - lengths
-        rows = torch.where(real, starts[:, None] + columns, 0)
-        return cls(rows, real.flatten().nonzero().flatten())
+        rows = number[needed][torch.where(real, starts[:, None] + columns, 0)]
+        return cls(rows, real.flatten().nonzero().flatten()[own[needed]]), own, number
 
 
 # Not local to a thread: the backward pass of CUDA, which may compute layers again, runs in others.
@@ -138,9 +158,13 @@ def enable(model: PreTrainedModel) -> bool:
     AttentionInterface.register(NAME, attention)
     try:
         model.set_attn_implementation(NAME)
-        lengths = torch.tensor([len(row) for row in tokens], device=model.device)
+        needed = torch.nn.utils.rnn.pad_sequence(
+            [torch.ones_like(row, dtype=torch.bool) for row in tokens], batch_first=True
+        )
+        alone = torch.arange(len(tokens), device=model.device)
+        bounds, _, _ = Boundaries.of(needed, torch.zeros_like(needed), alone)
         positions = torch.cat([torch.arange(len(row), device=model.device) for row in tokens])
-        with packed(Boundaries.of(lengths)):
+        with packed(bounds):
             got = _hidden(model, torch.cat(tokens)[None], position_ids=positions[None])[0]
         allowed = 1e-4 if model.dtype == torch.float32 else 0.05
         if torch.allclose(got.float(), torch.cat(expected).float(), rtol=allowed, atol=allowed):

@@ -17,7 +17,8 @@ from plugrl.core.text.losses import WeightedLoss
 from plugrl.core.text.services import ModelSpec, TrainService
 from plugrl.plugins.transformers.forward import Forward
 from plugrl.plugins.transformers.loading import load_model, source_findings
-from plugrl.plugins.transformers.packing import Boundaries, enable, packed
+from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
+from plugrl.plugins.transformers.packing import enable, packed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -138,17 +139,17 @@ class LocalTrainService(TrainService):
     def compute_log_prob(self, batch: Batch) -> torch.Tensor:
         """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
         log_probs = torch.zeros(batch.values["input_ids"].shape)
-        for rows, part in self._micro_batches(batch):
-            log_probs[rows] = self._log_probs(part)[0].cpu()
+        for part in self._micro_batches(batch):
+            log_probs[part.rows] = self._forward.log_probs(part)[0].cpu()
         return log_probs
 
     def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
         """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count)."""
         totals: dict[str, tuple[float, float]] = {}
         total_loss = 0.0
-        for _, part in self._micro_batches(batch):
-            log_probs, bounds = self._log_probs(part)
-            value, metrics = loss(log_probs, part)
+        for part in self._micro_batches(batch):
+            log_probs, bounds = self._forward.log_probs(part)
+            value, metrics = loss(log_probs, part.batch)
             with packed(bounds):
                 value.backward()
             total_loss += float(value.detach())
@@ -157,44 +158,13 @@ class LocalTrainService(TrainService):
                 totals[name] = (held[0] + total, held[1] + count)
         return totals | {"loss": (total_loss, 1.0)}
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[torch.Tensor, Batch]]:
-        """Parts on the device with their rows; the longest come first, so that memory is tried."""
-        lengths = batch.values["attention_mask"].sum(1)
-        order = lengths.argsort(descending=True, stable=True)
-        for rows in order.split(self._sizes(lengths[order].tolist())):
-            part = batch.select(rows)
-            values = {name: value.to(self._device) for name, value in part.values.items()}
-            yield rows, Batch(values, part.metadata)
-
-    def _sizes(self, lengths: list[int]) -> list[int]:
-        """How many rows each micro-batch has; ``lengths`` fall."""
-        budget = self.config.micro_batch_tokens
-        if budget is None:
-            size, count = self.config.micro_batch_size, len(lengths)
-            return [min(size, count - start) for start in range(0, count, size)]
-        sizes: list[int] = []
-        held = longest = 0
-        for length in lengths:
-            # Without packing, rows are padded to the longest, which is the first.
-            cost = length if self._forward.packs or not held else longest
-            if not held or held + cost > budget:
-                sizes.append(0)
-                held, longest, cost = 0, length, length
-            sizes[-1] += 1
-            held += cost
-        return sizes
-
-    def _log_probs(self, batch: Batch) -> tuple[torch.Tensor, Boundaries | None]:
-        values = batch.values
-        temperature = batch.metadata.get("temperature", 1.0)
-        if isinstance(temperature, torch.Tensor):
-            temperature = temperature.to(self._device)
-        return self._forward.log_probs(
-            values["input_ids"],
-            values["attention_mask"],
-            values["position_ids"],
-            values["loss_mask"],
-            temperature,
+    def _micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
+        return micro_batches(
+            batch,
+            size=self.config.micro_batch_size,
+            tokens=self.config.micro_batch_tokens,
+            packs=self._forward.packs,
+            device=self._device,
         )
 
     def optimizer_step(self) -> dict[str, float]:
