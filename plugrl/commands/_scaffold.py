@@ -7,8 +7,10 @@ import re
 import sys
 from string import Template
 
+from plugrl.commands._templates import CONTRACT, KITS, RUN_TEST
+from plugrl.core.config.lookup import recipes
 from plugrl.core.errors import UsageError
-from plugrl.core.registry import OWN, default_registry
+from plugrl.core.registry import KINDS, OWN, default_registry
 from plugrl.core.suggest import did_you_mean
 
 SETUP_CFG = """\
@@ -28,8 +30,10 @@ $package =
     *.yaml
 
 [options.entry_points]
-plugrl.${kind}s =
-    $component = $package.$kind:$cls
+$group =
+    $component = $package.$kind:$target
+plugrl.recipes =
+    $component = $package:example.yaml
 """
 
 PYPROJECT = """\
@@ -41,111 +45,20 @@ build-backend = "setuptools.build_meta"
 README = """\
 # $name
 
-A plugin of plugrl: the $kind `$component`.
+A plugin of plugrl: the $kind `$component`, and a recipe that uses it.
 
 ```bash
 pip install .
 pytest
-plugrl train $package/example.yaml
+plugrl train $component
 ```
 """
 
-TRAINER = '''\
-"""The trainer ``$component``: reinforce answers that are better than the batch's mean."""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
-
-from plugrl import (
-    AlgorithmConfig,
-    Batch,
-    SelfHostedTrainer,
-    SelfHostedTrainerConfig,
-    described,
-)
-
-
-@dataclass
-class ${cls}Algorithm(AlgorithmConfig):
-    """Options under ``trainer.algorithm``."""
-
-    scale: float = described(1.0, "factor of the advantages")
-
-
-@dataclass
-class ${cls}Config(SelfHostedTrainerConfig):
-    """The trainer section of ``$component``."""
-
-    algorithm: ${cls}Algorithm = described(${cls}Algorithm, "its options")
-
-
-class $cls(SelfHostedTrainer):
-    """REINFORCE with the mean reward of the batch as baseline (Williams, 1992)."""
-
-    Config: ClassVar[type] = ${cls}Config
-
-    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        rewards, valid = batch.metadata["rewards"], batch.metadata["valid"]
-        baseline = rewards[valid].mean()
-        advantages = self.config.algorithm.scale * (rewards - baseline) * valid
-        batch.metadata["advantages"] = advantages
-        return batch, {"baseline": float(baseline)}
-'''
-
-EVALUATOR = '''\
-"""The evaluator ``$component``: how much of the reference an answer gets right."""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from plugrl import BaseEvaluationTarget, EvaluationRunResult, Evaluator, described
-
-
-@dataclass
-class ${cls}Config:
-    """Options of the evaluator ``$component``."""
-
-    answer_key: str = described("answer", "column with the reference answer")
-
-
-class $cls(Evaluator):
-    """Reward: the share of the reference's first letters that the answer begins with."""
-
-    Config: ClassVar[type] = ${cls}Config
-
-    def evaluate(
-        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
-    ) -> EvaluationRunResult:
-        """Compare the answer with the reference, letter by letter."""
-        truth = str(data[self.config.answer_key])
-        answer = evaluation_target.final_answer
-        matched = 0
-        for expected, given in zip(truth, answer, strict=False):
-            if expected != given:
-                break
-            matched += 1
-        return EvaluationRunResult(
-            reward=matched / max(len(truth), 1),
-            ground_truth=truth,
-            metrics={"exact": float(answer == truth)},
-        )
-'''
-
 EXAMPLE = """\
-# A model of a few thousand parameters learns to add two digits; no download, no GPU.
+# A model of a few thousand parameters learns a small task with $component; no download, no GPU.
 experiment_name: $component
 
-scenario:
-  type: arithmetic
-  digits: 1
-  validation: 10
-  development: 0
-  demonstrations: 0
+scenario:$scenario
 
 models:
   policy:
@@ -169,25 +82,14 @@ data:
   batch_size: 8
   rollout_repeat_n: 8
 
-rollout_worker:
+rollout_worker:$worker
   max_response_length: 3
   evaluator: $evaluator
 
 trainer:
   type: $trainer
-  total_train_steps: 50
+  total_train_steps: 50$algorithm$trackers
 """
-
-TEST = '''\
-"""$component keeps plugrl's contract for ${kind}s."""
-
-from plugrl.testing.suite.test_$kind import ${contract}Contract
-
-
-class Test$cls(${contract}Contract):
-    __test__ = True
-    plugrl_$kind = "$component"
-'''
 
 CI = """\
 name: tests
@@ -206,8 +108,17 @@ jobs:
 
 #: Names that YAML reads as something else than text.
 YAML_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
-BODIES = {"trainer": TRAINER, "evaluator": EVALUATOR}
-KINDS_WITH_TEMPLATES = tuple(BODIES)
+KINDS_WITH_TEMPLATES = tuple(KITS)
+#: The parts of the example that a kind may replace.
+PARTS = {
+    "scenario": "\n  type: arithmetic\n  digits: 1\n  validation: 10\n  development: 0\n"
+    "  demonstrations: 0",
+    "worker": "",
+    "evaluator": "exact_match",
+    "trainer": "self_hosted_grpo",
+    "algorithm": "",
+    "trackers": "",
+}
 
 
 def files(name: str, kind: str) -> dict[str, str]:
@@ -216,35 +127,51 @@ def files(name: str, kind: str) -> dict[str, str]:
     Raises:
         UsageError: the name cannot be used or is taken, or there is no template for the kind.
     """
-    if kind not in BODIES:
+    kind = kind.replace("-", "_")
+    if kind not in KITS:
         raise UsageError(
-            f"there is no template for kind {kind!r}{did_you_mean(kind, BODIES) or ';'} "
-            f"kinds: {', '.join(BODIES)}"
+            f"there is no template for kind {kind!r}{did_you_mean(kind, KITS) or ';'} "
+            f"kinds: {', '.join(KITS)}"
         )
+    kit = KITS[kind]
     package, component = _names(name, kind)
-    stem = component.removesuffix(f"_{kind}")
-    cls = "".join(part.capitalize() for part in stem.split("_")) + kind.capitalize()
-    values = {
-        "name": name,
-        "kind": kind,
-        "package": package,
-        "component": component,
-        "cls": cls,
-        "contract": kind.capitalize(),
-        "trainer": component if kind == "trainer" else "self_hosted_grpo",
-        "evaluator": component if kind == "evaluator" else "exact_match",
-    }
+    values = _values(name, kind, package, component)
+    tests = ("test_conformance", CONTRACT) if not kit.check else ("test_" + kind, RUN_TEST)
     texts = {
         "setup.cfg": SETUP_CFG,
         "pyproject.toml": PYPROJECT,
         "README.md": README,
         f"{package}/__init__.py": '"""The plugin $name of plugrl."""\n',
-        f"{package}/{kind}.py": BODIES[kind],
+        f"{package}/{kind}.py": kit.body,
         f"{package}/example.yaml": EXAMPLE,
-        "tests/test_conformance.py": TEST,
+        f"tests/{tests[0]}.py": tests[1] + kit.check,
         ".github/workflows/tests.yml": CI,
     }
     return {path: Template(text).substitute(values) for path, text in texts.items()}
+
+
+def _values(name: str, kind: str, package: str, component: str) -> dict[str, str]:
+    kit = KITS[kind]
+    stem = component.removesuffix(f"_{kind}")
+    cls = "".join(part.capitalize() for part in f"{stem}_{kind}".split("_"))
+    function = f"{stem}_{kind}"
+    part, text = kit.replaced
+    return {
+        **PARTS,
+        part: Template(text).substitute(component=component),
+        "name": name,
+        "kind": kind,
+        "group": KINDS[kind].group,
+        "package": package,
+        "component": component,
+        "cls": cls,
+        "function": function,
+        "target": function if kit.function else cls,
+        "contract": kind.capitalize(),
+        "names": f"{cls}Config, {function}" if kit.function else cls,
+        "imports": kit.imports,
+        "standard": kit.standard,
+    }
 
 
 def _names(name: str, kind: str) -> tuple[str, str]:
@@ -267,9 +194,11 @@ def _names(name: str, kind: str) -> tuple[str, str]:
             f"choose another name, such as plugrl-{name}"
         )
     records = default_registry().records(kind)
-    if any(r.name == component and r.distribution == OWN for r in records):
+    taken = any(r.name == component and r.distribution == OWN for r in records)
+    if taken or component in recipes():
+        what = kind if taken else "recipe"
         raise UsageError(
-            f"{name!r} would provide the {kind} {component!r}, which is plugrl's own; choose "
+            f"{name!r} would provide the {what} {component!r}, which is plugrl's own; choose "
             f"another name, such as plugrl-my-{component.replace('_', '-')}"
         )
     return package, component

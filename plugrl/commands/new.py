@@ -13,6 +13,7 @@ from plugrl.core.errors import UsageError
 PLUGIN_EXAMPLES = """
 plugrl new plugin plugrl-mine --kind trainer
 plugrl new plugin plugrl-judge --kind evaluator --path ../packages
+plugrl new plugin plugrl-shaped --kind loss
 """
 
 app = new_app("Write the files of a new plugin.", PLUGIN_EXAMPLES)
@@ -27,7 +28,11 @@ def _group() -> None:
 def plugin(
     name: Annotated[str, typer.Argument(help="Name of the package, such as plugrl-mine.")],
     kind: Annotated[
-        str, typer.Option(help="What it provides: trainer or evaluator.", show_default=True)
+        str,
+        typer.Option(
+            help="trainer, evaluator, rollout_worker, scenario, advantage, loss or tracker.",
+            show_default=True,
+        ),
     ] = "trainer",
     path: Annotated[
         Path, typer.Option(help="Folder in which the package's folder is made.")

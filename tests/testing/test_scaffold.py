@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugrl.commands._scaffold import BODIES, files
+from plugrl.commands._scaffold import KINDS_WITH_TEMPLATES, files
 from plugrl.core.errors import UsageError
 
 pytestmark = pytest.mark.integration
@@ -46,7 +46,7 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
-@pytest.mark.parametrize("kind", sorted(BODIES))
+@pytest.mark.parametrize("kind", KINDS_WITH_TEMPLATES)
 def test_a_new_plugin_installs_passes_the_kit_and_trains(site, kind):
     name = f"plugrl-fresh-{kind.replace('_', '-')}"
     site.run("plugrl", "new", "plugin", name, "--kind", kind)
@@ -54,12 +54,18 @@ def test_a_new_plugin_installs_passes_the_kit_and_trains(site, kind):
     site.install(package)
     assert " passed" in site.run("pytest", "-p", "no:cacheprovider", "-v", "tests", cwd=package)
     component = name.removeprefix("plugrl-").replace("-", "_")
-    listed = json.loads(site.run("plugrl", "plugins", "list", "--json"))
+    listed = json.loads(site.run("plugrl", "plugins", "list", "--kind", kind, "--json"))
     assert {"kind": kind, "name": component, "distribution": name}.items() <= next(
         row for row in listed if row["name"] == component
     ).items()
-    config = package / name.replace("-", "_") / "example.yaml"
-    site.run("plugrl", "train", str(config), "trainer.total_train_steps=3")
+    (checked, recipe) = json.loads(site.run("plugrl", "plugins", "check", name, "--json"))
+    assert (checked["kind"], checked["status"], checked["problem"]) == (kind, "ok", "")
+    assert (recipe["kind"], recipe["status"]) == ("recipe", "ok")
+    abouts = {
+        (r["kind"], r["name"]): r["about"] for r in json.loads(site.run("plugrl", "ls", "--json"))
+    }
+    assert len(abouts[kind, component]) > 20
+    site.run("plugrl", "train", component, "trainer.total_train_steps=3")
     (run,) = json.loads(site.run("plugrl", "runs", "list", "--json"))
     assert (run["state"], run["step"]) == ("done", 3)
 
@@ -103,6 +109,7 @@ def test_names_that_cannot_be_packages_are_refused(name):
         ("class", "trainer", "Python has 'class' itself"),
         ("plugrl-self-hosted-grpo", "trainer", "plugrl's own.*plugrl-my-self-hosted-grpo"),
         ("exact-match", "evaluator", "plugrl's own"),
+        ("plugrl-quickstart", "loss", "the recipe 'quickstart', which is plugrl's own"),
     ],
 )
 def test_names_that_are_taken_are_refused(name, kind, reason):
@@ -119,11 +126,14 @@ def test_a_kind_without_a_template_is_refused():
         files("plugrl-x", "trainr")
 
 
-def test_the_generated_code_is_clean(site):
-    site.run("plugrl", "new", "plugin", "plugrl-clean")
-    site.run("ruff", "check", "--select", "E,F,I,UP,B", "--line-length", "100", "plugrl-clean")
-    trainer = site.folder / "plugrl-clean" / "plugrl_clean" / "trainer.py"
-    assert len(trainer.read_text().splitlines()) < 60
+@pytest.mark.parametrize("kind", KINDS_WITH_TEMPLATES)
+def test_the_generated_code_is_clean(site, kind):
+    site.run("plugrl", "new", "plugin", "plugrl-clean", "--kind", kind)
+    package = site.folder / "plugrl-clean"
+    rules = ["--select", "E,F,I,UP,B", "--line-length", "100", "."]
+    site.run("ruff", "check", *rules, cwd=package)
+    site.run("ruff", "format", "--check", "--line-length", "100", ".", cwd=package)
+    assert len((package / "plugrl_clean" / f"{kind}.py").read_text().splitlines()) < 60
 
 
 def test_the_example_package_passes_the_kit_and_trains(site):
