@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,10 @@ plugrl runs path latest
 cat $(plugrl runs path latest)/metrics.jsonl
 """
 
+STATE_HELP = (
+    "Show only runs that are running, done, failed, interrupted, terminated, killed or broken."
+)
+
 app = new_app("List and show runs.", EXAMPLES)
 
 Folder = Annotated[str, typer.Option("--runs-folder", help="Folder that holds the runs.")]
@@ -44,22 +48,21 @@ Reference = Annotated[
 @app.command("list", epilog=examples(LIST_EXAMPLES))
 def list_runs(
     runs_folder: Folder = "runs",
-    state: Annotated[str | None, typer.Option(help="Show only runs in this state.")] = None,
+    state: Annotated[str | None, typer.Option(help=STATE_HELP)] = None,
     as_json: Json = False,
 ) -> None:
     """List runs, the newest last; a broken folder is listed as broken, with the reason."""
     from pathlib import Path
 
     from plugrl.core.errors import UsageError
-    from plugrl.core.run.folder import BROKEN, find_all
-    from plugrl.core.run.status import State
+    from plugrl.core.run.folder import find_all
+    from plugrl.core.run.status import STATES
     from plugrl.core.suggest import did_you_mean
 
-    states = (*get_args(State), BROKEN)
-    if state is not None and state not in states:
+    if state is not None and state not in STATES:
         raise UsageError(
-            f"there is no state {state!r}{did_you_mean(state, states, 1) or ';'}"
-            f" states: {', '.join(states)}"
+            f"there is no state {state!r}{did_you_mean(state, STATES, 1) or ';'}"
+            f" states: {', '.join(STATES)}"
         )
     root = Path(runs_folder)
     if not root.is_dir() and runs_folder != "runs":

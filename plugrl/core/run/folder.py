@@ -16,14 +16,12 @@ from typing import Any
 from plugrl.core.errors import UsageError
 from plugrl.core.run.files import disk_error
 from plugrl.core.run.lock import RunLock, is_locked
-from plugrl.core.run.status import STATUS_FILE
+from plugrl.core.run.status import BROKEN, KILLED, STATES, STATUS_FILE
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = "plugins.lock.json"
 CHECKPOINTS = "checkpoints"
-#: The state of a run that cannot be read.
-BROKEN = "broken"
 
 
 def folder_name(experiment: str) -> str:
@@ -94,10 +92,12 @@ def summarize(folder: Path) -> RunSummary:
             raise ValueError("not an object")
         status = read
         state = str(status["state"])
+        if state not in STATES:
+            raise ValueError(f"there is no state {state!r}")
     except (OSError, ValueError, KeyError) as problem:
         state, error = BROKEN, f"{STATUS_FILE} cannot be read: {_reason(problem)}"
     if state == "running" and not is_locked(folder):
-        state = "killed"
+        state = KILLED
     step = status.get("step")
     return RunSummary(
         id=folder.name,

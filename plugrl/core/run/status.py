@@ -15,6 +15,18 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.run.files import write_json
 
 State = Literal["running", "done", "failed", "interrupted", "terminated"]
+#: Every state that ``plugrl runs`` shows, with its meaning: those above, which ``status.json`` may
+#: hold, and two that are seen from outside.
+STATES: dict[str, str] = {
+    "running": "a process owns it",
+    "done": "it ended as configured, or a plugin or the trainer ended it early",
+    "failed": "an error ended it; `error` says which",
+    "interrupted": "Ctrl-C ended it",
+    "terminated": "SIGTERM ended it",
+    "killed": "its process is gone without a word",
+    "broken": "its folder cannot be read; `error` says why",
+}
+KILLED, BROKEN = "killed", "broken"
 STATUS_FILE = "status.json"
 #: Seconds between two updates of the step number.
 _INTERVAL = 5.0

@@ -1,10 +1,18 @@
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
-from plugrl.commands.runs import app
+from plugrl.commands.runs import STATE_HELP, app
 from plugrl.core.errors import UsageError
+from plugrl.core.run.status import STATES, State
 
 
 @pytest.fixture
@@ -66,3 +74,53 @@ def test_no_runs_is_an_empty_list_and_a_wrong_folder_an_error(call):
     assert json.loads(call("list", "--json")) == []
     with pytest.raises(UsageError, match="no runs folder elsewhere"):
         call("list", "--runs-folder", "elsewhere")
+
+
+HELD = """
+import pathlib, time
+from plugrl.core.run import folder
+from plugrl.core.run.status import Status
+
+made, lock = folder.create(pathlib.Path("runs"), "toy", lambda made: Status(made).write())
+print(made.name, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_that_was_killed_is_listed_and_asked_for_as_killed(call, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HELD], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        name = process.stdout.readline().strip()
+        asked = {"running": [name], "killed": []}
+        for state, ids in asked.items():
+            assert [r["id"] for r in json.loads(call("list", "--state", state, "--json"))] == ids
+        os.kill(process.pid, signal.SIGKILL)
+    for words in ((), ("--state", "killed")):
+        rows = json.loads(call("list", "--json", *words))
+        assert [(row["id"], row["state"]) for row in rows] == [(name, "killed")]
+    assert json.loads(call("list", "--state", "running", "--json")) == []
+
+
+@pytest.mark.parametrize("state", sorted({*get_args(State), "killed", "broken"}))
+def test_every_state_can_be_asked_for(call, state):
+    assert json.loads(call("list", "--json", "--state", state)) == []
+    assert re.search(rf"\b{state}\b", STATE_HELP)
+
+
+def test_a_state_that_there_is_not_is_answered_with_those_there_are(call, make_run):
+    with pytest.raises(UsageError, match="no state 'kiled'; did you mean killed"):
+        call("list", "--state", "kiled")
+    run = make_run()
+    path = run.folder / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "state": "asleep"}))
+    [row] = json.loads(call("list", "--json"))
+    assert row["state"] == "broken"
+    assert "there is no state 'asleep'" in row["error"]
+
+
+def test_the_docs_have_the_table_of_states():
+    page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text("utf-8")
+    table = page.partition("| State | Meaning |")[2].partition("\n\n")[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)) == STATES
+    assert set(STATES) == {*get_args(State), "killed", "broken"}
