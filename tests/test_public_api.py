@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,8 +94,22 @@ def private_imports(text):
 
 def test_authors_are_shown_public_names_only():
     shown = dict(written_for_authors())
+    pages = {where.partition(":")[0] for where in shown}
+    assert {f"docs/{name}.md" for name in ("rollouts", "plugins", "tutorial")} <= pages
     assert len([text for text in shown.values() if "plugrl" in text]) > 10
     assert {where: found for where, text in shown.items() if (found := private_imports(text))} == {}
+
+
+def test_pages_name_no_private_module():
+    folders = (ROOT / "docs", ROOT / "examples")
+    pages = [ROOT / "README.md", *(page for folder in folders for page in folder.rglob("*.md"))]
+    named = {
+        str(page.relative_to(ROOT)): found
+        for page in pages
+        if (found := re.findall(r"plugrl\.core\.\w+", page.read_text("utf-8")))
+    }
+    assert len(pages) > 10
+    assert named == {}
 
 
 def test_a_private_name_is_noticed():
