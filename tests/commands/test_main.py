@@ -139,11 +139,13 @@ def test_a_state_that_no_run_has_is_refused(state, close, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["runs", "list", "--state", state])
     assert caught.value.code == EXIT_USAGE
-    assert capsys.readouterr() == (
-        "",
-        f"error: there is no state '{state}'{close} states: running, done, failed, interrupted, "
-        "terminated, broken\n",
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        f"error: there is no state '{state}'{close} states: running, done, failed, "
     )
+    assert err.endswith(", broken\n")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
