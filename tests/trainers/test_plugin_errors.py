@@ -66,6 +66,30 @@ def own_trainer(config, tmp_path, body):
         ("return batch", ["Mine._prepare_batch", "returned Batch", "return batch, metrics"]),
         ("return {}, batch", ["Mine._prepare_batch", "dict and Batch"]),
         ("return batch, {'note': 'good'}", ["Mine._prepare_batch", "metric 'note' as str"]),
+        (
+            "batch.metadata['advantages'] = [0.0] * 3; return batch, {}",
+            ["Mine._prepare_batch", "metadata['advantages'] of shape (3,)", "shape (8,)"],
+        ),
+        (
+            "batch.metadata['advantages'] = 1.0; return batch, {}",
+            ["Mine._prepare_batch", "metadata['advantages'] of shape ()", "one number a row"],
+        ),
+        (
+            "batch.metadata['advantages'] = ['good'] * 8; return batch, {}",
+            ["Mine._prepare_batch", "metadata['advantages'] as list", "one number a row"],
+        ),
+        (
+            "batch.values['advantages'] = batch.metadata['rewards']; return batch, {}",
+            ["Mine._prepare_batch", "values['advantages'] of shape (8,)", "is expected"],
+        ),
+        (
+            "batch.values['loss_mask'] = None; return batch, {}",
+            ["Mine._prepare_batch", "values['loss_mask'] as NoneType", "is expected"],
+        ),
+        (
+            "del batch.values['input_ids']; return batch, {}",
+            ["Mine._prepare_batch", "without the tensor values['input_ids']"],
+        ),
         ("return batch, {}", ["loss clipped needs", "advantages", "_compute_advantage(batch)"]),
     ],
 )

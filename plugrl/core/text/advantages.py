@@ -77,17 +77,31 @@ def attach(batch: Batch, advantages: torch.Tensor) -> Batch:
 def mirror(batch: Batch) -> Batch:
     """Give ``values`` the advantages that a trainer wrote into ``metadata`` only.
 
-    Raises:
-        ContractError: there is not one advantage a row.
+    What :func:`written_fault` finds wrong must be refused before.
     """
-    if "advantages" in batch.values or "advantages" not in batch.metadata:
-        return batch
-    advantages = torch.as_tensor(batch.metadata["advantages"], dtype=torch.float32)
-    if len(advantages) != len(batch):
-        raise ContractError(
-            f"metadata['advantages'] has {len(advantages)} entries for {len(batch)} rows"
-        )
-    return attach(batch, advantages)
+    if _mirrored(batch):
+        return attach(batch, torch.as_tensor(batch.metadata["advantages"], dtype=torch.float32))
+    return batch
+
+
+def written_fault(batch: Batch) -> str | None:
+    """What is wrong with the advantages that :func:`mirror` would read; None: nothing."""
+    if not _mirrored(batch):
+        return None
+    rows, written = len(batch), batch.metadata["advantages"]
+    shape = tuple(batch.values["loss_mask"].shape)
+    expected = f"one number a row, shape ({rows},), or one a token, {shape}, is expected"
+    try:
+        advantages = torch.as_tensor(written, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        return f"gave metadata['advantages'] as {type(written).__name__}; {expected}"
+    if tuple(advantages.shape) in (shape[:1], shape):
+        return None
+    return f"gave metadata['advantages'] of shape {tuple(advantages.shape)}; {expected}"
+
+
+def _mirrored(batch: Batch) -> bool:
+    return "advantages" not in batch.values and "advantages" in batch.metadata
 
 
 def for_trajectories(

@@ -90,7 +90,6 @@ class SelfHostedTrainer(TrajectoryTrainer):
         batch.values["loss_mask"] *= batch.metadata["valid"][:, None]
         batch, metrics = self._check_answer(self._prepare_batch(batch))
         batch = advantages.mirror(batch)
-        self._check_prepared(batch)
         report = self._optimize(service, batch)
         service.version += 1
         return report | metrics
@@ -103,16 +102,6 @@ class SelfHostedTrainer(TrajectoryTrainer):
             raise ContractError(f"{name} {fault}")
         batch, metrics = prepared
         return batch, dict(metrics)
-
-    def _check_prepared(self, batch: Batch) -> None:
-        shape = batch.values["input_ids"].shape
-        for name in ("loss_mask", "attention_mask", "advantages"):
-            value = batch.values.get(name)
-            if value is not None and value.shape != shape:
-                raise ContractError(
-                    f"{type(self).__name__}._prepare_batch gave {name} of shape "
-                    f"{tuple(value.shape)}; {tuple(shape)} is expected"
-                )
 
     def _optimize(self, service: TrainService, batch: Batch) -> dict[str, float]:
         loss = self._loss
@@ -251,4 +240,21 @@ def _prepared_fault(prepared: Any) -> str | None:
     for key, value in metrics.items():
         if isinstance(value, (str, bytes)) or getattr(value, "numel", lambda: 1)() != 1:
             return f"gave metric {key!r} as {type(value).__name__}; a number is expected"
+    return _values_fault(batch) or advantages.written_fault(batch)
+
+
+def _values_fault(batch: Batch) -> str | None:
+    """What is wrong with the tensors, [B, T], that every loss relies on; None: nothing."""
+    ids = batch.values.get("input_ids")
+    if not isinstance(ids, torch.Tensor):
+        return "gave a batch without the tensor values['input_ids']; return the one it was given"
+    for name in ("loss_mask", "attention_mask", "advantages"):
+        value = batch.values.get(name)
+        if value is None and name == "advantages":
+            continue
+        expected = f"a tensor of shape {tuple(ids.shape)} is expected"
+        if not isinstance(value, torch.Tensor):
+            return f"gave values[{name!r}] as {type(value).__name__}; {expected}"
+        if value.shape != ids.shape:
+            return f"gave values[{name!r}] of shape {tuple(value.shape)}; {expected}"
     return None
