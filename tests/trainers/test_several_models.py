@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,20 @@ def assert_equal_weights(left, right):
 
 def without_times(metrics):
     return [{k: v for k, v in line.items() if not k.startswith("time")} for line in metrics]
+
+
+def test_each_trajectory_is_trained_at_the_temperature_of_its_sampling(debate, registry):
+    class Hot(DebateWorker):
+        """The proposer's answers alternate between two temperatures."""
+
+        async def rollout(self, task):
+            task.sampling = replace(task.sampling, temperature=0.5 + task.run_id % 2)
+            return await super().rollout(task)
+
+    registry.register("rollout_worker", "hot", Hot)
+    tree = debate()
+    tree["rollout_worker"]["type"] = "hot"
+    # With one optimizer step a batch, the ratio to the sampler is 1 wherever both agree.
+    for line in plugrl.train(tree).metrics[1:]:
+        for name in ("proposer", "critic"):
+            assert abs(line[f"train/{name}/kl_to_sampler"]) < 1e-7

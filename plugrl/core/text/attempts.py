@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
@@ -244,9 +244,10 @@ class Attempts:
         async def ask(model: str, tokens: Sequence[int], params: SamplingParams) -> Completion:
             stream = (*coordinates, task.turns)
             task.turns += 1
-            request = GenerationRequest(list(tokens), params, stream)
+            request = GenerationRequest(list(tokens), self._ending(model, params), stream)
             with clock.paused():
-                return await round_.ask(number, model, request)
+                answer = await round_.ask(number, model, request)
+            return replace(answer, temperature=params.temperature or 1.0)
 
         task = RolloutTask(
             data=prompt.data,
@@ -262,6 +263,14 @@ class Attempts:
             seed=coordinates,
         )
         return task
+
+    def _ending(self, model: str, params: SamplingParams) -> SamplingParams:
+        """``params`` that also end at the asked model's own end token."""
+        tokenizer = self._tokenizers.get(model)
+        if tokenizer is None or tokenizer.eos_token_id in params.stop_token_ids:
+            return params
+        stops = (*params.stop_token_ids, tokenizer.eos_token_id)
+        return replace(params, stop_token_ids=stops)
 
     def _checked(self, result: object) -> list[Trajectory]:
         trajectories: list[Trajectory] = []

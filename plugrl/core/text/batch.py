@@ -83,6 +83,9 @@ class Batch:
     ) -> Batch:
         """Pad trajectories on the right to the longest one.
 
+        ``metadata["temperature"]`` is one number, or one a row ([B]) when they differ;
+        ``temperature`` stands for trajectories that name none.
+
         Raises:
             ValueError: there is no trajectory, or they belong to several models.
         """
@@ -113,7 +116,7 @@ class Batch:
         metadata: dict[str, Any] = {
             "batch_size": len(trajectories),
             "model": models[0],
-            "temperature": temperature,
+            "temperature": _temperatures(trajectories, temperature),
             "pad_token_id": pad_token_id,
             "rewards": torch.tensor([t.reward for t in trajectories], dtype=torch.float32),
             "valid": torch.tensor([t.valid for t in trajectories], dtype=torch.bool),
@@ -220,6 +223,11 @@ def _strip(
         for key, value in batch.values.items()
     }
     return Batch(values, dict(batch.metadata))
+
+
+def _temperatures(trajectories: Sequence[Trajectory], default: float) -> float | torch.Tensor:
+    each = [default if t.temperature is None else t.temperature for t in trajectories]
+    return each[0] if len(set(each)) == 1 else torch.tensor(each)
 
 
 def _extra_fields(trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:

@@ -80,6 +80,7 @@ class Completion:
     version that sampled the first token; ``versions`` has one for each token, and is given only
     when the weights changed on the way. ``prompt_logprobs``, when asked for, has the
     log-probability of each prompt token given the ones before it, 0.0 for the first.
+    ``temperature`` is that of the log-probabilities; the rollout that asked fills it in.
     """
 
     tokens: list[int]
@@ -88,6 +89,7 @@ class Completion:
     version: int
     versions: list[int] | None = None
     prompt_logprobs: list[float] | None = None
+    temperature: float | None = None
 
 
 class InferenceService(Component, ABC):

@@ -34,6 +34,8 @@ class Trajectory:
         run_id: which attempt at that prompt.
         valid: whether the agent and the evaluator worked; invalid ones are left out of group
             statistics and of training, and ``failure`` says why.
+        temperature: of the distribution that ``logprobs`` belong to. ``None``: the rollout
+            worker's.
 
     Raises:
         ValueError: the lengths disagree, the mask is not 0 or 1, a token is negative, or a
@@ -54,6 +56,7 @@ class Trajectory:
     is_val: bool = False
     advantage: float | None = None
     token_advantages: list[float] | None = None
+    temperature: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     extra_fields: dict[str, Any] = field(default_factory=dict)
 

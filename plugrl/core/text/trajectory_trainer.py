@@ -139,7 +139,6 @@ class TrajectoryTrainer(Trainer):
             temperature=section.temperature,
             top_p=section.top_p,
             max_new_tokens=section.max_response_length,
-            stop_token_ids=(models[section.model].inference.tokenizer.eos_token_id,),
         )
         self._rollouts = LockstepRollouts(
             worker,

@@ -272,4 +272,5 @@ def trajectory_of(
         run_id=task.run_id,
         finish_reason=completion.finish_reason,
         is_val=task.is_val,
+        temperature=completion.temperature,
     )

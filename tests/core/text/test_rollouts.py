@@ -315,3 +315,37 @@ def test_an_attempt_that_cancels_itself_is_invalid():
     trajectories = collect(Cancels(), Engine(), items=3)
     assert [t.valid for t in trajectories] == [True, False, True]
     assert "the tool gave up" in trajectories[1].failure
+
+
+class Other(Letters):
+    eos_token_id = 99
+
+
+class OtherEngine(Engine):
+    tokenizer = Other()
+
+
+class AsksBoth(RolloutWorker):
+    async def rollout(self, task):
+        prompt = [97]
+        colder = SamplingParams(temperature=0.5, max_new_tokens=2, stop_token_ids=(5,))
+        answers = [
+            (name, await task.ask(name, prompt, sampling))
+            for name, sampling in (("policy", SAMPLING), ("judge", colder), ("judge", SAMPLING))
+        ]
+        return [trajectory_of(task, name, prompt, answer) for name, answer in answers]
+
+
+def test_each_model_ends_at_its_own_token_and_notes_its_temperature():
+    asked = []
+
+    def noted(engine):
+        plain = engine.generate
+        engine.generate = lambda requests: (asked.extend(requests), plain(requests))[1]
+        return engine
+
+    services = {"policy": noted(Engine()), "judge": noted(OtherEngine())}
+    rollouts = LockstepRollouts(AsksBoth(), services, 0)
+    trajectories = rollouts.collect([Prompt({"prompt": "a"}, 0, 0, "0/0", 0)], 1, SAMPLING)
+    assert [r.sampling.stop_token_ids for r in asked] == [(1,), (5, 99), (99,)]
+    assert [t.temperature for t in trajectories] == [1.0, 0.5, 1.0]
