@@ -255,7 +255,7 @@ def test_an_evaluator_that_never_judges_ends_the_run_by_name(folder, judge, says
     ("word", "says"),
     [
         ("trainer.total_train_steps=1", "no reward was valid in any of 1 steps"),
-        ("validate.enabled=true", "no attempt of validation could be judged"),
+        ("validate.enabled=true", "none of the 4 attempts of validation is valid"),
     ],
 )
 def test_a_short_run_without_one_judgement_is_not_done(folder, word, says):

@@ -1,5 +1,7 @@
 """The arithmetic scenario and the exact-match evaluator."""
 
+import inspect
+
 import pytest
 
 from plugrl.core.errors import ConfigError
@@ -127,7 +129,9 @@ def raising():
         (lambda: 1.0, "Judge returned float; an EvaluationRunResult"),
         (lambda: EvaluationRunResult(float("nan")), "Judge returned reward nan"),
         (lambda: EvaluationRunResult("good"), "Judge returned reward of type str"),
-        (lambda: EvaluationRunResult(1.0, metrics={"x": float("inf")}), "returned x inf"),
+        (lambda: EvaluationRunResult(1.0, metrics={"x": float("inf")}), "returned metric 'x' inf"),
+        (lambda: EvaluationRunResult(1.0, metrics={"x": "good"}), "metric 'x' of type str; a num"),
+        (lambda: EvaluationRunResult(1.0, metrics=[1.0]), "metrics of type list; a dict of num"),
         (lambda: EvaluationRunResult(None), "reward of type NoneType"),
     ],
 )
@@ -136,5 +140,8 @@ def test_what_is_no_judgement_is_a_named_failure(answer, complaint):
         def evaluate(self, data, evaluation_target):
             return answer()
 
-    with pytest.raises(EvaluationFailedError, match=complaint):
+    with pytest.raises(EvaluationFailedError, match=complaint) as caught:
         evaluate(Judge(), {}, BaseEvaluationTarget("x"))
+    code = raising if answer is raising else Judge.evaluate
+    line = inspect.getsourcelines(code)[1] + (answer is raising)
+    assert str(caught.value).endswith(f" (tests/scenarios/test_arithmetic.py:{line})")

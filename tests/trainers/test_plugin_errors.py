@@ -1,5 +1,7 @@
 """What a run says about errors in the code of its components: who, what, where; the rest in log."""
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -195,7 +197,7 @@ def test_the_first_traceback_of_a_worker_is_kept(registry, config, caplog):
         validate={"enabled": False, "every": 0, "data": None},
     )
     _, folder = failed(tree)
-    assert sum("worker Clumsy raised" in r.message for r in caplog.records) == 2
+    assert sum("worker Clumsy.rollout raised" in r.message for r in caplog.records) == 2
     log = (folder / "log.txt").read_text()
     assert "LookupError: lost" in log
     assert "OSError: gone" in log
@@ -214,3 +216,30 @@ def test_the_command_says_it_in_one_line(config, tmp_path):
     (error,) = [line for line in result.stderr.splitlines() if line.startswith("error")]
     assert f"{file.name}:{line_of(file, 'values')}" in error
     assert "unexpected" not in error
+
+
+@pytest.mark.parametrize(
+    ("validated", "says"),
+    [
+        (False, r"no reward was valid in any of \d steps, so nothing was learned"),
+        (True, r"none of the \d+ attempts of validation is valid"),
+    ],
+)
+def test_a_worker_that_always_raises_is_named(registry, config, validated, says):
+    from plugrl import RolloutWorker
+
+    class Broken(RolloutWorker):
+        def rollout(self, task):
+            raise ValueError("boom")
+
+    registry.register("rollout_worker", "broken", Broken)
+    off = {} if validated else {"validate": {"enabled": False, "every": 0, "data": None}}
+    tree = config(rollout_worker={"type": "broken"}, trainer={"total_train_steps": 1}, **off)
+    line, _ = failed(tree)
+    number = inspect.getsourcelines(Broken.rollout)[1] + 1
+    assert re.search(
+        rf"^{says}; one of the failures: "
+        r"Broken\.rollout raised ValueError: boom \(tests/trainers/"
+        rf"test_plugin_errors.py:{number}\)",
+        line,
+    )

@@ -10,8 +10,17 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
+from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.text.failures import (
+    UnfitTrajectoryError,
+    failed,
+    named,
+    numbers_fault,
+    overrun,
+    place_of,
+    raised,
+)
 from plugrl.core.text.fibers import Fibers, Overrun
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
@@ -58,25 +67,6 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(coroutine)
     except SystemExit as error:
         raise RunError(f"a task that a worker started called exit ({error})") from error
-
-
-def failed(
-    worker: RolloutWorker, prompt: Prompt, reason: str, *, is_val: bool = False
-) -> Trajectory:
-    """An attempt without a result: counted, out of all statistics, never a reward of 0."""
-    # It waits in the pool of the model that was asked, with as many fields as its group.
-    return Trajectory(
-        tokens=[0],
-        loss_mask=[0],
-        logprobs=[0.0],
-        model=worker.config.get("model", "policy"),
-        group_id=prompt.group_id,
-        run_id=prompt.run_id,
-        valid=False,
-        finish_reason="error",
-        failure=reason,
-        is_val=is_val,
-    )
 
 
 class _Clock:
@@ -166,7 +156,6 @@ class Attempts:
         self._vocabularies = vocabularies
         self._timeout = timeout
         self._mark = mark
-        self._name = type(worker).__name__
         self._fibers = Fibers()
 
     async def run(
@@ -216,9 +205,10 @@ class Attempts:
                 raise
             return [self._failure(prompt, occasion, error)]
         except (Exception, SystemExit) as error:
+            reason = None
             if clock.expired or isinstance(error, Overrun):
-                error = TimeoutError(overrun(self._timeout))
-            return [self._failure(prompt, occasion, error)]
+                reason = overrun(self._worker, self._timeout)
+            return [self._failure(prompt, occasion, error, reason)]
 
     async def _result(self, task: RolloutTask, clock: _Clock) -> object:
         rollout = self._worker.rollout
@@ -276,12 +266,15 @@ class Attempts:
         trajectories: list[Trajectory] = []
         for trajectory in result if isinstance(result, list) else [result]:
             if not isinstance(trajectory, Trajectory):
-                raise RunError(
-                    f"{self._name}.rollout returned {type(trajectory).__name__}; a "
-                    "Trajectory or a list of them is expected"
-                )
-            trajectory.check()
+                kind = type(trajectory).__name__
+                raise self._wrong(f"returned {kind}; a Trajectory or a list of them is expected")
+            try:
+                trajectory.check()
+            except ValueError as error:
+                raise UnfitTrajectoryError(f"returned what does not fit: {error}") from error
             self._check_vocabulary(trajectory)
+            if (fault := numbers_fault(trajectory)) is not None:
+                raise self._wrong(fault)
             trajectories.append(trajectory)
         return trajectories
 
@@ -289,25 +282,22 @@ class Attempts:
         size = self._vocabularies.get(trajectory.model)
         if size is None:
             known = ", ".join(sorted(self._vocabularies))
-            raise RunError(
-                f"{self._name} built a trajectory of model {trajectory.model!r}; models "
-                f"are: {known}"
+            raise self._wrong(
+                f"returned a trajectory of model {trajectory.model!r}; models are: {known}"
             )
         if max(trajectory.tokens) >= size:
-            raise RunError(
-                f"{self._name} built a trajectory with token {max(trajectory.tokens)}, "
-                f"outside the vocabulary of model {trajectory.model!r} ({size} tokens)"
+            raise self._wrong(
+                f"returned a trajectory with token {max(trajectory.tokens)}, outside the "
+                f"vocabulary of model {trajectory.model!r} ({size} tokens)"
             )
 
-    def _failure(self, prompt: Prompt, occasion: Occasion, error: BaseException) -> Trajectory:
-        at = raised_at(error)
-        said = one_line(error) + (f" ({at})" if at else "")
-        name = f"worker {self._name}"
-        message = f"an attempt is invalid: {name} raised {said}; the traceback is in log.txt"
+    def _wrong(self, fault: str) -> RunError:
+        return RunError(f"{named(self._worker)} {fault}{place_of(self._worker)}")
+
+    def _failure(
+        self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None
+    ) -> Trajectory:
+        said = reason or raised(self._worker, error)
+        message = f"an attempt is invalid: worker {said}; the traceback is in log.txt"
         warn_once(self._worker, failure_key(self._worker, error), message, error)
         return failed(self._worker, prompt, said, is_val=occasion.is_val)
-
-
-def overrun(seconds: float | None) -> str:
-    """What a failure says whose attempt passed the limit."""
-    return f"the attempt passed rollout_worker.timeout={seconds or 0:g} seconds"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugrl.core.blame import one_line, raised_at
+from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.component import Component
 
 
@@ -81,12 +81,27 @@ def evaluate(
         result = evaluator.evaluate(data, target)
     except (Exception, SystemExit) as error:
         raise EvaluationFailedError(f"{name} raised {_said(error, data)}") from error
+    try:
+        return _checked(result)
+    except ValueError as fault:
+        # The place is looked up here alone: it reads the method's source.
+        at = where(type(evaluator).evaluate)
+        raise EvaluationFailedError(f"{name} returned {fault}{at}") from None
+
+
+def _checked(result: Any) -> EvaluationRunResult:
+    """``result`` with plain numbers.
+
+    Raises:
+        ValueError: it is no judgement; the text says what it is and what is expected.
+    """
     if not isinstance(result, EvaluationRunResult):
-        raise EvaluationFailedError(
-            f"{name} returned {type(result).__name__}; an EvaluationRunResult is expected"
-        )
-    result.reward = _finite(name, "reward", result.reward)
-    result.metrics = {key: _finite(name, key, value) for key, value in result.metrics.items()}
+        raise ValueError(f"{type(result).__name__}; an EvaluationRunResult is expected")
+    result.reward = _finite("reward", result.reward)
+    metrics: Any = result.metrics
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"metrics of type {type(metrics).__name__}; a dict of numbers is expected")
+    result.metrics = {key: _finite(f"metric {key!r}", value) for key, value in metrics.items()}
     return result
 
 
@@ -97,15 +112,11 @@ def _said(error: BaseException, data: Mapping[str, Any]) -> str:
     return one_line(error) + columns + (f" ({at})" if at else "")
 
 
-def _finite(evaluator: str, name: str, value: Any) -> float:
+def _finite(name: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise EvaluationFailedError(
-            f"{evaluator} returned {name} of type {type(value).__name__}; a number is expected"
-        ) from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"{name} of type {type(value).__name__}; a number is expected") from None
     if not math.isfinite(number):
-        raise EvaluationFailedError(
-            f"{evaluator} returned {name} {number}; a finite number is expected"
-        )
+        raise ValueError(f"{name} {number}; a finite number is expected")
     return number

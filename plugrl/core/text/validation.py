@@ -51,14 +51,17 @@ class Validation:
         """Metrics named ``<split>/<name>``, and the trajectories.
 
         Raises:
-            RunError: not one attempt of a split could be judged.
+            RunError: not one attempt of a split is valid.
         """
         metrics: dict[str, float] = {}
         everything: list[Trajectory] = []
         for split, prompts in self._prompts.items():
             trajectories = self._rollouts.collect(prompts, step, self._sampling, is_val=True)
             if not any(t.valid for t in trajectories):
-                raise RunError(f"no attempt of {split} could be judged: {trajectories[0].failure}")
+                raise RunError(
+                    f"none of the {len(trajectories)} attempts of {split} is valid; one of the "
+                    f"failures: {trajectories[0].failure}"
+                )
             metrics |= rollout_metrics_by_model(trajectories, split)
             everything += trajectories
         return metrics, everything

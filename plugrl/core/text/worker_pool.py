@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import one_line
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.text.attempts import Occasion, failed, overrun
+from plugrl.core.text.attempts import Occasion
+from plugrl.core.text.failures import failed, named, overrun, place_of
 from plugrl.core.text.lockstep import Asked, Outcome, serve
 from plugrl.core.text.worker_handle import WorkerDied, WorkerHandle, end_all
 from plugrl.core.text.worker_messages import Setup, pack_error, unpack_error, worker_setup
@@ -226,7 +227,7 @@ class PooledRollouts:
 
     def _on_hung(self, seat: _Seat, number: int) -> None:
         if number in seat.open:
-            self._invalid(seat, number, f"TimeoutError: {overrun(self._setup.timeout)}")
+            self._invalid(seat, number, overrun(self._worker, self._setup.timeout))
         self._died(seat, hung=number)
 
     def _on_round(
@@ -236,7 +237,10 @@ class PooledRollouts:
             try:
                 self._found[number] = pickle.loads(data)
             except Exception as error:
-                reason = f"its trajectory cannot be read in the driver: {one_line(error)}"
+                reason = (
+                    f"what {named(self._worker)} returned cannot be read in the driver: "
+                    f"{one_line(error)}{place_of(self._worker)}"
+                )
                 self._invalid(seat, number, reason)
             seat.open.discard(number)
         recalled = [self._items[entry.rollout].recall(entry) for _, entry in asked]

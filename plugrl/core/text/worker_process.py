@@ -24,7 +24,8 @@ from plugrl.core.blame import TRACE, one_line
 from plugrl.core.component import build
 from plugrl.core.errors import RunError
 from plugrl.core.registry import default_registry
-from plugrl.core.text.attempts import Attempts, failed
+from plugrl.core.text.attempts import Attempts
+from plugrl.core.text.failures import failed, named, place_of
 from plugrl.core.text.lockstep import Pending, Round
 from plugrl.core.text.worker_messages import SentTokenizers, Setup, pack_error, unpack_error
 
@@ -159,7 +160,10 @@ class WorkerProcess:
             return pickle.dumps(result)
         except Exception as error:
             assert self._worker is not None
-            reason = f"its trajectory cannot be sent to the driver: {one_line(error)}"
+            reason = (
+                f"what {named(self._worker)} returned cannot be sent to the driver: "
+                f"{one_line(error)}{place_of(self._worker)}"
+            )
             return pickle.dumps([failed(self._worker, prompt, reason, is_val=occasion.is_val)])
 
     def _report(self, pending: list[Pending]) -> None:

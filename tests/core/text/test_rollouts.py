@@ -1,6 +1,7 @@
 """Lockstep rollouts: order, determinism, and what workers and engines can do wrong."""
 
 import asyncio
+import inspect
 import sys
 
 import pytest
@@ -158,14 +159,18 @@ class Leaving(FailingPlain):
 def test_an_attempt_that_calls_exit_does_not_end_the_run():
     trajectories = collect(Leaving(), Engine(), items=3)
     assert [t.valid for t in trajectories] == [True, False, True]
-    assert trajectories[1].failure.startswith("SystemExit: OSError: tool is down (")
+    assert trajectories[1].failure.startswith(
+        "Leaving.rollout raised SystemExit: OSError: tool is down (tests/core/text/test_rollouts"
+    )
 
 
 @pytest.mark.parametrize("worker", [Failing, FailingPlain])
 def test_an_attempt_that_raises_is_invalid_and_the_others_go_on(worker):
     trajectories = collect(worker(), Engine(), items=3)
     assert [t.valid for t in trajectories] == [True, False, True]
-    assert trajectories[1].failure.startswith("OSError: tool is down (")
+    assert trajectories[1].failure.startswith(
+        f"{worker.__name__}.rollout raised OSError: tool is down (tests/core/text/test_rollouts.py:"
+    )
     assert trajectories[1].finish_reason == "error"
     assert trajectories[1].group_id == "0/1"
 
@@ -185,10 +190,15 @@ def test_a_failed_attempt_belongs_to_the_model_that_the_worker_asks():
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        (lambda: "text", "returned str; a Trajectory or a list"),
-        (lambda: None, "returned NoneType"),
-        (lambda: [Trajectory([1], [1]), 3], "returned int"),
+        (lambda: "text", "str; a Trajectory or a list"),
+        (lambda: None, "NoneType"),
+        (lambda: [Trajectory([1], [1]), 3], "int"),
         (lambda: Trajectory([1, 128], [0, 1]), "token 128, outside the vocabulary .*128 tokens"),
+        (lambda: Trajectory([1], [1], model="judge"), "of model 'judge'; models are: policy"),
+        (lambda: Trajectory([1], [1], metrics={"m": "good"}), "metric 'm' of type str; a number"),
+        (lambda: Trajectory([1], [1], metrics=[1.0]), "metrics of type list; a dict of numbers"),
+        (lambda: Trajectory([1], [1], reward="good"), "a reward of type str; a number is"),
+        (lambda: Trajectory([1], [1], reward=None), "a reward of type NoneType; a number is"),
     ],
 )
 def test_a_worker_with_a_wrong_answer_ends_the_run_and_is_named(answer, complaint):
@@ -196,8 +206,10 @@ def test_a_worker_with_a_wrong_answer_ends_the_run_and_is_named(answer, complain
         def rollout(self, task):
             return answer()
 
-    with pytest.raises(RunError, match=f"Wrong.*{complaint}"):
+    with pytest.raises(RunError, match=rf"^Wrong\.rollout returned .*{complaint}") as caught:
         collect(Wrong(), Engine())
+    line = inspect.getsourcelines(Wrong.rollout)[1]
+    assert str(caught.value).endswith(f" (tests/core/text/test_rollouts.py:{line})")
 
 
 def test_a_trajectory_made_wrong_after_its_construction_is_invalid():
@@ -209,7 +221,11 @@ def test_a_trajectory_made_wrong_after_its_construction_is_invalid():
 
     (trajectory,) = collect(Shrinking(), Engine(), items=1)
     assert not trajectory.valid
-    assert "loss_mask has 2 values for 3 tokens" in trajectory.failure
+    assert trajectory.failure.startswith("Shrinking.rollout returned what does not fit: ")
+    line = inspect.getsourcelines(Shrinking.rollout)[1]
+    assert trajectory.failure.endswith(
+        f"loss_mask has 2 values for 3 tokens (tests/core/text/test_rollouts.py:{line})"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""What is said about attempts that failed, and what workers may not return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.blame import one_line, raised_at, where
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import FunctionWorker, RolloutWorker
+
+if TYPE_CHECKING:
+    from plugrl.core.text.data import Prompt
+
+
+class UnfitTrajectoryError(ValueError):
+    """A worker returned a trajectory whose parts do not fit; the text says what it returned."""
+
+
+def named(worker: RolloutWorker) -> str:
+    """What messages call the code that makes an attempt: ``Class.rollout``, or the function."""
+    name = type(worker).__name__
+    return name if isinstance(worker, FunctionWorker) else f"{name}.rollout"
+
+
+def place_of(worker: RolloutWorker) -> str:
+    """`` (file:line)`` of that code; "" when unknown."""
+    return where(worker.function if isinstance(worker, FunctionWorker) else type(worker).rollout)
+
+
+def failed(
+    worker: RolloutWorker, prompt: Prompt, reason: str, *, is_val: bool = False
+) -> Trajectory:
+    """An attempt without a result: counted, out of all statistics, never a reward of 0."""
+    # It waits in the pool of the model that was asked, with as many fields as its group.
+    return Trajectory(
+        tokens=[0],
+        loss_mask=[0],
+        logprobs=[0.0],
+        model=worker.config.get("model", "policy"),
+        group_id=prompt.group_id,
+        run_id=prompt.run_id,
+        valid=False,
+        finish_reason="error",
+        failure=reason,
+        is_val=is_val,
+    )
+
+
+def raised(worker: RolloutWorker, error: BaseException) -> str:
+    """What a failure says whose attempt ended with an exception: who raised what, and where."""
+    if isinstance(error, UnfitTrajectoryError):
+        return f"{named(worker)} {error}{place_of(worker)}"
+    at = raised_at(error)
+    return f"{named(worker)} raised {one_line(error)}" + (f" ({at})" if at else place_of(worker))
+
+
+def overrun(worker: RolloutWorker, seconds: float | None) -> str:
+    """What a failure says whose attempt passed the limit."""
+    limit = f"rollout_worker.timeout={seconds or 0:g} seconds"
+    return f"{named(worker)} passed {limit}{place_of(worker)}"
+
+
+def numbers_fault(trajectory: Trajectory) -> str | None:
+    """What is wrong with the reward and the metrics that a worker gave; None: nothing."""
+    if not _is_number(trajectory.reward):
+        kind = type(trajectory.reward).__name__
+        return f"returned a trajectory with a reward of type {kind}; a number is expected"
+    metrics: Any = trajectory.metrics
+    if not isinstance(metrics, Mapping):
+        kind = type(metrics).__name__
+        return f"returned a trajectory with metrics of type {kind}; a dict of numbers is expected"
+    for name, value in metrics.items():
+        if not _is_number(value):
+            kind = type(value).__name__
+            return (
+                f"returned a trajectory with metric {name!r} of type {kind}; a number is expected"
+            )
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (int, float)):
+        return True
+    if isinstance(value, (str, bytes)):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return True
