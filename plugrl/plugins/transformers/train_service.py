@@ -17,6 +17,7 @@ from plugrl.core.text.losses import WeightedLoss
 from plugrl.core.text.services import ModelSpec, TrainService
 from plugrl.plugins.transformers.forward import Forward
 from plugrl.plugins.transformers.loading import load_model, source_findings
+from plugrl.plugins.transformers.masters import MasterWeights
 from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
 from plugrl.plugins.transformers.packing import enable, packed
 
@@ -75,9 +76,15 @@ class LocalTrainConfig:
     gradient_checkpointing: bool = described(
         False, "compute layers again in the backward pass instead of keeping what they need"
     )
+    master_weights: bool | str = described(
+        "auto",
+        "train float32 copies of the weights; auto: where the weights have a lower precision",
+    )
     schedule: ScheduleConfig = described(ScheduleConfig, "learning rate over optimizer steps")
 
     def __post_init__(self) -> None:
+        if isinstance(self.master_weights, str) and self.master_weights != "auto":
+            raise ConfigError("master_weights must be auto, true or false")
         if self.learning_rate < 0 or not math.isfinite(self.learning_rate):
             raise ConfigError("learning_rate must be a finite number that is not negative")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -115,8 +122,11 @@ class LocalTrainService(TrainService):
         )
         if self.config.gradient_checkpointing:
             _checkpoint_layers(self._model)
+        trained = dict(self._model.named_parameters())
+        self._masters = self._make_masters(trained)
+        self._optimized = list((self._masters.copies if self._masters else trained).values())
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
+            self._optimized,
             lr=self.config.learning_rate,
             betas=tuple(self.config.betas),
             eps=self.config.eps,
@@ -124,6 +134,12 @@ class LocalTrainService(TrainService):
             fused=True,
         )
         self._optimizer_steps = 0
+
+    def _make_masters(self, trained: Mapping[str, torch.nn.Parameter]) -> MasterWeights | None:
+        wish = self.config.master_weights
+        if wish == "auto":
+            wish = any(weight.dtype != torch.float32 for weight in trained.values())
+        return MasterWeights(trained) if wish else None
 
     def _can_pack(self, spec: ModelSpec) -> bool:
         wish = self.config.packing
@@ -169,7 +185,7 @@ class LocalTrainService(TrainService):
 
     def optimizer_step(self) -> dict[str, float]:
         """Clip and apply the accumulated gradient; one that is not finite is dropped."""
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self.config.grad_clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._optimized, self.config.grad_clip_norm)
         rate = self.config.learning_rate * ScheduleConfig.factor(
             self.config.schedule, self._optimizer_steps
         )
@@ -177,6 +193,8 @@ class LocalTrainService(TrainService):
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
+            if self._masters is not None:
+                self._masters.write_back()
             self._optimizer_steps += 1
         self._optimizer.zero_grad(set_to_none=True)
         return {"grad_norm": float(norm), "learning_rate": rate}
@@ -188,10 +206,14 @@ class LocalTrainService(TrainService):
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights."""
         self._model.load_state_dict(dict(weights))
+        if self._masters is not None:
+            self._masters.read_weights()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and the number of optimizer steps."""
+        """Weights, their float32 copies, optimizer and the number of optimizer steps."""
+        masters = {} if self._masters is None else {"masters": self._masters.state_dict()}
         return {
+            **masters,
             "weights": dict(self._model.state_dict()),
             "optimizer": self._optimizer.state_dict()["state"],
             "optimizer_steps": self._optimizer_steps,
@@ -199,7 +221,9 @@ class LocalTrainService(TrainService):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
-        self._model.load_state_dict(dict(state["weights"]))
+        self.load_weights(state["weights"])
+        if self._masters is not None and "masters" in state:
+            self._masters.load_state_dict(state["masters"])
         current = self._optimizer.state_dict()
         # Deep, because torch keeps the given moments and would change them in place.
         held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}
