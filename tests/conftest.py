@@ -2,6 +2,14 @@
 
 import os
 
+import pytest
+
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(autouse=True)
+def _imports_stay_in_their_test(monkeypatch):
+    """What ``-p`` imports is put into the environment for child processes: only for this test's."""
+    monkeypatch.setenv("PLUGRL_IMPORTS", "")
