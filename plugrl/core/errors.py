@@ -73,6 +73,10 @@ class PluginError(PlugrlError):
     exit_code = EXIT_PLUGIN
 
 
+class MissingNameError(PluginError):
+    """A user's file was imported, but has nothing of the name that the configuration gives."""
+
+
 class StopRun(Exception):
     """Raised by a hook or a trainer to end the run cleanly (exit code 0)."""
 

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from plugrl.core.errors import PluginError
+from plugrl.core.errors import MissingNameError, PluginError
 from plugrl.core.kinds import KINDS, OWN, Record
 from plugrl.core.signatures import signature_fault
 from plugrl.core.suggest import did_you_mean
@@ -145,6 +145,7 @@ def import_component(record: Record) -> Any:
     """Import what a record stands for, without checking what it is.
 
     Raises:
+        MissingNameError: a user's file has nothing of that name.
         PluginError: the import fails, the attribute is missing, or the object lives inside a
             function or is a bare instance, where no other process can find it.
     """
@@ -155,14 +156,30 @@ def import_component(record: Record) -> Any:
             "import it; move it there"
         )
     try:
-        if record.file is not None:
-            return _attribute(load_file(record.file), path, record.file)
-        return import_target(record.target)
+        if record.file is None:
+            return import_target(record.target)
+        module = load_file(record.file)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         reason = describe_error(error, record.target)
         raise PluginError(f"{label(record)} cannot be imported: {reason}") from error
+    try:
+        return _attribute(module, path, record.file)
+    except AttributeError:
+        raise MissingNameError(_missing(module, path, record.file)) from None
+
+
+def _missing(module: ModuleType, path: str, file: str) -> str:
+    """The line about a name that a user's file lacks, with those that it may stand for."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    close = did_you_mean(path, own, 1)
+    has = "" if close else f"; it has: {', '.join(own) or 'no class and no function'}"
+    return f"{file} has no {path!r}{close or has}"
 
 
 def import_user_module(name: str) -> None:

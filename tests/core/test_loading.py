@@ -66,7 +66,7 @@ def test_a_failed_import_can_be_repeated(tmp_path):
     ("text", "message"),
     [
         ("raise SystemExit(0)", "SystemExit: 0 at {file}:1"),
-        ("def g(): pass", "has no attribute 'f'"),
+        ("def g(): pass", "has no 'f'; it has: g"),
         ("def f(:", "SyntaxError: invalid syntax at {file}:1"),
         ("x = 1\n\n1 / 0", "ZeroDivisionError: division by zero at {file}:3"),
         ("from .gone import g", "No module named '{folder}/gone.py' at {file}:1"),
@@ -100,7 +100,7 @@ def test_a_misspelt_class_of_a_file_has_its_close_name(tmp_path):
     from plugrl.core.registry import Registry
 
     (tmp_path / "mine.py").write_text("class MyTrainer: ...\n")
-    with pytest.raises(PluginError, match="no attribute 'MyTrainr'; did you mean MyTrainer?"):
+    with pytest.raises(PluginError, match="has no 'MyTrainr'; did you mean MyTrainer?"):
         Registry().load_path("trainer", str(tmp_path / "mine.py"), "MyTrainr")
 
 

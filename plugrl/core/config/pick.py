@@ -24,6 +24,7 @@ from plugrl.core.config.plain_values import locate
 from plugrl.core.config.schema import COMPONENT
 from plugrl.core.errors import (
     ConfigError,
+    MissingNameError,
     PluginError,
     PlugrlDeprecationWarning,
     UnknownComponentError,
@@ -207,7 +208,12 @@ class Picker:
             )
             return None
         value[file_key] = str(found)
-        return self.registry.load_path(kind, str(found), value[class_key])
+        try:
+            return self.registry.load_path(kind, str(found), value[class_key])
+        except MissingNameError as error:
+            # The file is sound; the configuration names what it does not have.
+            checker.fault((*path, class_key), str(error))
+            return None
 
     def renamed(self, schema: type, value: dict[str, Any], path: KeyPath) -> dict[str, Any]:
         """Bring the old names in the ``RENAMED`` table of a schema to the new ones, warning."""

@@ -432,6 +432,38 @@ def test_a_plugin_that_fails_alone_is_a_plugin_error(files, check):
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Judgee", "did you mean Judge?"),
+        ("Zzz", "it has: Judge, helper"),
+        ("Judge.inner", "did you mean Judge?"),
+    ],
+)
+def test_a_name_that_a_file_lacks_is_a_fault_of_its_key(files, check, name, hint):
+    folder = files()
+    text = "import os\nclass Judge: pass\ndef helper(): pass\n_hidden = Path = 1\n"
+    (folder / "names.py").write_text(text)
+    lines = ["custom_trainer_module_path: names.py", f"custom_trainer_class_name: {name}"]
+    files(a="trainer:\n  " + "\n  ".join(lines) + "\n")
+    with pytest.raises(ConfigError) as caught:
+        check("a.yaml")
+    assert caught.value.exit_code == 2
+    assert list(caught.value.faults) == [
+        f"trainer.custom_trainer_class_name (a.yaml:3): {folder / 'names.py'} has no {name!r}; "
+        f"{hint}"
+    ]
+
+
+def test_a_file_that_refuses_to_be_imported_with_an_attribute_error_is_a_plugin_error(files, check):
+    folder = files()
+    files(a=broken_file(folder))
+    (folder / "bad.py").write_text("import os\nos.no_such_name\n")
+    with pytest.raises(PluginError, match="AttributeError: .*no_such_name") as caught:
+        check("a.yaml")
+    assert caught.value.exit_code == 3
+
+
 def test_a_plugin_that_fails_among_other_faults_is_in_the_report(files, faults):
     folder = files()
     files(a=broken_file(folder) + "seed: x\n")
