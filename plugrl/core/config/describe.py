@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import types
+from typing import Any, Union, get_args, get_origin
 
 from plugrl.core.config.check import hints_of
 from plugrl.core.config.coerce import type_name
@@ -52,6 +53,11 @@ def describe(schema: type, prefix: str = "") -> list[dict[str, Any]]:
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             rows.extend(describe(hint, f"{key}."))
             continue
+        optional = _optional(hint)
+        if optional is not None:
+            rows.append(_row(key, "mapping | null", None, field.metadata.get(HELP, ""), False))
+            rows.extend(describe(optional, f"{key}."))
+            continue
         kind = field.metadata.get(COMPONENT)
         many = kind is not None and field.default_factory is list
         name = (f"list of {kind}" if many else kind) if kind else type_name(hint)
@@ -60,6 +66,12 @@ def describe(schema: type, prefix: str = "") -> list[dict[str, Any]]:
         )
         rows.append(_row(key, name, _default(field), field.metadata.get(HELP, ""), required))
     return rows
+
+
+def _optional(hint: Any) -> type | None:
+    """The dataclass of a hint such as ``Section | None``."""
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+    return next((m for m in members if dataclasses.is_dataclass(m) and isinstance(m, type)), None)
 
 
 def _row(key: str, kind: str, default: Any, help: str, required: bool) -> dict[str, Any]:

@@ -165,12 +165,40 @@ class ModelSourceConfig:
 
 
 @dataclass
+class AdapterConfig:
+    """Small matrices that are trained in place of a model's weights (LoRA, arXiv 2106.09685)."""
+
+    type: Literal["lora"] = described("lora", "kind of adapter")
+    r: int = described(8, "rank of the product that is added to a weight")
+    alpha: float = described(16.0, "the product is scaled by alpha / r")
+    dropout: float = described(0.0, "share of the adapter's inputs that are dropped in training")
+    target_modules: list[str] | str = described(
+        "auto", "names of layers, such as q_proj; auto: all linear layers but the head"
+    )
+
+    def __post_init__(self) -> None:
+        if self.r < 1:
+            raise ConfigError("r must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("dropout must be from 0 to below 1")
+        if self.target_modules != "auto" and not isinstance(self.target_modules, list):
+            raise ConfigError("target_modules must be auto or a list of names")
+        if not self.target_modules:
+            raise ConfigError("target_modules must name at least one layer, or be auto")
+
+
+@dataclass
 class ModelConfig:
     """One model: its weights, how it is asked, and how it is trained, if it is."""
 
     source: ModelSourceConfig = described(ModelSourceConfig, "weights and tokenizer")
     inference: Any = component("inference_service", "transformers", help="how it is asked")
     train: Any = component("train_service", help="how it is trained; absent: frozen")
+    adapter: AdapterConfig | None = described(None, "train an adapter; null: all weights")
+
+    def __post_init__(self) -> None:
+        if self.adapter is not None and self.train is None:
+            raise ConfigError("adapter is for a trained model; give it a train service, or drop it")
 
 
 @dataclass

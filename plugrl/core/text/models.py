@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
@@ -65,7 +65,7 @@ class Models(Mapping[str, Model]):
             train = None
             if config.get("train") is not None:
                 train = factory.build("train_service", config.train, f"{path}.train")
-                train.load(spec)
+                train.load(replace(spec, adapter=config.get("adapter")))
             loaded[name] = Model(name, inference, train)
         return cls(loaded)
 
@@ -104,6 +104,11 @@ class Models(Mapping[str, Model]):
         for name, train in self.trained.items():
             if name in weights:
                 train.load_weights(weights[name])
+
+    def close(self) -> None:
+        """End what the inference services run in the background."""
+        for model in self._models.values():
+            model.inference.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The state and version of every trained model."""

@@ -41,12 +41,16 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What a service needs to load a model."""
+    """What a service needs to load a model.
+
+    ``adapter`` is for the train service alone: the inference service gets the merged weights.
+    """
 
     name: str
     source: ConfigView
     seed: int
     device: str
+    adapter: ConfigView | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,17 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import WeightedLoss
 from plugrl.core.text.services import ModelSpec, TrainService
+from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
 from plugrl.plugins.transformers.forward import Forward
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.masters import MasterWeights
@@ -98,22 +100,25 @@ class LocalTrainConfig:
 
 
 class LocalTrainService(TrainService):
-    """Trains all weights of a ``transformers`` model with AdamW."""
+    """Trains a ``transformers`` model with AdamW: all its weights, or an adapter."""
 
     Config: ClassVar[type] = LocalTrainConfig
+    _base_replaced = False
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
-        """A folder or configuration that makes no model."""
+        """A folder or configuration that makes no model, or an adapter that cannot be made."""
         yield from source_findings(check)
+        yield from adapter_findings(check)
 
     def load(self, spec: ModelSpec) -> None:
         """Load the model and make its optimizer.
 
         Raises:
-            ConfigError: the source cannot be used.
+            ConfigError: the source or the adapter cannot be used.
         """
         self._model = load_model(spec)
+        self._adapter = None if spec.adapter is None else Adapter(self._model, spec)
         self._device = spec.device
         self._forward = Forward(
             self._model,
@@ -122,7 +127,8 @@ class LocalTrainService(TrainService):
         )
         if self.config.gradient_checkpointing:
             _checkpoint_layers(self._model)
-        trained = dict(self._model.named_parameters())
+        trained = self._adapter.parameters if self._adapter else None
+        trained = trained or dict(self._model.named_parameters())
         self._masters = self._make_masters(trained)
         self._optimized = list((self._masters.copies if self._masters else trained).values())
         self._optimizer = torch.optim.AdamW(
@@ -154,6 +160,7 @@ class LocalTrainService(TrainService):
     @torch.no_grad()
     def compute_log_prob(self, batch: Batch) -> torch.Tensor:
         """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
+        self._set_dropout(False)
         log_probs = torch.zeros(batch.values["input_ids"].shape)
         for part in self._micro_batches(batch):
             log_probs[part.rows] = self._forward.log_probs(part)[0].cpu()
@@ -161,6 +168,7 @@ class LocalTrainService(TrainService):
 
     def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
         """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count)."""
+        self._set_dropout(True)
         totals: dict[str, tuple[float, float]] = {}
         total_loss = 0.0
         for part in self._micro_batches(batch):
@@ -173,6 +181,10 @@ class LocalTrainService(TrainService):
                 held = totals.get(name, (0.0, 0.0))
                 totals[name] = (held[0] + total, held[1] + count)
         return totals | {"loss": (total_loss, 1.0)}
+
+    def _set_dropout(self, active: bool) -> None:
+        if self._adapter is not None:
+            self._adapter.set_dropout(active)
 
     def _micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
         return micro_batches(
@@ -200,28 +212,55 @@ class LocalTrainService(TrainService):
         return {"grad_norm": float(norm), "learning_rate": rate}
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """The current weights by name."""
-        return self._model.state_dict()
+        """The current weights by name, with the adapter's part added if there is one."""
+        return self._model.state_dict() if self._adapter is None else self._adapter.merged()
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights."""
-        self._model.load_state_dict(dict(weights))
+        """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
+        if self._adapter is not None:
+            self._adapter.load_base(weights)
+            self._base_replaced = True
+        else:
+            self._model.load_state_dict(dict(weights))
         if self._masters is not None:
             self._masters.read_weights()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, their float32 copies, optimizer and the number of optimizer steps."""
+        """Weights, their float32 copies, optimizer and the number of optimizer steps.
+
+        Of a model with an adapter: the adapter's weights, as ``peft`` names them, and the frozen
+        ones only when they are no longer those of the source.
+        """
         masters = {} if self._masters is None else {"masters": self._masters.state_dict()}
         return {
             **masters,
-            "weights": dict(self._model.state_dict()),
+            **self._weights_state(),
             "optimizer": self._optimizer.state_dict()["state"],
             "optimizer_steps": self._optimizer_steps,
         }
 
+    def _weights_state(self) -> dict[str, Any]:
+        if self._adapter is None:
+            return {"weights": dict(self._model.state_dict())}
+        base = {"base": self._adapter.base()} if self._base_replaced else {}
+        return {**base, "adapter": self._adapter.state_dict()}
+
+    def save_adapter(self, folder: str | Path) -> None:
+        """Write the adapter as ``peft`` reads it: ``PeftModel.from_pretrained(model, folder)``.
+
+        Raises:
+            UsageError: the model has no adapter.
+        """
+        if self._adapter is None:
+            raise UsageError("the model has no adapter; set models.<name>.adapter to train one")
+        self._adapter.save(folder)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
-        self.load_weights(state["weights"])
+        if "base" in state or self._adapter is None:
+            self.load_weights(state["weights" if self._adapter is None else "base"])
+        if self._adapter is not None:
+            self._adapter.load_state_dict(state["adapter"])
         if self._masters is not None and "masters" in state:
             self._masters.load_state_dict(state["masters"])
         current = self._optimizer.state_dict()
