@@ -61,15 +61,12 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def component_error(
-    error: Exception, records: Iterable[Record], folder: Path, default: Any = None
-) -> RunError:
+def component_error(error: Exception, records: Iterable[Record], default: Any = None) -> RunError:
     """The one line about an exception that escaped a component's code.
 
     Args:
         error: the exception, with its traceback.
         records: the components in use.
-        folder: the run folder, whose ``log.txt`` gets the traceback.
         default: the trainer, which is named when no frame belongs to a component.
     """
     known = list(records)
@@ -81,9 +78,7 @@ def component_error(
         frame, line = frames[-1]
         name = next((n for f, _ in reversed(frames) if (n := _component(f, known))), name)
         at = f" at {line_of(frame.f_code.co_filename, line)}"
-    return RunError(
-        f"{name} raised {one_line(error)}{at}; the full traceback is in {folder / 'log.txt'}"
-    )
+    return RunError(f"{name} raised {one_line(error)}{at}")
 
 
 def failure_key(component: Any, error: BaseException) -> str:

@@ -309,7 +309,7 @@ def _blamed(experiment: Experiment, run: Run) -> Iterator[None]:
         raise
     except Exception as error:
         used = sorted(experiment.registry.used, key=lambda r: (r.kind, r.name))
-        raise component_error(error, used, run.folder, run.trainer) from error
+        raise component_error(error, used, run.trainer) from error
 
 
 def _factory(validated: ValidatedConfig, registry: Registry) -> Factory:

@@ -46,8 +46,15 @@ def failed(tree):
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == EXIT_RUN_FAILED
     (folder,) = Path(tree["settings"]["runs_folder"]).glob("*/*")
-    assert load_run(folder).status["state"] == "failed"
-    return str(caught.value), folder
+    status = load_run(folder).status
+    assert status["state"] == "failed"
+    # Whatever ends a run: the line points at its traceback, and the log has it.
+    line, pointer, log = str(caught.value).partition("; the full traceback is in ")
+    assert pointer, line
+    assert log == str(folder / "log.txt")
+    assert "Traceback (most recent call last)" in Path(log).read_text()
+    assert status["error"].endswith(f": {line}")
+    return line, folder
 
 
 def own_trainer(config, tmp_path, body):
@@ -109,7 +116,6 @@ def test_an_error_in_a_trainer_names_it_and_keeps_the_traceback(config, tmp_path
     line, folder = failed(tree)
     assert "trainer 'Mine' raised KeyError: 'x' at " in line
     assert f"{file.name}:{line_of(file, 'values')}" in line
-    assert str(folder / "log.txt") in line
     log = (folder / "log.txt").read_text()
     assert "KeyError: 'x'" in log
     assert f'"{file}", line {line_of(file, "values")}' in log

@@ -16,6 +16,8 @@ from typing import Any
 from plugrl.core.blame import TRACE
 from plugrl.core.errors import (
     EXIT_RUN_FAILED,
+    ConfigError,
+    PlugrlError,
     RunInterrupted,
     RunTerminated,
     StopRun,
@@ -43,13 +45,20 @@ def outcome_of(error: BaseException | None) -> State:
 class _LogFile(logging.FileHandler):
     """Writes ``log.txt``; a full disk costs lines of the log, not the run."""
 
+    #: Whether the newest record did not reach the file.
+    lost = False
+
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the record."""
+        self.lost = True
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, if the file can be opened."""
-        with contextlib.suppress(OSError):
+        self.lost = False
+        try:
             super().emit(record)
+        except OSError:
+            self.lost = True
 
     def format(self, record: logging.LogRecord) -> str:
         """The record, and the traceback that belongs into the log alone."""
@@ -68,7 +77,7 @@ class Ending:
         self._lock = lock
         self._status = status
         self._tree = tree
-        self._handler: logging.Handler | None = None
+        self._handler: _LogFile | None = None
         self._once = threading.Lock()
 
     def open_log(self) -> None:
@@ -82,13 +91,17 @@ class Ending:
             logger.setLevel(logging.INFO)
 
     def close(self, outcome: State, step: int, error: BaseException | None) -> None:
-        """Write the end of the log, the status and the report, and give the lock back."""
+        """Write the end of the log, the status and the report, and give the lock back.
+
+        An error of plugrl whose traceback is in the log says so from then on.
+        """
+        self._status.fields["step"] = step
+        line = _line(error) if outcome != "done" else None
         if error is not None and outcome == "failed":
             self._log_failure(step, error)
         else:
             log.info("run %s at step %d", outcome, step)
-        self._status.fields["step"] = step
-        self._status.end(outcome, _line(error) if outcome != "done" else None)
+        self._status.end(outcome, line)
         try:
             write_report(self._folder, self._status.fields, self._tree)
         except Exception as problem:
@@ -108,6 +121,11 @@ class Ending:
                 log.name, logging.ERROR, __file__, 0, "run failed at step %d", (step,), trace
             )
             self._handler.handle(record)
+            # Exceptions that are not plugrl's end with a traceback of their own, and the text of a
+            # ConfigError is a report.
+            own = isinstance(error, PlugrlError) and not isinstance(error, ConfigError)
+            if own and not self._handler.lost:
+                error.args = (f"{error}; the full traceback is in {self._folder / LOG_FILE}",)
 
     def at_once(self, number: signal.Signals) -> None:
         """End the process on a second signal."""

@@ -360,3 +360,28 @@ def test_the_log_handler_is_gone_after_the_run(make_run):
     before = list(logging.getLogger("plugrl").handlers)
     train(make_run(), 1)
     assert logging.getLogger("plugrl").handlers == before
+
+
+@pytest.mark.parametrize(("writable", "pointed"), [(True, True), (False, False)])
+def test_an_error_points_at_the_log_that_has_its_traceback(make_run, writable, pointed):
+    run = make_run()
+    log = run.folder / "log.txt"
+    if not writable:
+        log.unlink(missing_ok=True)
+        log.mkdir()
+    with pytest.raises(RunError) as caught, run:
+        raise RunError("too hot")
+    pointer = f"; the full traceback is in {log}"
+    assert str(caught.value) == "too hot" + (pointer if pointed else "")
+    if writable:
+        assert "Traceback (most recent call last)" in log.read_text()
+    assert status(run)["error"] == "RunError: too hot"
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RunInterrupted("stopped")])
+def test_other_endings_point_at_no_traceback(make_run, error):
+    run = make_run()
+    said = str(error)
+    with pytest.raises(type(error)) as caught, run:
+        raise error
+    assert str(caught.value) == said
