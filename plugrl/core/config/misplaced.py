@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from plugrl.core.config.check import Checker
 
 _AT_MOST = 3
-#: A close key of the same section is kept as the suggestion when it is at least this similar.
+#: A close section is kept as the suggestion when it is at least this similar.
 _SURELY = 0.8
+#: The keys of a section are listed beside several other places unless there are more than these.
+_FEW = 12
 #: A free key may be anything, so only one that is this similar to a known one is suspected.
 _FREE = 0.75
 
@@ -58,14 +60,22 @@ def _paths(value: Any, path: KeyPath) -> list[KeyPath]:
 def _with_place(fault: Fault, places: Mapping[str, list[str]]) -> Fault:
     if not fault.unknown:
         return fault
-    close = fault.suggestion
-    if close and difflib.SequenceMatcher(None, fault.unknown, close).ratio() >= _SURELY:
+    close, section = fault.suggestion, fault.path == fault.unknown
+    # What resembles a key of its own section is a slip; a section's name may be a misplaced key.
+    if close and (not section or _similarity(fault.unknown, close) >= _SURELY):
         return fault
-    found = sorted(dict.fromkeys(places.get(fault.unknown, ())), key=lambda key: key.count("."))
+    known = dict.fromkeys(key for key in places.get(fault.unknown, ()) if key != fault.path)
+    found = sorted(known, key=lambda key: key.count("."))
     if not found or len(found) > _AT_MOST:
         return fault
-    message = fault.message.partition(";")[0]
+    message = fault.message
+    if section or len(found) == 1 or message.count(",") >= _FEW:
+        message = message.partition(";")[0]
     return dataclasses.replace(fault, message=message, suggestion=" or ".join(found), unknown=None)
+
+
+def _similarity(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name, other).ratio()
 
 
 def near_misses(checker: Checker, begin: int, section: Any, path: KeyPath) -> None:

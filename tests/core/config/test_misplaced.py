@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from plugrl.core.config.compose import compose
+from plugrl.core.config.misplaced import with_places
+from plugrl.core.config.origins import Fault
 from plugrl.core.config.schema import component
 from plugrl.core.config.sections import DataConfig, ModelConfig
 from plugrl.core.errors import ConfigError
@@ -74,7 +76,7 @@ BASE = f"trainer: models\nmodels: {{policy: {{{SOURCE}}}}}\nloss: clipped\n"
         ),
         (
             "data.high=1",
-            "data.high (command line): unknown key; did you mean loss.high or trainer.algorithm.loss.high?",
+            "data.high (command line): unknown key; keys: type, data_files, split, prompt_key, answer_key, filter_prompts, batch_size, rollout_repeat_n, shuffle, seed; did you mean loss.high or trainer.algorithm.loss.high?",
         ),
         (
             "models.policy.source.keep_checkpoints=1",
@@ -255,3 +257,24 @@ def test_an_override_of_bad_yaml_names_itself(files, faults):
     (line,) = faults("a.yaml", "data.batch_size=[1")
     assert line.startswith("(command line): override 'data.batch_size=[1': not YAML at column ")
     assert line.endswith("; close the bracket")
+
+
+FILLED = {"data": {"repeat": 1, "rollout_repeat_n": 1}, "other": {"repeat_n": 1}, "data2": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "suggestion", "line"),
+    [
+        # A similar key of the same section comes before an equal one of another.
+        ("data.repeat_n", "rollout_repeat_n", "data.repeat_n: no; did you mean rollout_repeat_n?"),
+        ("data.repeat_n", None, "data.repeat_n: no; did you mean other.repeat_n?"),
+        ("other.repeat", None, "other.repeat: no; did you mean data.repeat?"),
+        # Never the key itself, which a configuration of phases holds as it was written.
+        ("data.repeat", None, "data.repeat: no"),
+        ("data.nothing", None, "data.nothing: no"),
+    ],
+)
+def test_a_key_of_the_same_section_is_suggested_first(path, suggestion, line):
+    unknown = path.rpartition(".")[2]
+    fault = Fault(path, None, "no", suggestion, unknown=unknown)
+    assert [str(found) for found in with_places([fault], FILLED, ())] == [line]
