@@ -5,6 +5,7 @@ usage: moments_driver.py RECIPE FOLDER: prints one JSON object, from moment to r
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -19,6 +20,8 @@ from plugrl.core.text import losses, validation, weight_sync
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
+RUNS = Path()
+
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -28,6 +31,27 @@ def fill_disk(*_):
     """From now on no file may grow beyond 100 bytes, as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+
+
+def newest_checkpoint():
+    return max(RUNS.glob("*/*/checkpoints/step-*"))
+
+
+def cut_newest_and_die():
+    """As after a crash of the machine: the name is there, the content is not."""
+    path = newest_checkpoint() / "tensors.safetensors"
+    os.truncate(path, path.stat().st_size // 2)
+    die()
+
+
+def change_plugin_and_die():
+    """The run goes on with another version of the trainer's package than it began with."""
+    (path,) = RUNS.glob("*/*/plugins.lock.json")
+    text = path.read_text()
+    changed = re.sub(r'"version": "[^"]*"', '"version": "0.0.1"', text)
+    assert changed != text
+    path.write_text(changed)
+    die()
 
 
 def before(owner, name, count, act):
@@ -76,6 +100,8 @@ MOMENTS = {
     "before old checkpoints go": (before, checkpoint, "prune", 4, die),
     "with a line of metrics": (after, records.Records, "metrics", 6, die),
     "at the end of a phase": (after, TrajectoryTrainer, "hand_over", 1, die),
+    "with the newest checkpoint cut short": (after, checkpoint, "prune", 4, cut_newest_and_die),
+    "before a plugin changes": (after, checkpoint, "prune", 3, change_plugin_and_die),
     "with the disk full at a checkpoint": (before, checkpoint, "write_state", 5, fill_disk),
     "with the disk full at the metrics": (before, records.Records, "metrics", 5, fill_disk),
 }
@@ -104,6 +130,8 @@ def main():
         runs, log = folder / str(number), folder / f"{number}.log"
 
         def broken(runs=runs, patch=patch, owner=owner, attribute=attribute, count=count, act=act):
+            global RUNS
+            RUNS = runs
             patch(owner, attribute, count, act)
             train(recipe, [f"settings.runs_folder={runs}"])
 

@@ -1,6 +1,7 @@
 """The guard that finds numbers of a loss's section which change no gradient."""
 
 from dataclasses import dataclass, field
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -101,6 +102,17 @@ def test_every_number_of_the_clipped_loss_is_alive(options):
     assert dead_coefficients(WeightedLoss(loss, configure(loss, options)), batch) == {}
 
 
+@pytest.mark.parametrize("name", [r.name for r in default_registry().records("loss")])
+def test_every_number_of_every_registered_loss_is_alive(name):
+    function = default_registry().get("loss", name)
+    # A number that is off by default is switched on.
+    hints = get_type_hints(getattr(function, "Config", object))
+    options = {key: 3.0 for key, hint in hints.items() if float in get_args(hint)}
+    batch = weighed(advantages=torch.ones(2, 3))
+    for given in ({}, options):
+        assert dead_coefficients(WeightedLoss(function, configure(function, given)), batch) == {}
+
+
 @pytest.mark.parametrize("policy", ["stop", "warn", "ignore"])
 def test_a_run_stops_or_warns(policy, config, registry, caplog):
     registry.register("loss", "forgetful", forgetful)
@@ -116,3 +128,11 @@ def test_a_run_stops_or_warns(policy, config, registry, caplog):
     assert [message in record.message for record in caplog.records].count(True) == (
         policy == "warn"
     )
+
+
+def test_a_loss_without_any_gradient_is_named(config, registry):
+    registry.register("loss", "still", lambda logp, batch, config: (logp.detach(), {}))
+    tree = config()
+    tree["trainer"]["algorithm"] = {"loss": "still"}
+    with pytest.raises(RunError, match=r"loss <lambda> .*gives no gradient: .* detached from logp"):
+        plugrl.train(tree)

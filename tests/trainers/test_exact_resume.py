@@ -107,6 +107,8 @@ def test_dying_at_a_named_moment_changes_nothing(recipe, tmp_path):
         full = "disk full" in name
         assert ended["code"] == (1 if full else -signal.SIGKILL), f"{name}: {log}"
         assert ended["resumed"] == 0, f"{name}: {log}"
+        if "plugin" in name:
+            assert "resuming with other plugins" in log
         got = load_run(ended["run"])
         assert comparable(got) == comparable(want), name
         assert_equal_states(got.checkpoint()["trainer"], want.checkpoint()["trainer"])

@@ -255,3 +255,33 @@ def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, 
     from plugrl.core.experiment import resume
 
     assert_equal_runs(resume(folder), straight)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_log_probabilities_of_sampling_spare_a_forward_pass(tmp_path, registry, exact):
+    """One pass with gradients for each optimizer step, and one without for the parity probe."""
+    from plugrl.plugins.transformers.forward import Forward
+    from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
+
+    class Forgetful(SingleTurnRolloutWorker):
+        async def rollout(self, task):
+            trajectory = await super().rollout(task)
+            trajectory.reward = float(sum(trajectory.tokens) % 3)
+            trajectory.logprobs = trajectory.logprobs if exact else None
+            return trajectory
+
+    registry.register("rollout_worker", "forgetful", Forgetful)
+    tree = config(tmp_path, validate={"enabled": False})
+    tree["rollout_worker"] |= {"type": "forgetful"}
+    tree["trainer"]["total_train_steps"] = 3
+    passes = []
+    plain = Forward.log_probs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Forward,
+            "log_probs",
+            lambda self, part: (passes.append(torch.is_grad_enabled()), plain(self, part))[1],
+        )
+        plugrl.train(tree)
+    assert passes.count(True) == 3
+    assert passes.count(False) == (3 if exact else 3 + 3)

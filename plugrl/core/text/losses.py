@@ -103,6 +103,10 @@ class WeightedLoss:
                 f"loss {self.name} returned shape {tuple(per_token.shape)}; one number per "
                 f"token, {tuple(logp.shape)}, is expected"
             )
+        if logp.requires_grad and not per_token.requires_grad:
+            raise ContractError(
+                f"loss {self.name} gives no gradient: its numbers per token are detached from logp"
+            )
         return per_token, dict(result[1])
 
     def _pair(self, name: str, value: Any) -> tuple[float, float]:

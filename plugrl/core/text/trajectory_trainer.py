@@ -110,6 +110,11 @@ class TrajectoryTrainer(Trainer):
 
     def train(self) -> TrainingResult:
         """Run all steps; after a resume, the remaining ones."""
+        with closing(self.models):
+            self._train()
+        return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
+
+    def _train(self) -> None:
         self._set_up()
         if self._step < 0:
             self._end_step(0, self._validate(0) if self._validate_before else {})
@@ -120,7 +125,6 @@ class TrajectoryTrainer(Trainer):
                 progress.update(self._step, **self._shown())
         if self.uses_rewards:
             self.run.guards.any_valid(self._step)
-        return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
 
     def _set_up(self) -> None:
         params, factory = self.hyper_params, self._bound("train").factory

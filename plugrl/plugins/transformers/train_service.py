@@ -174,8 +174,10 @@ class LocalTrainService(TrainService):
         for part in self._micro_batches(batch):
             log_probs, bounds = self._forward.log_probs(part)
             value, metrics = loss(log_probs, part.batch)
-            with packed(bounds):
-                value.backward()
+            # Rows without a trained token give no gradient.
+            if value.requires_grad:
+                with packed(bounds):
+                    value.backward()
             total_loss += float(value.detach())
             for name, (total, count) in metrics.items():
                 held = totals.get(name, (0.0, 0.0))

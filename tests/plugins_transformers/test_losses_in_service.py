@@ -1,0 +1,100 @@
+"""Every registered loss, through the service: what the split into passes must not change."""
+
+import pytest
+import torch
+
+from plugrl.core.config.view import configure
+from plugrl.core.registry import default_registry
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.trajectory import Trajectory
+
+LOSSES = [record.name for record in default_registry().records("loss")]
+AGGREGATIONS = (
+    "token-mean",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+)
+# Two answers to one prompt, two turns in one sequence, one row without a trained token.
+ROWS = [
+    ([2, 3, 4, 5, 6, 1], [0, 0, 1, 1, 1, 1]),
+    ([2, 3, 7, 1], [0, 0, 1, 1]),
+    ([4, 5, 6, 7, 8, 9, 2, 1], [0, 1, 1, 0, 0, 0, 1, 1]),
+    ([3, 3, 3], [0, 0, 0]),
+    ([9, 8], [0, 1]),
+]
+SPLITS = [
+    {"micro_batch_size": 1},
+    {"micro_batch_size": 2},
+    {"micro_batch_tokens": 9},
+    {"micro_batch_tokens": 9, "packing": "never"},
+    {"micro_batch_size": 64, "packing": "never"},
+    {"head_chunk_tokens": 3, "gradient_checkpointing": True},
+]
+
+
+def weighted(name):
+    function = default_registry().get("loss", name)
+    return WeightedLoss(function, configure(function, {}))
+
+
+def batch(aggregation, order=(0, 1, 2, 3, 4), width=0):
+    made = Batch.from_trajectories([Trajectory(*ROWS[row]) for row in order])
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(len(ROWS), 8, 2, generator=generator)[list(order)]
+    mask = made.values["loss_mask"].float()
+    made.values["advantages"] = values[..., 0] * mask
+    # Ratios on both sides of every clip.
+    made.values["old_log_probs"] = (-2.3 + values[..., 1]) * mask
+    made.values[LOSS_WEIGHTS] = aggregation_weights(made.values["loss_mask"], aggregation, 8)
+    made.values = {
+        name: torch.nn.functional.pad(value, (0, width)) for name, value in made.values.items()
+    }
+    return made
+
+
+def outcome(service, data, loss):
+    totals = service.forward_backward(data, loss)
+    gradients = {
+        n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for n, p in service._model.named_parameters()
+    }
+    service._model.zero_grad()
+    return totals, gradients
+
+
+def assert_alike(got, want):
+    for name, pair in want[0].items():
+        assert got[0][name] == pytest.approx(pair, rel=1e-4, abs=1e-6), name
+    for name, gradient in want[1].items():
+        torch.testing.assert_close(got[1][name], gradient, rtol=2e-4, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_split_packing_padding_and_order_change_nothing(train_service, name, aggregation):
+    loss = weighted(name)
+    want = outcome(train_service(), batch(aggregation), loss)
+    assert any(gradient.count_nonzero() for gradient in want[1].values())
+    for options in SPLITS:
+        assert_alike(outcome(train_service(**options), batch(aggregation), loss), want)
+    service = train_service()
+    assert_alike(outcome(service, batch(aggregation, [4, 2, 0, 3, 1]), loss), want)
+    assert_alike(outcome(service, batch(aggregation, width=5), loss), want)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_copies_for_a_world_of_several_processes_change_nothing(train_service, name):
+    loss, service = weighted(name), train_service()
+    want = outcome(service, batch("token-mean"), loss)
+    padded = batch("token-mean").pad_to_world_size(4)
+    padded.values[LOSS_WEIGHTS] = aggregation_weights(padded.values["loss_mask"], "token-mean")
+    shares = [padded.select(range(rank, len(padded), 4)) for rank in range(4)]
+    # Weights are of the whole step, so that gradients of the processes add up.
+    parts = [outcome(service, share, loss) for share in shares]
+    gradients = {n: sum(part[1][n] for part in parts) for n in want[1]}
+    total = sum(part[0]["loss"][0] for part in parts)
+    assert total == pytest.approx(want[0]["loss"][0], rel=1e-4)
+    for name_, gradient in want[1].items():
+        torch.testing.assert_close(gradients[name_], gradient, rtol=2e-4, atol=2e-6)
