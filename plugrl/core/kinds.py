@@ -18,7 +18,9 @@ class Kind:
 
     ``base`` is the ``module:Class`` that every component of the kind subclasses; a kind without
     one holds functions. ``adapter`` is the ``module:function`` that makes such a class of a
-    function, where a function will do. ``stable`` kinds keep their contract over minor versions.
+    function, where a function will do. ``form`` is what people write, and what it answers with:
+    R trajectories, B rows, T tokens a row. ``stable`` kinds keep their contract over minor
+    versions.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Kind:
     stable: bool = False
     base: str | None = None
     adapter: str | None = None
+    form: str = ""
 
     @property
     def group(self) -> str:
@@ -41,6 +44,7 @@ _ROWS = (
         summary="a training algorithm",
         stable=True,
         base="plugrl.core.trainer:Trainer",
+        form="train_step(self, trajectories) -> {metric: number}",
     ),
     Kind(
         name="evaluator",
@@ -48,6 +52,7 @@ _ROWS = (
         summary="gives an episode its reward",
         stable=True,
         base="plugrl.core.text.evaluation:Evaluator",
+        form="evaluate(self, data, evaluation_target) -> EvaluationRunResult",
     ),
     Kind(
         name="rollout_worker",
@@ -56,6 +61,7 @@ _ROWS = (
         stable=True,
         base="plugrl.core.text.worker:RolloutWorker",
         adapter="plugrl.core.text.worker:as_worker",
+        form="rollout(self, task) -> Trajectory or a list of them; or f(task), f(task, worker)",
     ),
     Kind(
         name="scenario",
@@ -63,26 +69,40 @@ _ROWS = (
         summary="a task: its data or environment",
         stable=True,
         base="plugrl.core.scenario:Scenario",
+        form="build(self, seed) -> ScenarioInstance",
     ),
-    Kind(name="advantage", plural="advantages", summary="rewards to advantages, a function"),
-    Kind(name="loss", plural="losses", summary="log-probabilities to a loss, a function"),
+    Kind(
+        name="advantage",
+        plural="advantages",
+        summary="rewards to advantages, a function",
+        form="f(rewards[R], group[R], run[R], valid[R], batch, config) -> [R] or [R, T]",
+    ),
+    Kind(
+        name="loss",
+        plural="losses",
+        summary="log-probabilities to a loss, a function",
+        form="f(logp[B, T], batch, config) -> (per_token[B, T], {name: (sum, count)})",
+    ),
     Kind(
         name="inference_service",
         plural="inference_services",
         summary="answers requests to a model",
         base="plugrl.core.text.services:InferenceService",
+        form="generate(self, requests) -> one Completion a request; and load, tokenizer",
     ),
     Kind(
         name="train_service",
         plural="train_services",
         summary="holds the trained weights and their optimizer",
         base="plugrl.core.text.services:TrainService",
+        form="forward_backward(self, batch, loss) -> {name: (sum, count)}; and optimizer_step",
     ),
     Kind(
         name="tracker",
         plural="trackers",
         summary="where metrics go",
         base="plugrl.core.run.trackers:Tracker",
+        form="log(self, step, metrics) -> None; and start, sample, finish, as needed",
     ),
 )
 

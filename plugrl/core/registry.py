@@ -294,7 +294,10 @@ class _Decorator:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.__doc__ = f"Register {KINDS[kind].summary} as ``type: name``; see :func:`register`."
+        self.__doc__ = (
+            f"Register {KINDS[kind].summary} as ``type: name``; see :func:`register`.\n\n"
+            f"You write ``{KINDS[kind].form}``."
+        )
 
     def __call__(
         self, name: str, *, config: type | None = None, replace: bool = False

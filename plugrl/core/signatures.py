@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from plugrl.core.kinds import KINDS
+
 #: What functions of the kinds without a base class are called with.
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "advantage": ("rewards", "group", "run", "valid", "batch", "config"),
@@ -21,7 +23,11 @@ def signature_fault(kind: str, value: Any) -> str | None:
     if names is None or inspect.isbuiltin(value) or _accepts(value, names, {}):
         return None
     shown = getattr(value, "__name__", type(value).__name__)
-    return f"{shown}{_written(value)} has the wrong parameters; write {shown}({', '.join(names)})"
+    answer = KINDS[kind].form.partition(" -> ")[2]
+    return (
+        f"{shown}{_written(value)} has the wrong parameters; write {shown}({', '.join(names)}) -> "
+        f"{answer}"
+    )
 
 
 def _method_faults(cls: type) -> Iterator[str]:
@@ -84,4 +90,7 @@ def _written(called: Any) -> str:
 def _form(name: str, contract: Any) -> str:
     signature = inspect.signature(contract)
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
-    return f"{name}{inspect.Signature(bare)}"
+    answer = signature.return_annotation
+    # Annotations of plugrl's own code are text.
+    shown = f" -> {answer}" if isinstance(answer, str) else ""
+    return f"{name}{inspect.Signature(bare)}{shown}"

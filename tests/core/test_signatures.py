@@ -1,11 +1,16 @@
 """Components whose methods or functions cannot be called are refused when they are loaded."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import plugrl
 from plugrl import Evaluator, RolloutWorker, SelfHostedTrainer, Tracker
 from plugrl.core.errors import PluginError
 from plugrl.core.kinds import KINDS
 from plugrl.core.registry import default_registry
+from plugrl.core.signatures import FUNCTIONS
 
 EVALUATE = "evaluate(self, data, evaluation_target)"
 ROLLOUT = "rollout(self, task)"
@@ -75,3 +80,34 @@ def test_every_component_of_plugrl_is_accepted(registry):
     assert {r.kind for r in records} == set(KINDS)
     for record in records:
         registry.load(record)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "answer"),
+    [
+        ("loss", lambda logp: 0, ") -> (per_token[B, T], {name: (sum, count)})"),
+        ("advantage", lambda rewards: 0, ") -> [R] or [R, T]"),
+        ("evaluator", cls(Evaluator, evaluate=lambda s: 0), ") -> EvaluationRunResult"),
+        ("tracker", cls(Tracker, log=lambda s: 0), ") -> None"),
+    ],
+)
+def test_the_right_form_says_what_is_returned(registry, kind, value, answer):
+    with pytest.raises(PluginError) as caught:
+        registry.load(registry.register(kind, "mine", value))
+    assert str(caught.value).endswith(answer)
+
+
+def test_every_kind_says_what_is_written_in_the_docs_and_at_its_decorator():
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
+    table = page.partition("| Kind | Signature and answer |")[2].partition("\n\n")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", table, re.MULTILINE))
+    assert shown == {name: kind.form for name, kind in KINDS.items()}
+    for name, kind in KINDS.items():
+        assert kind.form in getattr(plugrl, f"register_{name}").__doc__
+        assert " -> " in kind.form
+
+
+def test_the_forms_of_functions_have_the_parameters_that_are_checked():
+    for kind, names in FUNCTIONS.items():
+        written = re.sub(r"\[[A-Z, ]*\]", "", KINDS[kind].form.partition(" -> ")[0])
+        assert written == f"f({', '.join(names)})"
