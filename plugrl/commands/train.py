@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from plugrl.core.experiment import Experiment
 
 EXAMPLES = """
 plugrl train quickstart
@@ -23,7 +26,8 @@ def command(
         int, typer.Option(min=1, help="Runs with as many seeds, counted up from the first.")
     ] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")
+        bool,
+        typer.Option("--dry-run", help="Check all, print the plan, try if a step fits."),
     ] = False,
     config_path: Annotated[
         list[str] | None,
@@ -38,7 +42,9 @@ def command(
     if dry_run:
         from plugrl.commands.validate import report
 
-        report(prepare(config, words, config_path=paths), as_json=False)
+        experiment = prepare(config, words, config_path=paths)
+        report(experiment, as_json=False)
+        _try(experiment)
         return
     show_progress()
     experiment = prepare(config, words, config_path=paths)
@@ -49,3 +55,22 @@ def command(
     first = int(experiment.validated.tree["seed"])
     numbered = ([*words, f"seed={seed}"] for seed in range(first, first + seeds))
     emit_runs([start(prepare(config, given, config_path=paths)) for given in numbered])
+
+
+def _try(experiment: Experiment) -> None:
+    """Print how much memory the largest step takes."""
+    from plugrl.core.runless import dry_run
+
+    tried = dry_run(experiment)
+    if tried is None:
+        print("memory: this trainer has no step to try")
+        return
+    for key in tried:
+        if not key.endswith("peak_bytes"):
+            continue
+        prefix = key.removesuffix("peak_bytes")
+        peak, total = (tried[f"{prefix}{name}"] / 2**30 for name in ("peak_bytes", "total_bytes"))
+        rows, tokens = tried.get(f"{prefix}rows"), tried.get(f"{prefix}tokens")
+        of = f" with {rows:.0f} sequences of {tokens:.0f} tokens" if rows and tokens else ""
+        label = f"{prefix[:-1]}: memory" if prefix else "memory"
+        print(f"{label}: at most {peak:.2f} of {total:.2f} GiB{of}: fits")

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import build_trainer, enter, prepare
 from plugrl.core.run import dumps
 from plugrl.core.run.start import read_tree
+from plugrl.core.runless import NoRun
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,6 @@ class Replayed:
         """Whether the loss is the recorded one, bit for bit; NaN equals NaN."""
         loss = self.metrics["loss"]
         return loss == self.recorded_loss or (math.isnan(loss) and math.isnan(self.recorded_loss))
-
-
-class _NoRun:
-    """Stands where a trainer has its run: a repeated step writes nothing."""
-
-    phase_number = 0
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise UsageError(f"a repeated step has no run, so run.{name} is not there")
 
 
 def replay(folder: Path, step: int) -> list[Replayed]:
@@ -60,7 +52,7 @@ def replay(folder: Path, step: int) -> list[Replayed]:
         validated = experiment.validated
         if evidence["phase"]:
             validated = validated.phases[evidence["phase"] - 1][1]
-        run: Any = _NoRun()
+        run: Any = NoRun("a repeated step")
         trainer = build_trainer(validated, experiment.registry, run)
         metrics = trainer.replay(evidence)
         replayed.append(Replayed(path, state["what"], float(evidence["loss"]), metrics))

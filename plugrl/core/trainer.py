@@ -156,6 +156,18 @@ class Trainer(ABC):
         """
         raise UsageError(f"{type(self).__name__} cannot repeat a step; it needs a replay method")
 
+    def dry_run(self) -> dict[str, float] | None:
+        """Try the largest step that the configuration allows, for ``plugrl train --dry-run``.
+
+        The run is absent. Give ``peak_bytes`` and ``total_bytes`` of the device's memory and
+        whatever else is to be printed, each with a prefix such as ``phase/`` when there are
+        several; None: there is nothing to try.
+
+        Raises:
+            RunError: it does not fit into memory.
+        """
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """Everything :meth:`train` needs to continue: nested dicts of tensors and plain values."""
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -171,6 +172,24 @@ class SequenceTrainer(Trainer):
             self._number += 1
             self._offset = self.run.step + 1
         return TrainingResult(steps=self.run.step, metrics=result.metrics)
+
+    def dry_run(self) -> dict[str, float] | None:
+        """Try the phases one after the other; each begins with its models alone in memory.
+
+        Raises:
+            RunError: a phase does not fit into memory.
+        """
+        tried: dict[str, float] = {}
+        for phase in self._bound("dry_run").phases:
+            try:
+                report = phase.build(self.run).dry_run() or {}
+            except RunError as error:
+                error.args = (f"phase {phase.name}: {error}",)
+                raise
+            tried |= {f"{phase.name}/{key}": value for key, value in report.items()}
+            # Models refer to themselves in circles.
+            gc.collect()
+        return tried or None
 
     def state_dict(self) -> dict[str, Any]:
         """Which phase, where it began, and its trainer's state."""

@@ -163,6 +163,16 @@ class SelfHostedTrainer(TrajectoryTrainer):
             "non_finite_rows": float(rows),
         }
 
+    def dry_run(self) -> dict[str, float]:
+        """Try an optimizer step on the longest sequences and the largest micro-batch.
+
+        Raises:
+            RunError: it does not fit into memory.
+        """
+        from plugrl.core.text.dry_run import try_step
+
+        return try_step(self)
+
     def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
         algorithm = self.config.algorithm
         seed = self.hyper_params.seed

@@ -1,0 +1,165 @@
+"""Trying one optimizer step of the largest size, to see whether it fits into memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.text import advantages
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from plugrl.core.text.self_hosted import SelfHostedTrainer
+
+_CPU_MESSAGE = "DefaultCPUAllocator"
+
+
+def try_step(trainer: SelfHostedTrainer) -> dict[str, float]:
+    """One optimizer step of each trained model on its longest and largest micro-batch.
+
+    A second backward pass follows, as in all steps after the first: it finds the optimizer's
+    moments in memory.
+
+    Returns:
+        ``peak_bytes`` and ``total_bytes`` of the device's memory, ``rows`` and ``tokens`` of the
+        largest micro-batch and its rows. On a CPU the peak is that of the process.
+
+    Raises:
+        RunError: it does not fit; the message names the settings to lower.
+    """
+    device = str(trainer.settings.device)
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+    advice = "take a smaller model, or set models.<name>.source.dtype=bfloat16"
+    with _fitting(device, "the models do not", advice):
+        names = list(trainer.models.trained)
+    sizes = [_try_model(trainer, name, device) for name in names]
+    peak, total = _peak(device), _total(device)
+    if peak > total:
+        raise RunError(f"{_gib(peak)} were needed of {_gib(total)} ({device}): {_advice(trainer)}")
+    rows, tokens = max(sizes, default=(0, 0), key=lambda size: size[0] * size[1])
+    return {
+        "peak_bytes": float(peak),
+        "total_bytes": float(total),
+        "rows": float(rows),
+        "tokens": float(tokens),
+    }
+
+
+def _try_model(trainer: SelfHostedTrainer, name: str, device: str) -> tuple[int, int]:
+    service = trainer.models[name].trained()
+    rows, tokens = _size(trainer, name)
+    what = f"model {name!r}: {rows} sequences of {tokens} tokens do not"
+    with _fitting(device, what, _advice(trainer, name)):
+        batch = trainer._weighed(_batch(trainer, name, rows, tokens), trainer._loss)
+        service.forward_backward(batch, trainer._loss)
+        service.optimizer_step()
+        service.forward_backward(batch, trainer._loss)
+    return rows, tokens
+
+
+def _size(trainer: SelfHostedTrainer, name: str) -> tuple[int, int]:
+    """Rows and tokens a row of the largest micro-batch that the configuration allows."""
+    params = trainer.hyper_params
+    worker, train = params.rollout_worker, params.models[name].train
+    tokens = min(
+        int(worker.max_prompt_length) + int(worker.max_response_length),
+        trainer.models[name].inference.max_sequence_length,
+    )
+    loaded = params.data.batch_size * params.data.rollout_repeat_n
+    sequences = max(loaded, params.trajectory_pool.batch_size or 0)
+    rows = -(-sequences // trainer.config.algorithm.minibatches)
+    if train.get("micro_batch_tokens"):
+        return max(1, min(rows, train.micro_batch_tokens // tokens)), tokens
+    return min(rows, train.get("micro_batch_size") or rows), tokens
+
+
+def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Batch:
+    """Rows without a common prompt, of which as much is trained as an answer can have."""
+    inference, worker = trainer.models[name].inference, trainer.hyper_params.rollout_worker
+    answer = min(int(worker.max_response_length), tokens - 1)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(inference.vocabulary_size, (rows, tokens), generator=generator)
+    mask = [0] * (tokens - answer) + [1] * answer
+    made = Batch.from_trajectories(
+        [
+            Trajectory(
+                row.tolist(), mask, logprobs=[0.0] * tokens, reward=float(i % 2), run_id=i,
+                model=name,
+            )
+            for i, row in enumerate(ids)
+        ],
+        pad_token_id=inference.tokenizer.pad_token_id,
+        temperature=worker.get("temperature") or 1.0,
+    )  # fmt: skip
+    batch, _ = trainer._check_answer(trainer._prepare_batch(made))
+    batch = advantages.mirror(batch)
+    if "advantages" in batch.values:
+        # Rows without an advantage are left out of a step; here each must count.
+        signs = 1.0 - 2.0 * (torch.arange(len(batch)) % 2)[:, None]
+        batch.values["advantages"] = signs * batch.values["loss_mask"]
+    return batch
+
+
+def _advice(trainer: SelfHostedTrainer, name: str | None = None) -> str:
+    params = trainer.hyper_params
+    words = []
+    for model in [name] if name else params.models:
+        train = params.models[model].get("train")
+        if train is None:
+            continue
+        path = f"models.{model}.train"
+        size = "micro_batch_tokens" if train.get("micro_batch_tokens") else "micro_batch_size"
+        if (train.get(size) or 1) > 1:
+            words.append(f"lower {path}.{size}={train[size]}")
+        if train.get("gradient_checkpointing") is False:
+            words.append(f"set {path}.gradient_checkpointing=true")
+    length = params.rollout_worker.max_response_length
+    return ", or ".join([*words, f"lower rollout_worker.max_response_length={length}"])
+
+
+@contextmanager
+def _fitting(device: str, what: str, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not _lacks_memory(error):
+            raise
+        total = _gib(_total(device))
+        raise RunError(f"{what} fit into the memory of {device} ({total}): {advice}") from error
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether memory ran out, perhaps under an error of the loader."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, RuntimeError) and _CPU_MESSAGE in str(error):
+        return True
+    return isinstance(error, PlugrlError) and _lacks_memory(error.__cause__)
+
+
+def _peak(device: str) -> int:
+    if device.startswith("cuda"):
+        return int(torch.cuda.max_memory_allocated(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _total(device: str) -> int:
+    if device.startswith("cuda"):
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return total if limit == resource.RLIM_INFINITY else min(total, limit)
+
+
+def _gib(size: Any) -> str:
+    return f"{size / 2**30:.2f} GiB"
