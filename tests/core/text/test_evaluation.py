@@ -39,8 +39,8 @@ def fail():
         (lambda: EvaluationRunResult(math.nan), "returned reward nan"),
         (lambda: EvaluationRunResult(math.inf), "returned reward inf"),
         (lambda: EvaluationRunResult("high"), "reward of type str"),
-        (lambda: EvaluationRunResult(1.0, metrics={"length": None}), "length of type NoneType"),
-        (lambda: EvaluationRunResult(1.0, metrics={"length": math.nan}), "length nan"),
+        (lambda: EvaluationRunResult(1.0, metrics={"length": None}), "metric 'length' of type NoneType"),
+        (lambda: EvaluationRunResult(1.0, metrics={"length": math.nan}), "metric 'length' nan"),
     ],
 )
 def test_what_is_no_judgement_is_named(answer, complaint):
