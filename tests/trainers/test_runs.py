@@ -40,8 +40,14 @@ def test_advantages_in_metadata_are_mirrored_and_trained(registry, config):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda b: b.metadata.update(advantages=[1.0]), r"1 entries for 8 rows"),
-        (lambda b: b.values.update(advantages=torch.zeros(8, 1)), r"advantages of shape \(8, 1\)"),
+        (
+            lambda b: b.metadata.update(advantages=[1.0]),
+            r"metadata\['advantages'\] of shape \(1,\); one number a row, shape \(8,\)",
+        ),
+        (
+            lambda b: b.values.update(advantages=torch.zeros(8, 1)),
+            r"values\['advantages'\] of shape \(8, 1\)",
+        ),
     ],
 )
 def test_wrong_shapes_are_named(registry, config, change, complaint):

@@ -39,7 +39,10 @@ def fail():
         (lambda: EvaluationRunResult(math.nan), "returned reward nan"),
         (lambda: EvaluationRunResult(math.inf), "returned reward inf"),
         (lambda: EvaluationRunResult("high"), "reward of type str"),
-        (lambda: EvaluationRunResult(1.0, metrics={"length": None}), "metric 'length' of type NoneType"),
+        (
+            lambda: EvaluationRunResult(1.0, metrics={"length": None}),
+            "metric 'length' of type NoneType",
+        ),
         (lambda: EvaluationRunResult(1.0, metrics={"length": math.nan}), "metric 'length' nan"),
     ],
 )
