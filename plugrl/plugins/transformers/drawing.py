@@ -52,6 +52,7 @@ class Sampler:
         ]
         self._blocks_until: float = 0
         self._pairs: tuple[torch.Tensor, ...] | None = None
+        self._hidden: tuple[torch.Tensor, torch.Tensor | None] | None = None
         self._never = torch.tensor(-torch.inf, device=device)
 
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,12 +75,27 @@ class Sampler:
             if not self._all_greedy:
                 chosen = torch.where(self._greedy, chosen, self._sampled(probs))
         self._step += 1
-        if blocked is None:
-            # What is drawn of all tokens is never so improbable that its mass is 0.
-            logprobs = probs.gather(-1, chosen).log_()
-        else:
-            logprobs = scaled.gather(-1, chosen) - scaled.logsumexp(-1, keepdim=True)
+        # What is drawn of all tokens is never so improbable that its mass is 0.
+        logprobs = probs.gather(-1, chosen).log_()
+        if blocked is not None:
+            logprobs = self._with_blocked(scaled, chosen, logprobs)
         return chosen[:, 0], logprobs[:, 0]
+
+    def _with_blocked(
+        self, scaled: torch.Tensor, chosen: torch.Tensor, logprobs: torch.Tensor
+    ) -> torch.Tensor:
+        """``logprobs`` ([B, 1]) of ``chosen`` once the tokens that were taken away count too."""
+        assert self._hidden is not None
+        tokens, absent = self._hidden
+        logits = scaled.gather(-1, chosen)
+        # The sum over the vocabulary is known from the softmax; only these are missing in it.
+        missing = scaled.gather(-1, tokens)
+        if absent is not None:
+            missing.masked_fill_(absent, -torch.inf)
+        total = logits - logprobs
+        for column in missing.split(1, -1):
+            total = total.logaddexp(column)
+        return logits - total
 
     def _sampled(self, probs: torch.Tensor) -> torch.Tensor:
         """Tokens [B, 1] by inverse transform of one uniform number a row."""
@@ -109,9 +125,20 @@ class Sampler:
         if self._step >= self._blocks_until:
             self._blocked = [entry for entry in self._blocked if entry[0] > self._step]
             self._blocks_until = min((until for until, _, _ in self._blocked), default=math.inf)
-            pairs = [(row, token) for _, row, token in self._blocked if token < vocabulary]
-            self._pairs = self._tensor(pairs).unbind(-1) if pairs else None
+            pairs = {(row, token) for _, row, token in self._blocked if token < vocabulary}
+            self._pairs = self._tensor(sorted(pairs)).unbind(-1) if pairs else None
+            self._hidden = self._by_row(pairs) if pairs else None
         return self._pairs
+
+    def _by_row(self, pairs: set[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Those tokens as [B, K], and which entries are none, if any are."""
+        rows: list[list[int]] = [[] for _ in self._counts]
+        for row, token in sorted(pairs):
+            rows[row].append(token)
+        most = max(map(len, rows))
+        absent = [[False] * len(row) + [True] * (most - len(row)) for row in rows]
+        tokens = self._tensor([row + [0] * (most - len(row)) for row in rows])
+        return tokens, self._tensor(absent) if any(map(any, absent)) else None
 
     def _tensor(self, values: Sequence[object]) -> torch.Tensor:
         return torch.tensor(values, device=self._device)
