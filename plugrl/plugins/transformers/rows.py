@@ -64,12 +64,16 @@ class Row:
 
     def take_all(self, tokens: list[int], logprobs: list[float], versions: Sequence[int]) -> bool:
         """Append tokens up to the one that ends the answer; returns whether one does."""
-        if len(tokens) < self.remaining and not self._texts and self._stops.isdisjoint(tokens):
-            self.tokens += tokens
-            self.logprobs += logprobs
-            self.versions += versions
+        if self._texts or not self._stops.isdisjoint(tokens):
+            return any(map(self.take, tokens, logprobs, versions))
+        room = self.remaining
+        self.tokens += tokens[:room]
+        self.logprobs += logprobs[:room]
+        self.versions += versions[:room]
+        if len(tokens) < room:
             return False
-        return any(map(self.take, tokens, logprobs, versions))
+        self.reason = "length"
+        return True
 
     @property
     def looks_for(self) -> tuple[frozenset[int], bool]:
