@@ -83,7 +83,7 @@ class LeanBody:
         angles = self._angles(positions, cache.get_seq_length())
         for layer, cached in zip(self._layers, cache.layers, strict=True):
             states = layer(states, mask, angles, cached)
-        return _rms_norm(states, self._norm, self._eps)
+        return rms_norm(states, states.shape[-1:], self._norm, self._eps)
 
     def _angles(self, positions: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines of the rotary positions, [B, 1, D] each."""
@@ -131,11 +131,13 @@ class _Layer:
         cached: Any,
     ) -> torch.Tensor:
         batch = len(states)
-        joined = linear(_rms_norm(states, self._norm_1, self._eps), self._qkv, self._bias)
+        joined = linear(
+            rms_norm(states, states.shape[-1:], self._norm_1, self._eps), self._qkv, self._bias
+        )
         heads = joined.view(batch, -1, self._width)
         turning = heads[:, : self._queries + self._keys]
         if self._head_norm is not None:
-            turning = _rms_norm(turning, self._head_norm, self._eps)
+            turning = rms_norm(turning, (self._width,), None, self._eps).mul_(self._head_norm)
         half = self._width // 2
         swapped = torch.cat([turning[..., half:], turning[..., :half]], -1)
         turned = (turning * angles[0]).addcmul_(swapped, angles[1])
@@ -152,20 +154,9 @@ class _Layer:
             scores.view(batch, self._keys, groups, length).add_(mask)
         seen = torch.bmm(scores.softmax(-1), values.view(batch * self._keys, length, -1))
         states = torch.addmm(states, seen.view(batch, -1), self._out.weight.t())
-        both = linear(_rms_norm(states, self._norm_2, self._eps), self._gate_up)
+        both = linear(rms_norm(states, states.shape[-1:], self._norm_2, self._eps), self._gate_up)
         gate, up = both.chunk(2, -1)
         return torch.addmm(states, silu(gate).mul_(up), self._down.weight.t())
-
-
-def _rms_norm(states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    if states.is_cuda or states.dtype != torch.float32:
-        return rms_norm(states, states.shape[-1:], None, eps) * weight
-    # On the CPU a product sums the squares faster than a reduction over short rows does.
-    size = states.shape[-1]
-    squares = (states * states).view(-1, size)
-    mean = squares @ states.new_full((size, 1), 1 / size)
-    scale = mean.add_(eps).rsqrt_().view(*states.shape[:-1], 1)
-    return (states * scale).mul_(weight)
 
 
 def _joined(modules: Any, name: str) -> torch.Tensor:
