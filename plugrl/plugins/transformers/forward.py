@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,6 +54,8 @@ class Forward:
             input_ids[:, :-1], real, values["position_ids"][:, :-1], picked, part.leaders
         )
         temperature = part.batch.metadata.get("temperature", 1.0)
+        if isinstance(temperature, torch.Tensor) and bool((temperature == 1).all()):
+            temperature = 1.0
         if isinstance(temperature, torch.Tensor):
             rows = temperature.to(picked.device)[:, None]
             temperature = rows.expand(picked.shape)[picked][:, None]
@@ -98,16 +101,19 @@ class Forward:
     ) -> torch.Tensor:
         if len(targets) <= self._chunk:
             return self._of_chunk(hidden, targets, temperature)
-        scale = torch.as_tensor(temperature, device=hidden.device).expand(len(targets), 1)
-        parts = zip(
-            hidden.split(self._chunk), targets.split(self._chunk), scale.split(self._chunk),
-            strict=True,
-        )  # fmt: skip
+        states, tokens = hidden.split(self._chunk), targets.split(self._chunk)
+        heat: Sequence[float | torch.Tensor] = [temperature] * len(states)
+        if isinstance(temperature, torch.Tensor):
+            heat = temperature.split(self._chunk)
+        parts = zip(states, tokens, heat, strict=True)
         # Checkpointed, so that the backward pass holds the logits of one chunk at a time too.
         return torch.cat([checkpoint(self._of_chunk, *part, use_reentrant=False) for part in parts])
 
     def _of_chunk(
         self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor
     ) -> torch.Tensor:
-        logits = self._head(hidden) / temperature
-        return logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+        logits = self._head(hidden)
+        if isinstance(temperature, torch.Tensor) or temperature != 1:
+            logits = logits / temperature
+        # One kernel a pass in place of a maximum, a sum of exponentials and a gather.
+        return -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
