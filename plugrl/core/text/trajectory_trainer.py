@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.config.schema import described
 from plugrl.core.config.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.data import PromptLoader, problems, require_column
+from plugrl.core.text import parts
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
-from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.validation import Validation
-from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
 from plugrl.core.text.worker import RolloutWorker
 from plugrl.core.text.worker_pool import pooled_rollouts
 from plugrl.core.trainer import Trainer, TrainingResult
@@ -153,87 +150,18 @@ class TrajectoryTrainer(Trainer):
             ),
             timeout=section.get("timeout"),
         )
-        self._pool = self._make_pool()
-        self._loader = self._make_loader()
-        self._validation = self._make_validation()
-        self._syncs = {
-            name: WeightSync(models[name], self._tolerance(name)) for name in models.trained
-        }
+        encode = models[section.model].inference.tokenizer.encode
+        self._pool = parts.make_pool(params)
+        self._loader = parts.make_loader(params, self.scenario_instance, encode)
+        self._validation = parts.make_validation(
+            params, self.scenario_instance, self._rollouts, self._sampling, self._validated_splits
+        )
+        self._syncs = parts.make_syncs(params, models)
         models.load_weights(self._initial_weights)
         if self._pending_state is not None:
             self._apply(self._pending_state)
         for sync in self._syncs.values():
             sync()
-
-    def _tolerance(self, model: str) -> float:
-        configured = self.hyper_params.weight.parity_tolerance
-        dtype = self.hyper_params.models[model].source.dtype
-        return PARITY_TOLERANCE[dtype] if configured is None else float(configured)
-
-    def _make_pool(self) -> TrajectoryPool:
-        section, samples = self.hyper_params.trajectory_pool, self.hyper_params.data
-        return TrajectoryPool(
-            section.key_list,
-            group_size=section.group_size or samples.rollout_repeat_n,
-            batch_size=section.batch_size or 1,
-            rule=section.check_batch_ready_function,
-        )
-
-    def _make_loader(self) -> PromptLoader:
-        params = self.hyper_params
-        data = params.data
-        items = problems(data, data.split, self.scenario_instance)
-        require_column(items, data.prompt_key, "data.prompt_key")
-        if data.filter_prompts:
-            items = self._short_enough(items)
-        return PromptLoader(
-            items,
-            batch_size=data.batch_size,
-            repeat=data.rollout_repeat_n,
-            shuffle=data.shuffle,
-            seed=params.seed if data.seed is None else data.seed,
-            prompt_key=data.prompt_key,
-            answer_key=data.answer_key,
-        )
-
-    def _short_enough(self, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        worker, key = self.hyper_params.rollout_worker, self.hyper_params.data.prompt_key
-        encode = self.models[worker.model].inference.tokenizer.encode
-        limit = worker.max_prompt_length
-        kept = [item for item in items if len(encode(str(item[key]))) <= limit]
-        if not kept:
-            raise ConfigError(
-                f"data.filter_prompts: all {len(items)} prompts have more than "
-                f"rollout_worker.max_prompt_length={limit} tokens"
-            )
-        if len(kept) < len(items):
-            logger.info(
-                "data.filter_prompts: %d of %d problems are left out, their prompts have more than "
-                "%d tokens",
-                len(items) - len(kept),
-                len(items),
-                limit,
-            )
-        return kept
-
-    def _make_validation(self) -> Validation | None:
-        section, data = self.hyper_params.validate, self.hyper_params.data
-        if not section.enabled:
-            return None
-        datasets = {
-            split: problems(section.data, split, self.scenario_instance, section="validate.data")
-            for split in self._validated_splits
-        }
-        for split, items in datasets.items():
-            require_column(items, data.prompt_key, f"validate.data ({split})")
-            datasets[split] = items[: section.data.limit]
-        return Validation(
-            self._rollouts,
-            datasets,
-            self._sampling,
-            temperature=section.temperature,
-            keys=(data.prompt_key, data.answer_key),
-        )
 
     @property
     def _validate_before(self) -> bool:

@@ -1,0 +1,127 @@
+"""The parts of a trajectory trainer, made from the sections that describe them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.data import PromptLoader, problems, require_column
+from plugrl.core.text.pool import TrajectoryPool
+from plugrl.core.text.validation import Validation
+from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
+
+if TYPE_CHECKING:
+    from plugrl.core.config.view import ConfigView
+    from plugrl.core.scenario import DataItem, ScenarioInstance
+    from plugrl.core.text.models import Models
+    from plugrl.core.text.rollouts import LockstepRollouts
+    from plugrl.core.text.sampling import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+
+def make_pool(params: ConfigView) -> TrajectoryPool:
+    """The pool of ``trajectory_pool``; a group is complete after ``rollout_repeat_n`` attempts."""
+    section = params.trajectory_pool
+    return TrajectoryPool(
+        section.key_list,
+        group_size=section.group_size or params.data.rollout_repeat_n,
+        batch_size=section.batch_size or 1,
+        rule=section.check_batch_ready_function,
+    )
+
+
+def make_loader(
+    params: ConfigView, scenario: ScenarioInstance | None, encode: Callable[[str], Sequence[int]]
+) -> PromptLoader:
+    """The training prompts of ``data``.
+
+    Args:
+        params: the whole configuration.
+        scenario: where problems come from when there are no files.
+        encode: the tokenizer that prompts are measured with.
+
+    Raises:
+        ConfigError: there are no problems, a column is missing, or every prompt is too long.
+    """
+    data = params.data
+    items = problems(data, data.split, scenario)
+    require_column(items, data.prompt_key, "data.prompt_key")
+    if data.filter_prompts:
+        items = _short_enough(
+            items, data.prompt_key, params.rollout_worker.max_prompt_length, encode
+        )
+    return PromptLoader(
+        items,
+        batch_size=data.batch_size,
+        repeat=data.rollout_repeat_n,
+        shuffle=data.shuffle,
+        seed=params.seed if data.seed is None else data.seed,
+        prompt_key=data.prompt_key,
+        answer_key=data.answer_key,
+    )
+
+
+def _short_enough(
+    items: Sequence[DataItem], key: str, limit: int, encode: Callable[[str], Sequence[int]]
+) -> list[DataItem]:
+    kept = [item for item in items if len(encode(str(item[key]))) <= limit]
+    if not kept:
+        raise ConfigError(
+            f"data.filter_prompts: all {len(items)} prompts have more than "
+            f"rollout_worker.max_prompt_length={limit} tokens"
+        )
+    left_out = len(items) - len(kept)
+    if left_out:
+        logger.info(
+            "data.filter_prompts: %d of %d problems are left out, their prompts have more than "
+            "%d tokens",
+            left_out,
+            len(items),
+            limit,
+        )
+    return kept
+
+
+def make_validation(
+    params: ConfigView,
+    scenario: ScenarioInstance | None,
+    rollouts: LockstepRollouts,
+    sampling: SamplingParams,
+    splits: Sequence[str],
+) -> Validation | None:
+    """The evaluation of ``validate`` on ``splits``; None when it is switched off.
+
+    Raises:
+        ConfigError: there are no problems, or a column is missing.
+    """
+    section, data = params.validate, params.data
+    if not section.enabled:
+        return None
+    datasets = {}
+    for split in splits:
+        items = problems(section.data, split, scenario, section="validate.data")
+        require_column(items, data.prompt_key, f"validate.data ({split})")
+        datasets[split] = items[: section.data.limit]
+    return Validation(
+        rollouts,
+        datasets,
+        sampling,
+        temperature=section.temperature,
+        keys=(data.prompt_key, data.answer_key),
+    )
+
+
+def make_syncs(params: ConfigView, models: Models) -> dict[str, WeightSync]:
+    """One weight sync for each trained model, by name."""
+    return {
+        name: WeightSync(models[name], _tolerance(params.weight, params.models[name]))
+        for name in models.trained
+    }
+
+
+def _tolerance(weight: Mapping[str, Any], model: ConfigView) -> float:
+    configured = weight["parity_tolerance"]
+    return PARITY_TOLERANCE[model.source.dtype] if configured is None else float(configured)
