@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core import threads
+from plugrl.core import allocation, threads
 from plugrl.core.blame import component_error
 from plugrl.core.config.compose import ComposedConfig, compose
 from plugrl.core.config.origins import raise_faults
@@ -270,6 +270,7 @@ def enter(experiment: Experiment) -> None:
         os.environ.update(exported(script))
     os.environ.update(tree["environment"]["variables"])
     threads.limit(tree["settings"]["torch_threads"])
+    allocation.keep_freed_memory()
     _seed(int(tree["seed"]))
 
 
