@@ -30,6 +30,7 @@ class WeightSync:
         self._model = model
         self._tolerance = tolerance
         self._probe: list[list[int]] = []
+        self._batch: Batch | None = None
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
         """Take the probe's sequences from the first trajectories that hold an answer."""
@@ -48,10 +49,11 @@ class WeightSync:
         return self._parity() if self._probe else None
 
     def _parity(self) -> float:
-        batch = Batch.from_trajectories(
-            [Trajectory(tokens, [0] + [1] * (len(tokens) - 1)) for tokens in self._probe]
-        )
-        trained = self._model.trained().compute_log_prob(batch)
+        if self._batch is None:
+            self._batch = Batch.from_trajectories(
+                [Trajectory(tokens, [0] + [1] * (len(tokens) - 1)) for tokens in self._probe]
+            )
+        trained = self._model.trained().compute_log_prob(self._batch)
         difference, count = 0.0, 0
         for row, scores in zip(
             trained.tolist(), self._model.inference.score(self._probe), strict=True
@@ -76,3 +78,4 @@ class WeightSync:
     def load_state_dict(self, state: dict[str, list[list[int]]]) -> None:
         """Take back the probe."""
         self._probe = [list(tokens) for tokens in state["probe"]]
+        self._batch = None
