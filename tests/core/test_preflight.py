@@ -176,3 +176,17 @@ def test_a_refused_configuration_leaves_no_run(tmp_path, command):
     assert "error: data.data_files (exp.yaml:" in result.stderr
     assert "resume" not in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["a.b", "x[0]"])
+def test_a_model_whose_name_no_path_can_hold_is_refused(tmp_path, name):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    tree["models"] = {name: tree["models"]["policy"]}
+    tree["rollout_worker"]["model"] = name
+    with pytest.raises(ConfigError, match="the name of a model has no dot and no bracket"):
+        prepare(tree)
+
+
+def test_an_empty_mapping_of_models_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"models \(Python\): names no model"):
+        prepare(tiny.config("self_hosted_grpo", tmp_path) | {"models": {}})

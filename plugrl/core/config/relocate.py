@@ -20,10 +20,19 @@ _SERVICES: tuple[tuple[KeyPath, str], ...] = (
 def relocate(tree: dict[str, Any], checker: Checker, reads: frozenset[str]) -> None:
     """Move services to the one model and prompt limits to the worker, where these are read."""
     if "models" in reads:
+        _names(tree, checker)
         for path, key in _SERVICES:
             _to_model(tree, checker, path, key)
     if {"data", "rollout_worker"} <= reads:
         _prompt_limit(tree, checker)
+
+
+def _names(tree: dict[str, Any], checker: Checker) -> None:
+    """Names that a path in the configuration could not be told from."""
+    models = tree.get("models")
+    for name in models if isinstance(models, dict) else ():
+        if isinstance(name, str) and any(character in name for character in ".[]"):
+            checker.fault(("models", name), "the name of a model has no dot and no bracket")
 
 
 def _to_model(tree: dict[str, Any], checker: Checker, path: KeyPath, key: str) -> None:

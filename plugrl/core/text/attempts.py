@@ -204,7 +204,7 @@ class Attempts:
             if current is None or current.cancelling():
                 raise
             return [self._failure(prompt, occasion, error)]
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             reason = None
             if clock.expired or isinstance(error, Overrun):
                 reason = overrun(self._worker, self._timeout)
@@ -231,7 +231,10 @@ class Attempts:
     ) -> RolloutTask:
         coordinates = occasion.coordinates(prompt)
 
-        async def ask(model: str, tokens: Sequence[int], params: SamplingParams) -> Completion:
+        async def ask(
+            model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
+        ) -> Completion:
+            params = task.sampling if sampling is None else sampling
             stream = (*coordinates, task.turns)
             task.turns += 1
             request = GenerationRequest(list(tokens), self._ending(model, params), stream)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from plugrl.core.errors import RunError
-from plugrl.core.text.completions import check_completions
+from plugrl.core.text.completions import check_completions, unlikely
 
 if TYPE_CHECKING:
     from plugrl.core.text.services import Completion, GenerationRequest, InferenceService
@@ -135,12 +135,14 @@ class RequestBatcher(RequestThread):
         """Ask the engine for all of ``arrived`` at once."""
         if arrived:
             requests = [ticket.request for ticket in arrived]
+            name = type(self._service).__name__
             answers = check_completions(
-                type(self._service).__name__,
+                name,
                 self._service.generate(requests),
                 requests,
                 self._service.vocabulary_size,
             )
             for ticket, answer in zip(arrived, answers, strict=True):
-                ticket.give(answer)
+                fault = unlikely(name, answer)
+                ticket.give(answer) if fault is None else ticket.fail(fault)
         return False

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import get_args
 
+from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ContractError
 from plugrl.core.text.services import Completion, GenerationRequest
+from plugrl.core.text.trajectory import FinishReason
+
+#: A log-probability of a sure token may come out this much above 0.
+_ROUNDING = 1e-3
+_REASONS = get_args(FinishReason)
+
+
+class EngineError(Exception):
+    """A request that an engine failed to answer; its attempt becomes invalid, and says why."""
+
+
+def unanswered(model: str, service: object, error: Exception) -> EngineError:
+    """What is said of requests during which the engine of ``model`` raised ``error``."""
+    at = raised_at(error)
+    text = f"model {model!r}: {type(service).__name__}.generate raised {one_line(error)}"
+    failure = EngineError(text + (f" ({at})" if at else ""))
+    failure.__cause__ = error
+    return failure
 
 
 def check_completions(
@@ -13,7 +34,7 @@ def check_completions(
 ) -> list[Completion]:
     """Refuse answers that an engine cannot have sampled; give them back otherwise.
 
-    Log-probabilities that are not finite pass: they make the one trajectory invalid.
+    Log-probabilities that no model gives are left to :func:`unlikely`: one attempt becomes invalid.
 
     Args:
         model: its name, for the message.
@@ -37,9 +58,28 @@ def check_completions(
     return list(answers)
 
 
+def unlikely(model: str, answer: Completion) -> EngineError | None:
+    """The error of an answer with a log-probability that is not finite or is above 0."""
+    total = sum(answer.logprobs)
+    if not math.isfinite(total):
+        return EngineError(f"model {model!r} answered: a log-probability is NaN or infinite")
+    highest = max(answer.logprobs, default=0.0)
+    if highest > _ROUNDING:
+        return EngineError(f"model {model!r} answered: a log-probability is {highest:g}, above 0")
+    return None
+
+
 def _fault(answer: object, request: GenerationRequest, vocabulary_size: int) -> str:
     if not isinstance(answer, Completion):
         return f"{type(answer).__name__} to a request; a Completion is expected"
+    for name, kind, values in (
+        ("token", int, answer.tokens),
+        ("log-probability", float, answer.logprobs),
+    ):
+        if not isinstance(values, list) or not {int, kind} >= set(map(type, values)):
+            return f"a list of {name} values that is none of numbers"
+    if answer.finish_reason not in _REASONS:
+        return f"finish reason {answer.finish_reason!r}; use one of {', '.join(_REASONS)}"
     count = len(answer.tokens)
     if count != len(answer.logprobs):
         return f"{count} tokens with {len(answer.logprobs)} log-probabilities"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import one_line, raised_at, where
+from plugrl.core.text.completions import EngineError
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import FunctionWorker, RolloutWorker
 
@@ -49,6 +50,8 @@ def failed(
 
 def raised(worker: RolloutWorker, error: BaseException) -> str:
     """What a failure says whose attempt ended with an exception: who raised what, and where."""
+    if isinstance(error, EngineError):
+        return str(error)
     if isinstance(error, UnfitTrajectoryError):
         return f"{named(worker)} {error}{place_of(worker)}"
     at = raised_at(error)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plugrl.core.errors import RunError
-from plugrl.core.text.completions import check_completions
+from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.text.completions import check_completions, unanswered, unlikely
 from plugrl.core.text.services import Completion, GenerationRequest
 
 if TYPE_CHECKING:
@@ -55,13 +55,16 @@ def serve(services: Mapping[str, InferenceService], asked: Sequence[Asked]) -> l
     for model in sorted({entry.model for entry in asked}):
         own = [i for i in order if asked[i].model == model]
         requests = [asked[i].request for i in own]
+        service = services[model]
         try:
-            service = services[model]
-            answers: Sequence[Outcome] = check_completions(
+            given = check_completions(
                 model, service.generate(requests), requests, service.vocabulary_size
             )
-        except Exception as error:
+            answers: list[Outcome] = [unlikely(model, answer) or answer for answer in given]
+        except PlugrlError as error:
             answers = [error] * len(own)
+        except Exception as error:
+            answers = [unanswered(model, service, error)] * len(own)
         except SystemExit as error:
             answers = [RunError(f"model {model!r} called exit ({error})")] * len(own)
         for i, answer in zip(own, answers, strict=True):

@@ -20,6 +20,8 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
     """Faults of data, validation data and models of a trajectory trainer."""
     root = check.root
     models = root.get("models") or {}
+    if not models:
+        yield "models", "names no model; give one, such as models.policy, a source"
     if models and not any(models[name].get("train") is not None for name in models):
         yield (
             "models",

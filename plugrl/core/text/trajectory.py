@@ -12,6 +12,7 @@ FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
 #: The policy version of a token that no model sampled.
 NOT_SAMPLED = -1
 _BITS = frozenset((0, 1))
+_INTEGERS = frozenset((int,))
 
 
 @dataclass(slots=True)
@@ -71,6 +72,8 @@ class Trajectory:
         self._check_length("loss_mask", self.loss_mask, length)
         if not _BITS.issuperset(self.loss_mask):
             raise ValueError(f"{self._name()}: loss_mask holds values other than 0 and 1")
+        if not _INTEGERS.issuperset(map(type, self.tokens)):
+            raise ValueError(f"{self._name()}: a token id is no whole number")
         if min(self.tokens) < 0:
             raise ValueError(f"{self._name()}: a token id is negative")
         if self.versions is not None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.component import Component
@@ -52,6 +52,15 @@ class RolloutWorkerConfig:
             raise ConfigError("timeout must be above 0, or null")
 
 
+class Ask(Protocol):
+    """How a rollout asks a model."""
+
+    def __call__(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
+    ) -> Awaitable[Completion]:
+        """The answer of ``model`` to prompt ``tokens``; without ``sampling``, as configured."""
+
+
 @dataclass(slots=True)
 class RolloutTask:
     """One attempt at one problem.
@@ -66,7 +75,7 @@ class RolloutTask:
     group_id: str
     is_val: bool
     sampling: SamplingParams
-    ask: Callable[[str, Sequence[int], SamplingParams], Awaitable[Completion]]
+    ask: Ask
     tokenizers: Mapping[str, Tokenizer]
     prompt_key: str = "prompt"
     answer_key: str = "answer"

@@ -365,3 +365,54 @@ def test_each_model_ends_at_its_own_token_and_notes_its_temperature():
     trajectories = rollouts.collect([Prompt({"prompt": "a"}, 0, 0, "0/0", 0)], 1, SAMPLING)
     assert [r.sampling.stop_token_ids for r in asked] == [(1,), (5, 99), (99,)]
     assert [t.temperature for t in trajectories] == [1.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("completion", "complaint"),
+    [
+        (Completion([1], [None], "stop", 0), "log-probability values"),
+        (Completion(["a"], [-1.0], "stop", 0), "token values"),
+        (Completion([1.5], [-1.0], "stop", 0), "token values"),
+        (Completion([1], [-1.0], "banana", 0), "finish reason 'banana'; use one of stop, length"),
+    ],
+)
+def test_answers_of_the_wrong_kind_end_the_run(completion, complaint):
+    with pytest.raises(RunError, match=f"model 'policy' answered .*{complaint}"):
+        collect(OneTurn(), Engine(lambda asked: [completion] * len(asked)))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [(float("nan"), "a log-probability is NaN or infinite"), (3.0, "a log-probability is 3")],
+)
+def test_an_impossible_log_probability_is_blamed_on_the_model(value, says):
+    answer = Completion([1], [value], "stop", 0)
+    trajectories = collect(OneTurn(), Engine(lambda asked: [answer] * len(asked)))
+    assert {t.failure.startswith(f"model 'policy' answered: {says}") for t in trajectories} == {
+        True
+    }
+
+
+def test_a_raising_engine_is_named_and_not_the_worker():
+    (failure, *_) = [t.failure for t in collect(OneTurn(), Engine(broken))]
+    assert failure.startswith(
+        "model 'policy': Engine.generate raised TimeoutError: engine is gone ("
+    )
+    assert "test_rollouts.py:" in failure
+
+
+def test_a_worker_that_raises_generator_exit_fails_its_attempt():
+    class Exits(RolloutWorker):
+        async def rollout(self, task):
+            raise GeneratorExit
+
+    assert not any(t.valid for t in collect(Exits(), Engine()))
+
+
+def test_asking_without_sampling_takes_what_is_configured():
+    class Plainly(RolloutWorker):
+        async def rollout(self, task):
+            prompt = [97]
+            return trajectory_of(task, "policy", prompt, await task.ask("policy", prompt))
+
+    assert all(t.valid for t in collect(Plainly(), Engine()))

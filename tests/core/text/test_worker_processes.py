@@ -263,7 +263,7 @@ def test_what_an_engine_does_wrong_ends_as_in_the_driver(collect):
 
     found = collect("plain", 2, engine=Engine(broken))
     assert {t.failure.partition(" (")[0] for t in found} == {
-        "plain raised TimeoutError: engine is gone"
+        "model 'policy': Engine.generate raised TimeoutError: engine is gone"
     }
     with pytest.raises(RunError, match="answered 0 of 8 requests"):
         collect("plain", 2, engine=Engine(lambda requests: []))
