@@ -14,9 +14,9 @@ _KEPT_AT_MOST = 256 * 2**20
 def keep_freed_memory() -> bool:
     """Let glibc keep freed blocks; returns whether it does (other libraries are left alone).
 
-    Every training pass takes and frees the same blocks. By default those of some hundred kilobytes
-    and more come from the system each time, which fills them with zeros page by page. Results do
-    not depend on it; up to 256 MiB of freed memory stay with the process.
+    Every training pass takes and frees the same blocks. Whether glibc keeps the large ones depends
+    on what was freed before; if not, the system fills them with zeros page by page each time.
+    Results do not depend on it; up to 256 MiB of freed memory stay with the process.
     """
     if not sys.platform.startswith("linux"):
         return False
