@@ -307,3 +307,24 @@ def test_answers_to_one_prompt_compute_it_once(train_service, architecture_spec,
     loss.mean().backward()
     assert totals["loss"][0] == pytest.approx(loss.mean().item(), rel=1e-5)
     assert_equal_gradients(ours, gradients(service))
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        # Trained from the first token on, so that nothing stands before it.
+        [[1, 1, 1], [1, 1, 1, 1], [1, 1]],
+        # A row without a trained token beside one that is trained from the start.
+        [[0, 0, 0], [1, 1, 1, 1], [0, 1]],
+        [[0, 0, 0], [0, 0, 0, 0], [1, 1]],
+    ],
+)
+def test_rows_without_a_prompt_share_nothing(train_service, masks):
+    service = train_service(packing="always")
+    rows = [[2, 3, 4], [5, 3, 4, 2], [7, 3]]
+    got = service.compute_log_prob(batch(rows, masks))
+    for row, (want, mask) in enumerate(
+        zip(plain_log_probs(service._model, rows), masks, strict=True)
+    ):
+        expected = want.detach() * torch.tensor(mask[1:])
+        torch.testing.assert_close(got[row, 1 : len(mask)], expected, rtol=1e-4, atol=1e-4)

@@ -53,11 +53,19 @@ def micro_batches(
 
 
 def _prompts(batch: Batch) -> list[object]:
-    """What stands before the first trained token of each row, to be compared."""
+    """What the first prediction of each row is made from, to be compared.
+
+    A row that predicts nothing is like no other.
+    """
     ids, mask = batch.values["input_ids"].numpy(), batch.values["attention_mask"].numpy()
-    trained = batch.values["loss_mask"] != 0
-    first = trained.int().argmax(1).tolist()
-    return [(ids[row, :end].tobytes(), mask[row, :end].tobytes()) for row, end in enumerate(first)]
+    # Token t is predicted from the real tokens up to t - 1; nothing predicts the first one.
+    real = batch.values["attention_mask"][:, :-1] != 0
+    predicted = (batch.values["loss_mask"][:, 1:] != 0) & real
+    ends = (predicted.int().argmax(1) + 1).tolist()
+    return [
+        (ids[row, :end].tobytes(), mask[row, :end].tobytes()) if some else row
+        for row, (end, some) in enumerate(zip(ends, predicted.any(1).tolist(), strict=True))
+    ]
 
 
 def _order(lengths: Sequence[int], prompts: Sequence[object]) -> list[int]:
