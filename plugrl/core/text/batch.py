@@ -113,20 +113,12 @@ class Batch:
         values["position_ids"] = compute_position_id_with_mask(values["attention_mask"])
         if all(t.logprobs is not None for t in trajectories):
             values["old_log_probs"] = padded([t.logprobs for t in trajectories], np.float32, 0.0)
-        metadata: dict[str, Any] = {
-            "batch_size": len(trajectories),
+        metadata = {
             "model": models[0],
             "temperature": _temperatures(trajectories, temperature),
             "pad_token_id": pad_token_id,
-            "rewards": torch.tensor([t.reward for t in trajectories], dtype=torch.float32),
-            "valid": torch.tensor([t.valid for t in trajectories], dtype=torch.bool),
-            "run_id": torch.tensor([t.run_id for t in trajectories], dtype=torch.long),
-            "group_id": [t.group_id for t in trajectories],
-            "finish_reason": [t.finish_reason for t in trajectories],
-            "is_val": torch.tensor([t.is_val for t in trajectories], dtype=torch.bool),
         }
-        metadata.update(_extra_fields(trajectories))
-        return cls(values, metadata)
+        return cls(values, metadata | _facts(trajectories))
 
     def to_trajectories(self) -> list[Trajectory]:
         """The rows as trajectories, padding removed."""
@@ -223,6 +215,20 @@ def _strip(
         for key, value in batch.values.items()
     }
     return Batch(values, dict(batch.metadata))
+
+
+def _facts(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """What is known of each row."""
+    return {
+        "batch_size": len(trajectories),
+        "rewards": torch.tensor([t.reward for t in trajectories], dtype=torch.float32),
+        "valid": torch.tensor([t.valid for t in trajectories], dtype=torch.bool),
+        "run_id": torch.tensor([t.run_id for t in trajectories], dtype=torch.long),
+        "group_id": [t.group_id for t in trajectories],
+        "finish_reason": [t.finish_reason for t in trajectories],
+        "is_val": torch.tensor([t.is_val for t in trajectories], dtype=torch.bool),
+        **_extra_fields(trajectories),
+    }
 
 
 def _temperatures(trajectories: Sequence[Trajectory], default: float) -> float | torch.Tensor:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from plugrl.core.errors import RunError
-from plugrl.core.text.completions import check_completions, unlikely
+from plugrl.core.text import completions
 
 if TYPE_CHECKING:
     from plugrl.core.text.services import Completion, GenerationRequest, InferenceService
@@ -135,14 +135,10 @@ class RequestBatcher(RequestThread):
         """Ask the engine for all of ``arrived`` at once."""
         if arrived:
             requests = [ticket.request for ticket in arrived]
-            name = type(self._service).__name__
-            answers = check_completions(
-                name,
-                self._service.generate(requests),
-                requests,
-                self._service.vocabulary_size,
-            )
+            answers = completions.asked(type(self._service).__name__, self._service, requests)
             for ticket, answer in zip(arrived, answers, strict=True):
-                fault = unlikely(name, answer)
-                ticket.give(answer) if fault is None else ticket.fail(fault)
+                if isinstance(answer, Exception):
+                    ticket.fail(answer)
+                else:
+                    ticket.give(answer)
         return False

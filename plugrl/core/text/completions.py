@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ContractError
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.trajectory import FinishReason
+
+if TYPE_CHECKING:
+    from plugrl.core.text.services import InferenceService
 
 #: A log-probability of a sure token may come out this much above 0.
 _ROUNDING = 1e-3
@@ -29,12 +32,27 @@ def unanswered(model: str, service: object, error: Exception) -> EngineError:
     return failure
 
 
+def asked(
+    model: str, service: InferenceService, requests: Sequence[GenerationRequest]
+) -> list[Completion | EngineError]:
+    """What ``service`` answers to ``requests``; an answer that no model gives is an error.
+
+    Raises:
+        ContractError: the engine broke its contract.
+        Exception: whatever the engine raises.
+    """
+    answers = check_completions(
+        model, service.generate(requests), requests, service.vocabulary_size
+    )
+    return [_unlikely(model, answer) or answer for answer in answers]
+
+
 def check_completions(
     model: str, answers: object, requests: Sequence[GenerationRequest], vocabulary_size: int
 ) -> list[Completion]:
     """Refuse answers that an engine cannot have sampled; give them back otherwise.
 
-    Log-probabilities that no model gives are left to :func:`unlikely`: one attempt becomes invalid.
+    Log-probabilities that no model gives are left to :func:`asked`: one attempt becomes invalid.
 
     Args:
         model: its name, for the message.
@@ -58,7 +76,7 @@ def check_completions(
     return list(answers)
 
 
-def unlikely(model: str, answer: Completion) -> EngineError | None:
+def _unlikely(model: str, answer: Completion) -> EngineError | None:
     """The error of an answer with a log-probability that is not finite or is above 0."""
     total = sum(answer.logprobs)
     if not math.isfinite(total):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.text.completions import check_completions, unanswered, unlikely
+from plugrl.core.text import completions
 from plugrl.core.text.services import Completion, GenerationRequest
 
 if TYPE_CHECKING:
@@ -57,14 +57,11 @@ def serve(services: Mapping[str, InferenceService], asked: Sequence[Asked]) -> l
         requests = [asked[i].request for i in own]
         service = services[model]
         try:
-            given = check_completions(
-                model, service.generate(requests), requests, service.vocabulary_size
-            )
-            answers: list[Outcome] = [unlikely(model, answer) or answer for answer in given]
+            answers: Sequence[Outcome] = completions.asked(model, service, requests)
         except PlugrlError as error:
             answers = [error] * len(own)
         except Exception as error:
-            answers = [unanswered(model, service, error)] * len(own)
+            answers = [completions.unanswered(model, service, error)] * len(own)
         except SystemExit as error:
             answers = [RunError(f"model {model!r} called exit ({error})")] * len(own)
         for i, answer in zip(own, answers, strict=True):

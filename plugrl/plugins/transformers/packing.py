@@ -102,12 +102,7 @@ def attention(
     bounds = _current
     if bounds is not None:
         query, key, value = (_unpacked(tensor, bounds) for tensor in (query, key, value))
-    length = query.shape[2]
-    mask = None
-    if sliding_window is not None and sliding_window < length:
-        distance = torch.arange(length, device=query.device)
-        distance = distance[:, None] - distance
-        mask = (distance >= 0) & (distance < sliding_window)
+    mask = _window(query, sliding_window)
     output = scaled_dot_product_attention(
         query,
         key,
@@ -120,6 +115,16 @@ def attention(
     if bounds is not None:
         output = output.flatten(0, 1).index_select(0, bounds.places)[None]
     return output, None
+
+
+def _window(query: torch.Tensor, size: int | None) -> torch.Tensor | None:
+    """Which keys a query sees, [T, T], when it does not see all before it."""
+    length = query.shape[2]
+    if size is None or size >= length:
+        return None
+    places = torch.arange(length, device=query.device)
+    distance = places[:, None] - places
+    return (distance >= 0) & (distance < size)
 
 
 def _unpacked(tensor: torch.Tensor, bounds: Boundaries) -> torch.Tensor:
