@@ -11,6 +11,7 @@ from typing import Any
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import build_trainer, enter, prepare
 from plugrl.core.run import dumps
+from plugrl.core.run.definition import check_dump
 from plugrl.core.run.start import read_tree
 from plugrl.core.runless import NoRun
 
@@ -35,16 +36,19 @@ def replay(folder: Path, step: int) -> list[Replayed]:
     """Repeat every dump of ``step`` in the run folder ``folder``.
 
     Raises:
-        ConfigError: the folder holds no run, or no dump of that step that can be repeated.
+        ConfigError: the folder holds no run, or no dump of that step that can be repeated with
+            its configuration.
         UsageError: the trainer cannot repeat a step.
     """
-    experiment = prepare(read_tree(folder), preflight=False)
+    tree = read_tree(folder)
+    experiment = prepare(tree, preflight=False)
     found = [(path, state) for path, state in dumps.read(folder, step) if _repeatable(state)]
     if not found:
         raise ConfigError(
             f"the dumps of step {step} in {folder} hold no training batch, so nothing can be "
             "repeated; look at their tensors.safetensors and state.json"
         )
+    check_dump(found[0][0], tree)
     enter(experiment)
     replayed = []
     for path, state in found:

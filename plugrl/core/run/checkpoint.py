@@ -1,8 +1,9 @@
 """Checkpoints: folders that appear whole, are verified when read, and hold no pickle.
 
 ``checkpoints/step-00000012/`` holds ``state.json`` (the tree), ``tensors.safetensors`` and
-``manifest.json`` (format, step, score, size and SHA-256 of the two). It is written under a
-hidden name, synced and renamed, so that a crash at any point leaves the ones before it.
+``manifest.json`` (format, step, score, configuration, size and SHA-256 of the two). It is
+written under a hidden name, synced and renamed, so that a crash at any point leaves the ones
+before it.
 """
 
 from __future__ import annotations
@@ -30,15 +31,24 @@ class BrokenCheckpointError(RunError):
     """A checkpoint is incomplete or damaged; an older one may be whole."""
 
 
-def save(folder: Path, step: int, state: Mapping[str, Any], *, score: float | None = None) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    *,
+    score: float | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
     """Write ``state`` as the checkpoint of ``step`` below ``folder`` and return its path.
+
+    ``about`` is for the manifest, which can be read without the state.
 
     Raises:
         RunError: the disk is full, or the state holds something that cannot be saved.
             Nothing half-written stays behind.
     """
     path = _free_name(folder, step)
-    write_state(path, state, {"step": step, "score": score})
+    write_state(path, state, {"step": step, "score": score, **(about or {})})
     return path
 
 

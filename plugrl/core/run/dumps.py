@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ class Dumps:
     Args:
         folder: where they are written, one folder each, in the format of checkpoints; None:
             nowhere.
+        about: what their manifests say besides.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, about: Mapping[str, Any] | None = None) -> None:
         self._folder = folder
+        self._about = dict(about or {})
 
     def write(self, what: str, step: int, contents: Any) -> Path | None:
         """Keep ``contents`` as what belongs to ``what`` in ``step``.
@@ -41,7 +44,7 @@ class Dumps:
         contents = contents() if callable(contents) else contents
         state = {"what": what, "step": step, "batch": _plain(contents)}
         try:
-            write_state(path, state, {"step": step}, lenient=True)
+            write_state(path, state, {"step": step, **self._about}, lenient=True)
         except (PlugrlError, OSError) as error:
             # The guard's own message matters more than its evidence.
             log.warning("cannot write the batch to %s (%s)", path, error)

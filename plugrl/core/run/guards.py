@@ -25,14 +25,18 @@ class Guards:
     Args:
         policy: what to do.
         dumps: folder that batches with non-finite values are written to; None: nowhere.
+        about: what the manifests of dumps say besides.
     """
 
     def __init__(
-        self, policy: RuntimeMonitorConfig | None = None, dumps: Path | None = None
+        self,
+        policy: RuntimeMonitorConfig | None = None,
+        dumps: Path | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self.policy = policy or RuntimeMonitorConfig()
         self.skipped = 0
-        self._dumps = Dumps(dumps)
+        self._dumps = Dumps(dumps, about)
         self._last_skipped: int | None = None
         self._skipped_in_a_row = 0
         self._invalid_in_a_row = 0

@@ -18,6 +18,7 @@ from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageErro
 from plugrl.core.run import checkpoint
 from plugrl.core.run import folder as folders
 from plugrl.core.run.deadlines import Deadlines
+from plugrl.core.run.definition import CONFIG, plain, refuse_other_definition, warn_of_changes
 from plugrl.core.run.ending import Ending, outcome_of
 from plugrl.core.run.guards import Guards
 from plugrl.core.run.metrics import plain_numbers
@@ -98,7 +99,8 @@ class Run:
         self.hooks = hooks
         self.settings = SettingsConfig(**tree.get("settings", {}))
         monitor = RuntimeMonitorConfig(**tree.get("runtime_monitor", {}))
-        self.guards = Guards(monitor, folder / "dumps")
+        self._definition = {CONFIG: plain(tree)}
+        self.guards = Guards(monitor, folder / "dumps", self._definition)
         self._status = Status(folder)
         self._records = Records(folder)
         self._trackers = TrackerGroup(trackers)
@@ -157,7 +159,7 @@ class Run:
 
         Raises:
             UsageError: another process owns it, or it is not writable.
-            ConfigError: the folder holds no run.
+            ConfigError: the folder holds no run, or its checkpoint another model or order of data.
             PluginError: plugins changed and ``plugins.strict`` is set.
         """
         from plugrl.core.run.lock import RunLock
@@ -168,6 +170,7 @@ class Run:
         lock = RunLock(path)
         try:
             check_plugins(path, records, strict=strict)
+            refuse_other_definition(path / folders.CHECKPOINTS, tree)
             checkpoint.clean(path / folders.CHECKPOINTS)
             run = cls(path, tree, lock, hooks, trackers)
         except BaseException:
@@ -208,6 +211,7 @@ class Run:
             self._records.cut({})
             return None
         path, state = found
+        warn_of_changes(path, self._definition[CONFIG])
         self._trainer.load_state_dict(state["trainer"])
         run = state["run"]
         self.guards.load_state_dict(run["guards"])
@@ -246,7 +250,9 @@ class Run:
                     "sizes": self._records.sizes(),
                 },
             }
-            path = checkpoint.save(self._checkpoints, self._ended, state, score=self._score)
+            path = checkpoint.save(
+                self._checkpoints, self._ended, state, score=self._score, about=self._definition
+            )
             checkpoint.prune(self._checkpoints, self.settings.keep_checkpoints)
         self._saved = self._ended
         log.info("saved %s", path.name)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.blame import one_line
+from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.text.services import InferenceService, ModelSpec, TrainService
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Models(Mapping[str, Model]):
 
         Raises:
             ConfigError: the trained models are not those of the saved state.
+            RunError: a state does not fit its model.
         """
         if set(state) != set(self.trained):
             raise ConfigError(
@@ -129,5 +131,25 @@ class Models(Mapping[str, Model]):
                 f"configuration trains {', '.join(sorted(self.trained)) or 'none'}"
             )
         for name, train in self.trained.items():
-            train.load_state_dict(state[name]["state"])
+            load_state(name, train, state[name]["state"])
             train.version = state[name]["version"]
+
+
+def load_state(name: str, train: TrainService, state: Mapping[str, Any]) -> None:
+    """Give a train service the saved state of model ``name``.
+
+    Raises:
+        RunError: it does not fit, because the source of the model is not what it was.
+    """
+    try:
+        train.load_state_dict(state)
+    except PlugrlError:
+        raise
+    except (RuntimeError, ValueError, KeyError) as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
+        raise RunError(
+            f"the saved state of model {name!r} does not fit models.{name}.source as it is now "
+            f"({one_line(error)[:200]}); restore the source that the run began with, or start a "
+            "new run"
+        ) from error

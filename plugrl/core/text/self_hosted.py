@@ -22,6 +22,7 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.coefficients import dead_coefficients
 from plugrl.core.text.losses import LOSS_WEIGHTS, Aggregation, WeightedLoss, aggregation_weights
 from plugrl.core.text.metrics import Means, rollout_metrics
+from plugrl.core.text.models import load_state
 from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
@@ -149,9 +150,10 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
         Raises:
             ConfigError: the configuration has no such trained model.
+            RunError: the dumped weights do not fit it.
         """
         service = self.models[evidence["model"]].trained()
-        service.load_state_dict(evidence["service"])
+        load_state(evidence["model"], service, evidence["service"])
         batch = Batch(dict(evidence["batch"]["values"]), dict(evidence["batch"]["metadata"]))
         log_probs = service.compute_log_prob(batch)
         totals = Means()
