@@ -14,6 +14,7 @@ import torch
 from plugrl.core.config.view import ConfigView
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.units import UNIT, repeated_units
 
 #: Trained tokens that a probe has at least, so that each side of each clip has some.
 PROBE_TOKENS = 1024
@@ -65,7 +66,10 @@ def _awake(batch: Batch) -> tuple[Batch, torch.Tensor]:
     rows = trained.any(1).nonzero().flatten()
     tokens = int(trained.sum())
     copies = -(-PROBE_TOKENS // tokens) if tokens else 0
-    probe = batch.select(rows.repeat(copies)).copy()
+    whole = batch.select(rows)
+    probe = whole.select(torch.arange(len(rows)).repeat(copies)).copy()
+    if UNIT in batch.metadata and copies:
+        probe.metadata[UNIT] = repeated_units(whole, copies)
     generator = torch.Generator().manual_seed(0)
 
     def uniform(low: float, high: float) -> torch.Tensor:

@@ -26,6 +26,7 @@ from plugrl.core.text.models import load_state
 from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
+from plugrl.core.text.units import rows_of_units, unit_count, with_their_units
 
 
 @dataclass
@@ -108,7 +109,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         loss = self._loss
         step, guards = self._step + 1, self.run.guards
         means, steps = Means(), Means()
-        for number, part in enumerate(self._minibatches(batch, loss)):
+        for number, part in enumerate(map(self._refreshed, self._minibatches(batch, loss))):
             self._probe_once(loss, part)
             totals = service.forward_backward(part, loss)
             evidence = partial(self._evidence, service, part, totals)
@@ -177,26 +178,36 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
     def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
         algorithm = self.config.algorithm
-        seed = self.hyper_params.seed
+        seed, units = self.hyper_params.seed, unit_count(batch)
         for epoch in range(algorithm.epochs):
-            order = np.random.default_rng([seed, self._step + 1, epoch]).permutation(len(batch))
-            for rows in np.array_split(order, min(algorithm.minibatches, len(batch))):
-                part = self._weighed(batch.select(torch.from_numpy(rows)), loss)
+            order = np.random.default_rng([seed, self._step + 1, epoch]).permutation(units)
+            for some in np.array_split(order, min(algorithm.minibatches, units)):
+                rows = rows_of_units(batch, torch.from_numpy(some))
+                part = self._weighed(batch.select(rows), loss)
                 if len(part):
                     yield part
 
     def _weighed(self, part: Batch, loss: WeightedLoss) -> Batch:
         """Give rows their weights in the whole optimizer step, then drop those without effect."""
-        algorithm = self.config.algorithm
-        weights = aggregation_weights(
-            part.values["loss_mask"], algorithm.aggregation, algorithm.norm_length
-        )
+        weights = self._weights(part.values["loss_mask"])
         part.values[LOSS_WEIGHTS] = weights
         effect = weights
         if loss.skips_zero_advantage and "advantages" in part.values:
             effect = weights * part.values["advantages"]
-        rows = effect.ne(0).any(1).nonzero().flatten()
+        rows = with_their_units(part, effect.ne(0).any(1)).nonzero().flatten()
         return part if len(rows) == len(part) else part.select(rows)
+
+    def _weights(self, loss_mask: torch.Tensor) -> torch.Tensor:
+        """The weight of each token, [B, T], in the loss of an optimizer step."""
+        algorithm = self.config.algorithm
+        return aggregation_weights(loss_mask, algorithm.aggregation, algorithm.norm_length)
+
+    def _refreshed(self, part: Batch) -> Batch:
+        """``part`` with what depends on the weights as they are before its optimizer step.
+
+        Override it for a loss that needs such numbers; whatever is added reaches the loss.
+        """
+        return part
 
     @property
     def _factory(self) -> Factory:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.units import unit_numbers
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,21 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Split ``batch``; the longest rows come first, so that memory is tried at once.
 
-    Rows that begin with the same prompt stay together where they are packed.
+    Rows of one unit are never split. Rows that begin with the same prompt stay together where they
+    are packed.
 
     Args:
         batch: rows on the CPU.
         size: rows of a part, when ``tokens`` is None.
-        tokens: tokens of a part; a row that has more forms a part of its own.
+        tokens: tokens of a part; a unit that has more, of rows or of tokens, forms a part of its
+            own.
         packs: whether rows are packed and prompts shared; else they are padded to the longest.
         device: where the parts go.
     """
     lengths = batch.values["attention_mask"].sum(1).tolist()
     prompts = _prompts(batch) if packs else list(range(len(lengths)))
-    order = _order(lengths, prompts)
-    for rows in _parts(order, lengths, prompts, size, tokens, packs):
+    units = _order(_units(batch), lengths, prompts)
+    for rows in _parts(units, lengths, size, tokens, packs):
         part = batch.select(rows)
         values = {name: value.to(device) for name, value in part.values.items()}
         first: dict[object, int] = {}
@@ -68,38 +71,55 @@ def _prompts(batch: Batch) -> list[object]:
     ]
 
 
-def _order(lengths: Sequence[int], prompts: Sequence[object]) -> list[int]:
+def _units(batch: Batch) -> list[list[int]]:
+    """The rows of each unit, the longest first, in order of appearance."""
+    lengths = batch.values["attention_mask"].sum(1).tolist()
+    rows_of: dict[int, list[int]] = {}
+    for row, unit in enumerate(unit_numbers(batch).tolist()):
+        rows_of.setdefault(unit, []).append(row)
+    return [sorted(rows, key=lambda row: -lengths[row]) for rows in rows_of.values()]
+
+
+def _order(
+    units: Sequence[list[int]], lengths: Sequence[int], prompts: Sequence[object]
+) -> list[list[int]]:
     longest: dict[object, int] = {}
     number: dict[object, int] = {}
     for length, prompt in zip(lengths, prompts, strict=True):
         longest[prompt] = max(length, longest.get(prompt, 0))
         number.setdefault(prompt, len(number))
-    return sorted(
-        range(len(lengths)),
-        key=lambda row: (-longest[prompts[row]], number[prompts[row]], -lengths[row]),
-    )
+
+    def key(rows: list[int]) -> tuple[int, int, int]:
+        first = rows[0]
+        reach = max(longest[prompts[row]] for row in rows)
+        return -reach, number[prompts[first]], -lengths[first]
+
+    return sorted(units, key=key)
 
 
 def _parts(
-    order: Sequence[int],
+    units: Sequence[list[int]],
     lengths: Sequence[int],
-    prompts: Sequence[object],
     size: int,
     tokens: int | None,
     packs: bool,
 ) -> Iterator[list[int]]:
-    if tokens is None:
-        yield from (list(order[start : start + size]) for start in range(0, len(order), size))
-        return
+    """Rows of whole units; a unit that is over the budget forms a part of its own."""
     part: list[int] = []
-    held = 0
-    for row in order:
-        # Without packing, rows are padded to the longest, which is the first.
-        cost = lengths[row] if packs or not part else lengths[part[0]]
-        if part and held + cost > tokens:
+    for rows in units:
+        if part and not _fits([*part, *rows], lengths, size, tokens, packs):
             yield part
-            part, held, cost = [], 0, lengths[row]
-        part.append(row)
-        held += cost
+            part = []
+        part = [*part, *rows]
     if part:
         yield part
+
+
+def _fits(
+    rows: Sequence[int], lengths: Sequence[int], size: int, tokens: int | None, packs: bool
+) -> bool:
+    if tokens is None:
+        return len(rows) <= size
+    if packs:
+        return sum(lengths[row] for row in rows) <= tokens
+    return len(rows) * max(lengths[row] for row in rows) <= tokens
