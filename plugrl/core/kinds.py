@@ -94,7 +94,7 @@ _ROWS = (
         name="train_service",
         plural="train_services",
         summary="holds the trained weights and their optimizer",
-        base="plugrl.core.text.services:TrainService",
+        base="plugrl.core.text.services:BaseTrainService",
         form="forward_backward(self, batch, loss) -> {name: (sum, count)}; and optimizer_step",
     ),
     Kind(

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.text.services import InferenceService, ModelSpec, TrainService
+from plugrl.core.text.services import (
+    BaseTrainService,
+    InferenceService,
+    ModelSpec,
+    TrainService,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from plugrl.core.config.view import ConfigView
     from plugrl.core.factory import Factory
+
+Service = TypeVar("Service", bound=BaseTrainService)
 
 
 @dataclass
@@ -23,10 +30,29 @@ class Model:
 
     name: str
     inference: InferenceService
-    train: TrainService | None
+    train: BaseTrainService | None
 
     def trained(self) -> TrainService:
-        """The train service.
+        """The train service, which takes the gradient of any loss.
+
+        Raises:
+            ConfigError: the model is frozen, or its service is of another sort.
+        """
+        return self.trained_by(TrainService)
+
+    def trained_by(self, kind: type[Service]) -> Service:
+        """The train service, which is of the sort that a trainer needs.
+
+        Raises:
+            ConfigError: the model is frozen, or its service is of another sort.
+        """
+        service = self.service()
+        if not isinstance(service, kind):
+            raise ConfigError(f"models.{self.name}.train: {unfit(type(service), kind)}")
+        return service
+
+    def service(self) -> BaseTrainService:
+        """The train service, whatever its sort.
 
         Raises:
             ConfigError: the model is frozen.
@@ -89,7 +115,7 @@ class Models(Mapping[str, Model]):
         return {name: model.inference for name, model in self._models.items()}
 
     @property
-    def trained(self) -> dict[str, TrainService]:
+    def trained(self) -> dict[str, BaseTrainService]:
         """The train services by model name, frozen models left out."""
         return {n: model.train for n, model in self._models.items() if model.train is not None}
 
@@ -135,7 +161,7 @@ class Models(Mapping[str, Model]):
             train.version = state[name]["version"]
 
 
-def load_state(name: str, train: TrainService, state: Mapping[str, Any]) -> None:
+def load_state(name: str, train: BaseTrainService, state: Mapping[str, Any]) -> None:
     """Give a train service the saved state of model ``name``.
 
     Raises:
@@ -153,3 +179,11 @@ def load_state(name: str, train: TrainService, state: Mapping[str, Any]) -> None
             f"({one_line(error)[:200]}); restore the source that the run began with, or start a "
             "new run"
         ) from error
+
+
+def unfit(service: type[BaseTrainService], kind: type[BaseTrainService]) -> str:
+    """Say that a train service is not of the sort that a trainer needs, and what to write."""
+    return (
+        f"{service.__name__} serves {service.serves}; this trainer needs a service for "
+        f"{kind.serves}: choose another trainer.type, or another train service"
+    )

@@ -7,10 +7,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Protocol, TYPE_CHECKING
 
 from plugrl.core.component import Component
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import FinishReason
 
@@ -186,11 +187,28 @@ class InferenceService(Component, ABC):
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Take the weights of ``version``; a missing or extra name is a ``ValueError``."""
 
+    def use_saved_weights(self, path: str, version: int) -> None:
+        """Sample from weights that the train service keeps elsewhere, under ``path``.
 
-class TrainService(Component, ABC):
-    """Trains one model: gradients are accumulated, then applied."""
+        Raises:
+            ConfigError: this service takes tensors alone.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot sample from weights that are kept elsewhere ({path}); "
+            "give the model the inference service that belongs to its train service"
+        )
+
+
+class BaseTrainService(Component, ABC):
+    """What runs, checkpoints and weight syncs ask of every service that trains a model.
+
+    How a gradient is taken differs: see :class:`TrainService`, and
+    :class:`~plugrl.core.text.remote_service.RemoteTrainService`.
+    """
 
     version: int = 0
+    #: Which trainers can use it, for messages.
+    serves: ClassVar[str] = "trainers of its own"
 
     @abstractmethod
     def load(self, spec: ModelSpec) -> None:
@@ -205,24 +223,27 @@ class TrainService(Component, ABC):
         """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
 
     @abstractmethod
-    def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
-        """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count)."""
-
-    @abstractmethod
-    def optimizer_step(self) -> dict[str, float]:
-        """Apply the accumulated gradient once; returns ``grad_norm`` and ``learning_rate``.
-
-        A gradient that is not finite is dropped: nothing is applied, and the returned
-        ``grad_norm`` says so.
-        """
-
-    @abstractmethod
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The current weights by name."""
 
     @abstractmethod
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights, for example by those of an earlier phase."""
+
+    def sync_to(self, inference: InferenceService) -> None:
+        """Give the current weights to the service that samples from the model."""
+        inference.update_weights(self.weights(), self.version)
+
+    def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:
+        """Write the weights and ``tokenizer`` to a new folder, for other software.
+
+        Args:
+            adapter: write the adapter alone.
+
+        Raises:
+            UsageError: this service writes no such folders.
+        """
+        raise UsageError(f"{type(self).__name__} has no export method, so it cannot write folders")
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -231,3 +252,39 @@ class TrainService(Component, ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
+
+
+class TrainService(BaseTrainService):
+    """Trains one model: gradients of any loss are accumulated, then applied."""
+
+    serves: ClassVar[str] = "self-hosted trainers, such as self_hosted_grpo"
+
+    def compute_values(self, batch: Batch) -> torch.Tensor:
+        """Values of the state before each token, [B, T], 0.0 where ``loss_mask`` is 0; no gradient.
+
+        Raises:
+            ConfigError: the service has no value head.
+        """
+        self._no_value_head()
+
+    def _no_value_head(self) -> NoReturn:
+        raise ConfigError(
+            "values of states are needed, and the train service has no value head; set "
+            "models.NAME.train.value_head=true for a service that can have one, such as local"
+        )
+
+    @abstractmethod
+    def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
+        """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count).
+
+        What ``loss.needs`` names, "entropy" or "values", is a tensor of ``batch.values`` with a
+        gradient when the loss is called: [B, T], float32, 0.0 where ``loss_mask`` is 0.
+        """
+
+    @abstractmethod
+    def optimizer_step(self) -> dict[str, float]:
+        """Apply the accumulated gradient once; returns ``grad_norm`` and ``learning_rate``.
+
+        A gradient that is not finite is dropped: nothing is applied, and the returned
+        ``grad_norm`` says so.
+        """

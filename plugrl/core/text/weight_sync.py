@@ -44,8 +44,7 @@ class WeightSync:
         Raises:
             RunError: the services disagree by more than the tolerance.
         """
-        train, inference = self._model.trained(), self._model.inference
-        inference.update_weights(train.weights(), train.version)
+        self._model.service().sync_to(self._model.inference)
         return self._parity() if self._probe else None
 
     def _parity(self) -> float:
@@ -53,7 +52,7 @@ class WeightSync:
             self._batch = Batch.from_trajectories(
                 [Trajectory(tokens, [0] + [1] * (len(tokens) - 1)) for tokens in self._probe]
             )
-        trained = self._model.trained().compute_log_prob(self._batch)
+        trained = self._model.service().compute_log_prob(self._batch)
         difference, count = 0.0, 0
         for row, scores in zip(
             trained.tolist(), self._model.inference.score(self._probe), strict=True
