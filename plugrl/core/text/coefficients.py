@@ -2,7 +2,8 @@
 
 A penalty that is computed and then forgotten, or switched off by a detached tensor, trains as if
 it were not there. Each number of the loss's section is doubled in turn and the gradient with
-respect to the log-probabilities is taken again, on a probe in which every term is awake.
+respect to the log-probabilities is taken again, on a probe in which every term is awake. A loss
+may have an attribute ``awake``, a function f(probe, logp) that changes the probe to this end.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ def dead_coefficients(loss: WeightedLoss, batch: Batch) -> dict[str, float]:
     probe, logp = _awake(batch)
     if not logp.numel():
         return {}
+    wake = getattr(loss.function, "awake", None)
+    if wake is not None:
+        wake(probe, logp)
     plain = _gradient(loss, probe, logp)
     return {
         key: value

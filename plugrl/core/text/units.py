@@ -57,7 +57,7 @@ def rows_of_units(batch: Batch, units: torch.Tensor) -> torch.Tensor:
 
 def unit_count(batch: Batch) -> int:
     """How many units a batch has."""
-    return len(unit_numbers(batch).unique())
+    return len(set(unit_numbers(batch).tolist()))
 
 
 def with_their_units(batch: Batch, rows: torch.Tensor) -> torch.Tensor:

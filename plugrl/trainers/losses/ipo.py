@@ -1,0 +1,53 @@
+"""Identity Preference Optimization (arXiv 2310.12036), equation 17.
+
+With h = (log p(chosen) - log ref(chosen)) - (log p(rejected) - log ref(rejected)), each the mean
+over the answer's tokens: loss = (h - 1 / (2 beta))^2. The paper writes sums and calls beta tau; its
+authors' results were made with means, which TRL uses too, so that beta means the same for answers
+of all lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.pairs import Pairs, on_last_token
+from plugrl.trainers.losses.preferences import awake, log_ratios, pair_metrics
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+@dataclass
+class IpoConfig:
+    """Options of the loss ``ipo``."""
+
+    beta: float = described(0.1, "the margin aimed at is 1 / (2 beta), in nats a token")
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ConfigError("beta must be above 0")
+
+
+def ipo(
+    logp: torch.Tensor, batch: Batch, config: Any
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """The loss of each pair on the last trained token of both rows, [B, T].
+
+    Raises:
+        ContractError: the batch lacks pairs or the reference's log-probabilities.
+    """
+    mask = batch.values["loss_mask"]
+    pairs, ratios = Pairs.of(batch, "ipo"), log_ratios(logp, batch, "ipo")
+    means = ratios / mask.sum(1).clamp_min(1)
+    loss = (means[pairs.chosen] - means[pairs.rejected] - 1 / (2 * config.beta)).square()
+    return on_last_token(pairs.spread(loss), mask), pair_metrics(ratios * config.beta, pairs)
+
+
+ipo.Config = IpoConfig  # type: ignore[attr-defined]
+ipo.compares_pairs = True  # type: ignore[attr-defined]
+ipo.awake = awake  # type: ignore[attr-defined]

@@ -1,0 +1,90 @@
+"""Kahneman-Tversky Optimization (arXiv 2402.01306), equations 7 and 8.
+
+With r = log p(answer) - log ref(answer), the sum over the answer's tokens, and z the reference
+point: loss = w_d (1 - sigmoid(beta (r - z))) for a desirable answer and w_u (1 - sigmoid(beta
+(z - r))) for an undesirable one. z estimates the divergence of the policy from the reference: the
+mean of r over prompts with the answer to another prompt of the optimizer step, at least 0. It has
+no gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.text.pairs import PREFERRED, on_last_token, preferred_rows
+from plugrl.trainers.losses.preferences import awake, log_ratios
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+#: Key of the reference point z in a batch's metadata, one number.
+KL_REFERENCE = "kl_reference"
+
+
+@dataclass
+class KtoConfig:
+    """Options of the loss ``kto``."""
+
+    beta: float = described(0.1, "how strongly the policy is held to the reference")
+    desirable_weight: float = described(1.0, "weight of desirable answers")
+    undesirable_weight: float = described(1.0, "weight of undesirable answers")
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ConfigError("beta must be above 0")
+        for name in ("desirable_weight", "undesirable_weight"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative")
+        if not self.desirable_weight + self.undesirable_weight:
+            raise ConfigError("desirable_weight and undesirable_weight must not both be 0")
+
+
+def kto(
+    logp: torch.Tensor, batch: Batch, config: Any
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """The loss of each answer on its last trained token, [B, T].
+
+    Raises:
+        ContractError: the batch lacks preferences, the reference's log-probabilities or the
+            reference point.
+    """
+    mask = batch.values["loss_mask"]
+    desirable = preferred_rows(batch, "kto").to(logp.device)
+    point = batch.metadata.get(KL_REFERENCE)
+    if point is None:
+        raise ContractError(
+            "loss kto needs batch.metadata['kl_reference'], its reference point; take trainer "
+            "self_hosted_dpo, or set the number in _prepare_batch"
+        )
+    gap = config.beta * (log_ratios(logp, batch, "kto") - point)
+    weights = torch.where(desirable, config.desirable_weight, config.undesirable_weight)
+    loss = weights * (1 - torch.sigmoid(torch.where(desirable, gap, -gap)))
+    metrics = _metrics(gap, gap + config.beta * point, desirable, mask)
+    return on_last_token(loss, mask), metrics
+
+
+def _metrics(
+    gap: torch.Tensor, rewards: torch.Tensor, desirable: torch.Tensor, mask: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    trained = mask.ne(0).any(1)
+    right = trained & torch.where(desirable, gap > 0, gap < 0)
+    metrics = {"accuracy": (right.sum(), trained.sum())}
+    for name, rows in (("chosen", trained & desirable), ("rejected", trained & ~desirable)):
+        metrics[f"reward_{name}"] = (rewards.detach()[rows].sum(), rows.sum())
+    return metrics
+
+
+def _awake(probe: Batch, logp: torch.Tensor) -> None:
+    awake(probe, logp)
+    # One step may hold answers of one kind only.
+    probe.metadata[PREFERRED] = torch.arange(len(probe)) % 2
+
+
+kto.Config = KtoConfig  # type: ignore[attr-defined]
+kto.compares_pairs = False  # type: ignore[attr-defined]
+kto.awake = _awake  # type: ignore[attr-defined]
