@@ -4,6 +4,9 @@ A loss is ``f(logp, batch, config) -> (per_token, metrics)`` with ``logp`` and `
 shape [B, T] and metrics as (sum, count). Position t is about token t given the ones before it.
 The denominator is that of the whole optimizer step, so the gradient does not depend on how the
 rows are split into micro-batches.
+
+A loss with the attribute ``needs``, a tuple of names in :data:`NEEDS` or a function that makes one
+of its section, finds those tensors in ``batch.values``, with their gradient.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ Aggregation = Literal[
 
 #: Key of the per-token weights, [B, T], that ``weigh`` adds to a batch.
 LOSS_WEIGHTS = "loss_weights"
+#: What a loss may need besides log-probabilities: entropies of the distributions that tokens were
+#: drawn from, and values of states.
+NEEDS = ("entropy", "values")
 
 
 def aggregation_weights(
@@ -70,6 +76,24 @@ class WeightedLoss:
     def skips_zero_advantage(self) -> bool:
         """Whether rows whose advantages are all zero have no gradient."""
         return bool(getattr(self.function, "skips_zero_advantage", False))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the train service must compute besides log-probabilities.
+
+        Raises:
+            ContractError: a name is not in :data:`NEEDS`.
+        """
+        declared = getattr(self.function, "needs", ())
+        if callable(declared):
+            declared = declared(self.config)
+        wrong = declared if isinstance(declared, str) else [n for n in declared if n not in NEEDS]
+        if wrong:
+            raise ContractError(
+                f"loss {self.name} has needs={declared!r}; a tuple of names is expected, among: "
+                f"{', '.join(NEEDS)}"
+            )
+        return tuple(declared)
 
     def __call__(self, logp: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, Metrics]:
         """The weighted sum over ``batch`` and the metrics.

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Protocol, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, UsageError

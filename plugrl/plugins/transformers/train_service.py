@@ -22,6 +22,7 @@ from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.masters import MasterWeights
 from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
 from plugrl.plugins.transformers.packing import enable, packed
+from plugrl.plugins.transformers.value_head import load_value_head, make_value_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -83,6 +84,9 @@ class LocalTrainConfig:
         "train float32 copies of the weights; auto: where the weights have a lower precision",
     )
     schedule: ScheduleConfig = described(ScheduleConfig, "learning rate over optimizer steps")
+    value_head: bool = described(
+        False, "train a number for each state beside the model, for advantages such as gae"
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.master_weights, str) and self.master_weights != "auto":
@@ -127,10 +131,15 @@ class LocalTrainService(TrainService):
         )
         if self.config.gradient_checkpointing:
             _checkpoint_layers(self._model)
+        if self.config.value_head:
+            width = self._forward.hidden_width()
+            self._forward.value_head = make_value_head(width, spec.device)
         trained = self._adapter.parameters if self._adapter else None
         trained = trained or dict(self._model.named_parameters())
         self._masters = self._make_masters(trained)
         self._optimized = list((self._masters.copies if self._masters else trained).values())
+        if self._forward.value_head is not None:
+            self._optimized.extend(self._forward.value_head.parameters())
         self._optimizer = torch.optim.AdamW(
             self._optimized,
             lr=self.config.learning_rate,
@@ -166,13 +175,39 @@ class LocalTrainService(TrainService):
             log_probs[part.rows] = self._forward.log_probs(part)[0].cpu()
         return log_probs
 
+    @torch.no_grad()
+    def compute_values(self, batch: Batch) -> torch.Tensor:
+        """Values of the state before each token, [B, T], 0.0 where ``loss_mask`` is 0.
+
+        Raises:
+            ConfigError: the service has no value head.
+        """
+        if self._forward.value_head is None:
+            return super().compute_values(batch)
+        self._set_dropout(False)
+        values = torch.zeros(batch.values["input_ids"].shape)
+        for part in self._micro_batches(batch):
+            values[part.rows] = self._forward.with_needs(part, ["values"])[1]["values"].cpu()
+        return values
+
     def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
-        """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count)."""
+        """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count).
+
+        Raises:
+            ConfigError: the loss needs values and the service has no value head.
+        """
         self._set_dropout(True)
+        needs = loss.needs
+        if "values" in needs and self._forward.value_head is None:
+            self._no_value_head()
         totals: dict[str, tuple[float, float]] = {}
         total_loss = 0.0
         for part in self._micro_batches(batch):
-            log_probs, bounds = self._forward.log_probs(part)
+            if needs:
+                log_probs, extras, bounds = self._forward.with_needs(part, needs)
+                part.batch.values.update(extras)
+            else:
+                log_probs, bounds = self._forward.log_probs(part)
             value, metrics = loss(log_probs, part.batch)
             # Rows without a trained token give no gradient.
             if value.requires_grad:
@@ -234,8 +269,10 @@ class LocalTrainService(TrainService):
         ones only when they are no longer those of the source.
         """
         masters = {} if self._masters is None else {"masters": self._masters.state_dict()}
+        head = self._forward.value_head
         return {
             **masters,
+            **({} if head is None else {"value_head": head.state_dict()}),
             **self._weights_state(),
             "optimizer": self._optimizer.state_dict()["state"],
             "optimizer_steps": self._optimizer_steps,
@@ -265,6 +302,8 @@ class LocalTrainService(TrainService):
             self._adapter.load_state_dict(state["adapter"])
         if self._masters is not None and "masters" in state:
             self._masters.load_state_dict(state["masters"])
+        if self._forward.value_head is not None:
+            load_value_head(self._forward.value_head, state["value_head"])
         current = self._optimizer.state_dict()
         # Deep, because torch keeps the given moments and would change them in place.
         held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}

@@ -1,0 +1,28 @@
+"""The value head: one number for each last hidden state, trained beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+
+def make_value_head(width: int, device: str) -> torch.nn.Linear:
+    """A linear head in float32 that gives 0 at first, whatever the model is.
+
+    From 0, the first advantages are those without a baseline, and no random numbers are drawn.
+    """
+    head = torch.nn.Linear(width, 1, device=device, dtype=torch.float32)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return head
+
+
+@torch.no_grad()
+def load_value_head(head: torch.nn.Linear, state: Mapping[str, torch.Tensor]) -> None:
+    """Take back the head's ``state_dict``.
+
+    Raises:
+        RuntimeError: it is that of another model.
+    """
+    head.load_state_dict(dict(state))
