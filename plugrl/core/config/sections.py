@@ -140,9 +140,21 @@ class ValidateConfig:
 
 @dataclass
 class TokenizerConfig:
-    """A tokenizer that is built rather than loaded."""
+    """A tokenizer that is built rather than loaded, and the template of either."""
 
     characters: str | None = described(None, "one token for each of these characters")
+    chat_template: str | None = described(
+        None, "Jinja that writes messages, over the tokenizer's own; null: its own"
+    )
+
+    def __post_init__(self) -> None:
+        if self.chat_template is not None:
+            from plugrl.core.text.chat import ChatTemplate
+
+            try:
+                ChatTemplate(self.chat_template)
+            except ConfigError as error:
+                raise ConfigError(f"chat_template {error}") from None
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +41,14 @@ def load_tokenizer(spec: ModelSpec) -> Tokenizer:
     Raises:
         ConfigError: the folder has none, or no characters are given.
     """
+    template = spec.source.tokenizer.get("chat_template") if "tokenizer" in spec.source else None
     if spec.source.path:
         from transformers import AutoTokenizer
 
         folder = _folder(spec)
         try:
-            return HubTokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            return HubTokenizer(tokenizer, template)
         except Exception as error:
             raise ConfigError(f"{_where(spec)}: no usable tokenizer: {_line(error)}") from error
     characters = spec.source.tokenizer.characters
@@ -54,7 +57,7 @@ def load_tokenizer(spec: ModelSpec) -> Tokenizer:
             f"models.{spec.name}.source.tokenizer.characters is needed for a model that is built "
             "from a configuration"
         )
-    return character_tokenizer(characters)
+    return character_tokenizer(characters, template)
 
 
 def source_findings(check: Preflight) -> Iterator[Finding]:
@@ -103,10 +106,25 @@ def _from_folder(spec: ModelSpec) -> PreTrainedModel:
 
     folder = _folder(spec)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        with without_bars():
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     except Exception as error:
         raise ConfigError(f"{_where(spec)}: {_UNUSABLE}: {_line(error)}") from error
     return _as_model(model)
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep the bars of ``transformers`` off the terminal: a run has its own."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _from_config(spec: ModelSpec) -> PreTrainedModel:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.chat import ChatTemplate, Message, template_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PAD, EOS = "<pad>", "<eos>"
+#: The chat template of character tokenizers: every message ends with the end token.
+DEFAULT_TEMPLATE = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+#: Characters that stand for padding and end in text that a template wrote; no text holds them.
+_SPECIAL = ("\U000f0000", "\U000f0001")
 
 
 class HubTokenizer:
@@ -21,10 +26,14 @@ class HubTokenizer:
         ConfigError: the tokenizer has no end-of-sequence token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat_template: str | None = None
+    ) -> None:
         if tokenizer.eos_token_id is None:
             raise ConfigError("the tokenizer has no end-of-sequence token; set eos_token")
         self.wrapped = tokenizer
+        if chat_template is not None:
+            tokenizer.chat_template = chat_template
         self.eos_token_id: int = tokenizer.eos_token_id
         pad = tokenizer.pad_token_id
         self.pad_token_id: int = self.eos_token_id if pad is None else pad
@@ -46,6 +55,50 @@ class HubTokenizer:
         """Text of ``tokens`` without special tokens."""
         return str(self.wrapped.decode(list(tokens), skip_special_tokens=True))
 
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The text of ``messages`` by the tokenizer's own template.
+
+        Raises:
+            ConfigError: it has none, or it fails over the messages.
+        """
+        if self.wrapped.chat_template is None:
+            raise ConfigError(
+                "the tokenizer has no chat template; set source.tokenizer.chat_template of the "
+                "model, or give prompts as text"
+            )
+        try:
+            text = self.wrapped.apply_chat_template(
+                list(messages),
+                tools=list(tools) if tools else None,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+            )
+        except Exception as error:
+            raise template_error(error) from error
+        return str(text)
+
+    def encode_chat(self, text: str, /) -> list[int]:
+        """Token ids of text that the template wrote."""
+        return list(self._encode(text))
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Token ids of ``messages``; the errors are those of :meth:`render_chat`."""
+        return self.encode_chat(self.render_chat(messages, tools, add_generation_prompt))
+
+    def writable(self, text: str, /) -> str:
+        """``text``, of which lone surrogates alone cannot be written."""
+        return text.encode("utf-8", "replace").decode("utf-8")
+
 
 class CharacterTokenizer:
     """One token for each distinct character, besides padding and end.
@@ -53,19 +106,29 @@ class CharacterTokenizer:
     Both directions are table look-ups: small models need them fast, and worker processes need
     them without ``transformers``.
 
+    Args:
+        characters: one token each.
+        chat_template: Jinja; None: every message is its content and the end token.
+
     Raises:
-        ConfigError: on encoding, a character is not in the table.
+        ConfigError: the template is none; on encoding, a character is not in the table.
     """
 
     pad_token_id, eos_token_id = 0, 1
 
-    def __init__(self, characters: str) -> None:
+    def __init__(self, characters: str, chat_template: str | None = None) -> None:
         self._characters = dict(enumerate(dict.fromkeys(characters), 2))
         self._ids = {character: i for i, character in self._characters.items()}
         self.vocabulary_size = len(self._ids) + 2
+        self._chat_ids = {**self._ids, **dict(zip(_SPECIAL, (0, 1), strict=True))}
+        self._template_text = DEFAULT_TEMPLATE if chat_template is None else chat_template
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CharacterTokenizer, ("".join(self._ids),)
+        return CharacterTokenizer, ("".join(self._ids), self._template_text)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self._template_text)
 
     @cached_property
     def wrapped(self) -> PreTrainedTokenizerBase:
@@ -77,12 +140,50 @@ class CharacterTokenizer:
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
         tokenizer.decoder = decoders.Fuse()
-        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS)
+        wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS)
+        wrapped.chat_template = self._template_text
+        return wrapped
 
     def encode(self, text: str, /) -> list[int]:
         """Token ids of ``text``."""
+        return self._look_up(text, self._ids)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The text of ``messages`` by the template.
+
+        Raises:
+            ConfigError: the template fails over them.
+        """
+        pad, eos = _SPECIAL
+        return self._template(
+            messages, tools, add_generation_prompt, pad_token=pad, eos_token=eos, bos_token=""
+        )
+
+    def encode_chat(self, text: str, /) -> list[int]:
+        """Token ids of text that the template wrote."""
+        return self._look_up(text, self._chat_ids)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Token ids of ``messages``."""
+        return self.encode_chat(self.render_chat(messages, tools, add_generation_prompt))
+
+    def writable(self, text: str, /) -> str:
+        """``text`` without the characters that have no token."""
+        return "".join(character for character in text if character in self._ids)
+
+    def _look_up(self, text: str, ids: Mapping[str, int]) -> list[int]:
         try:
-            return [self._ids[character] for character in text]
+            return [ids[character] for character in text]
         except KeyError as error:
             raise ConfigError(
                 f"the tokenizer has no character {error.args[0]!r}; add it to "
@@ -94,6 +195,6 @@ class CharacterTokenizer:
         return "".join(self._characters.get(token, "") for token in tokens)
 
 
-def character_tokenizer(characters: str) -> CharacterTokenizer:
+def character_tokenizer(characters: str, chat_template: str | None = None) -> CharacterTokenizer:
     """A tokenizer with one token for each distinct character, besides padding and end."""
-    return CharacterTokenizer(characters)
+    return CharacterTokenizer(characters, chat_template)
