@@ -39,6 +39,10 @@ class Factory:
             record = self.registry.resolve(kind, str(name))
         return record
 
+    def below(self, path: str) -> dict[str, Record]:
+        """What sections within the one at ``path`` pick, by their paths."""
+        return {p: r for p, r in self._records.items() if p.startswith((f"{path}.", f"{path}["))}
+
     def load(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
         """The class or function that ``section`` at ``path`` picks.
 

@@ -52,7 +52,8 @@ _ROWS = (
         summary="gives an episode its reward",
         stable=True,
         base="plugrl.core.text.evaluation:Evaluator",
-        form="evaluate(self, data, evaluation_target) -> EvaluationRunResult",
+        adapter="plugrl.core.text.judging:as_evaluator",
+        form="evaluate(self, data, evaluation_target) -> EvaluationRunResult; or f(data, target)",
     ),
     Kind(
         name="rollout_worker",

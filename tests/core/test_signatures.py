@@ -87,7 +87,7 @@ def test_every_component_of_plugrl_is_accepted(registry):
     [
         ("loss", lambda logp: 0, ") -> (per_token[B, T], {name: (sum, count)})"),
         ("advantage", lambda rewards: 0, ") -> [R] or [R, T]"),
-        ("evaluator", cls(Evaluator, evaluate=lambda s: 0), ") -> EvaluationRunResult"),
+        ("evaluator", cls(Evaluator, evaluate=lambda s: 0), " | Awaitable[EvaluationRunResult]"),
         ("tracker", cls(Tracker, log=lambda s: 0), ") -> None"),
     ],
 )

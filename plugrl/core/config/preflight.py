@@ -40,7 +40,7 @@ class Preflight:
     @property
     def section(self) -> Any:
         """The component's own section."""
-        return _at(self.root, self.path)
+        return section_at(self.root, self.path)
 
     def component(self, path: str) -> Any:
         """The class or function that the configuration picks at ``path``; None if it picks none."""
@@ -132,7 +132,8 @@ def _keys(path: str) -> KeyPath:
     return tuple(keys)
 
 
-def _at(root: Any, path: str) -> Any:
+def section_at(root: Any, path: str) -> Any:
+    """What stands in a configuration at ``path``, such as ``trackers[0].type``."""
     for key in _keys(path):
         root = root[key]
     return root

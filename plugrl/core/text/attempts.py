@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.text.failures import (
-    UnfitTrajectoryError,
-    failed,
-    named,
-    numbers_fault,
-    overrun,
-    place_of,
-    raised,
-)
+from plugrl.core.text.failures import failed, overrun, raised
 from plugrl.core.text.fibers import Fibers, Overrun
+from plugrl.core.text.returned import Limits, checked
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.trajectory import Trajectory
@@ -29,6 +22,7 @@ from plugrl.core.text.worker import RolloutTask, RolloutWorker
 
 if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
+    from plugrl.core.text.judging import BatchWork, Judgement
     from plugrl.core.text.lockstep import Round
     from plugrl.core.text.services import Tokenizer
 
@@ -104,6 +98,21 @@ class _Clock:
             if not self._waits and not scope.expired():
                 scope.reschedule(now() + self._left)
 
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Count again inside a :meth:`paused` block."""
+        scope, now = self._scope, asyncio.get_running_loop().time
+        if scope is None or self._left is None:
+            yield
+            return
+        scope.reschedule(now() + self._left)
+        try:
+            yield
+        finally:
+            if not scope.expired():
+                self._left = max(0.0, (scope.when() or now()) - now())
+                scope.reschedule(None)
+
 
 class _Marked:
     """Awaits something and tells each time when its code begins and ceases to run."""
@@ -136,7 +145,7 @@ class Attempts:
     Args:
         worker: turns a task into trajectories.
         tokenizers: by model name.
-        vocabularies: the number of tokens of each model.
+        limits: by model name.
         timeout: seconds that one attempt may take; None: any number.
         mark: told which attempt's code runs, by its place among the prompts, and -1 when none
             does. Whoever gives it watches over code that never comes back.
@@ -146,14 +155,14 @@ class Attempts:
         self,
         worker: RolloutWorker,
         tokenizers: Mapping[str, Tokenizer],
-        vocabularies: Mapping[str, int],
+        limits: Mapping[str, Limits],
         *,
         timeout: float | None = None,
         mark: Callable[[int], None] | None = None,
     ) -> None:
         self._worker = worker
         self._tokenizers = tokenizers
-        self._vocabularies = vocabularies
+        self._limits = limits
         self._timeout = timeout
         self._mark = mark
         self._fibers = Fibers()
@@ -196,7 +205,7 @@ class Attempts:
             awaited: Awaitable[Any] = self._result(task, clock)
             if self._mark is not None:
                 awaited = _Marked(awaited, self._mark, number)
-            return self._checked(await awaited)
+            return checked(self._worker, await awaited, self._limits)
         except PlugrlError:
             raise
         except asyncio.CancelledError as error:
@@ -242,6 +251,14 @@ class Attempts:
                 answer = await round_.ask(number, model, request)
             return replace(answer, temperature=params.temperature or 1.0)
 
+        async def together(entry: Judgement, work: BatchWork) -> None:
+            async def timed(entries: Sequence[Judgement]) -> None:
+                with clock.resumed():
+                    await work(entries)
+
+            with clock.paused():
+                await round_.together(number, entry, timed)
+
         task = RolloutTask(
             data=prompt.data,
             item=prompt.index,
@@ -254,6 +271,7 @@ class Attempts:
             prompt_key=prompt.prompt_key,
             answer_key=prompt.answer_key,
             seed=coordinates,
+            together=together,
         )
         return task
 
@@ -264,38 +282,6 @@ class Attempts:
             return params
         stops = (*params.stop_token_ids, tokenizer.eos_token_id)
         return replace(params, stop_token_ids=stops)
-
-    def _checked(self, result: object) -> list[Trajectory]:
-        trajectories: list[Trajectory] = []
-        for trajectory in result if isinstance(result, list) else [result]:
-            if not isinstance(trajectory, Trajectory):
-                kind = type(trajectory).__name__
-                raise self._wrong(f"returned {kind}; a Trajectory or a list of them is expected")
-            try:
-                trajectory.check()
-            except ValueError as error:
-                raise UnfitTrajectoryError(f"returned what does not fit: {error}") from error
-            self._check_vocabulary(trajectory)
-            if (fault := numbers_fault(trajectory)) is not None:
-                raise self._wrong(fault)
-            trajectories.append(trajectory)
-        return trajectories
-
-    def _check_vocabulary(self, trajectory: Trajectory) -> None:
-        size = self._vocabularies.get(trajectory.model)
-        if size is None:
-            known = ", ".join(sorted(self._vocabularies))
-            raise self._wrong(
-                f"returned a trajectory of model {trajectory.model!r}; models are: {known}"
-            )
-        if max(trajectory.tokens) >= size:
-            raise self._wrong(
-                f"returned a trajectory with token {max(trajectory.tokens)}, outside the "
-                f"vocabulary of model {trajectory.model!r} ({size} tokens)"
-            )
-
-    def _wrong(self, fault: str) -> RunError:
-        return RunError(f"{named(self._worker)} {fault}{place_of(self._worker)}")
 
     def _failure(
         self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None

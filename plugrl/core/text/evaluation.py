@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.component import Component
+from plugrl.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from plugrl.core.text.sampling import SamplingParams
+    from plugrl.core.text.services import Completion, Tokenizer
 
 
 @dataclass(slots=True)
 class BaseEvaluationTarget:
-    """What an evaluator judges: the final answer of an agent."""
+    """What an evaluator judges: the final answer of an agent.
+
+    ``is_truncated`` says that the answer was cut off at its limit of tokens. What that is worth is
+    the evaluator's decision: nothing else changes the reward.
+    """
 
     final_answer: str
     is_truncated: bool = False
+
+
+#: A problem and an answer to it, as :meth:`Evaluator.evaluate` takes them.
+EvaluationItem = tuple[Mapping[str, Any], BaseEvaluationTarget]
+
+
+class Asking(Protocol):
+    """How an evaluator asks models while it judges; see :meth:`Evaluator.ask`."""
+
+    tokenizers: Mapping[str, Tokenizer]
+
+    def ask(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
+    ) -> Awaitable[Completion]:
+        """The answer of ``model`` to prompt ``tokens``."""
+
+
+#: On whose behalf an evaluator asks; each attempt has its own.
+ASKING: ContextVar[Asking | None] = ContextVar("plugrl_asking", default=None)
 
 
 @dataclass(slots=True)
@@ -31,13 +61,15 @@ class EvaluationRunResult:
 
 
 class Evaluator(Component, ABC):
-    """Judges one answer to one problem.
+    """Judges one answer to one problem; ``evaluate`` may be plain or ``async``.
 
     Attributes:
         reference_key: column with the reference answer, ``data.answer_key`` in a run.
+        prompt_key: column with the prompt, ``data.prompt_key`` in a run.
     """
 
     reference_key: str = "answer"
+    prompt_key: str = "prompt"
 
     @classmethod
     def columns(
@@ -56,12 +88,78 @@ class Evaluator(Component, ABC):
     @abstractmethod
     def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
-    ) -> EvaluationRunResult:
+    ) -> EvaluationRunResult | Awaitable[EvaluationRunResult]:
         """Judge ``evaluation_target`` against the problem ``data``.
 
         An exception, a reward that is not a finite number or a result of another type make the
         trajectory invalid: it is counted and not trained on.
         """
+
+    def evaluate_batch(
+        self, items: Sequence[EvaluationItem]
+    ) -> Sequence[EvaluationRunResult] | Awaitable[Sequence[EvaluationRunResult]]:
+        """Judge several answers at once, where that is cheaper; override it to be called.
+
+        It is called once all open attempts wait, with the answers that there are, and gives one
+        judgement for each, in order, equal to that of :meth:`evaluate`: how many answers come
+        together depends on the number of processes. It cannot ask models.
+        """
+        raise NotImplementedError
+
+    def combine(self, build: Callable[[str], Evaluator]) -> None:
+        """Build the evaluators that this one is made of; called once, before it judges.
+
+        Args:
+            build: gives the evaluator of a place in this one's own section, such as
+                ``criteria[0].evaluator``.
+        """
+
+    def ask(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
+    ) -> Awaitable[Completion]:
+        """The answer of ``model``, a key of ``models``, to prompt ``tokens``.
+
+        For ``async def evaluate`` while it judges an attempt of a rollout. Without ``sampling``
+        it is greedy.
+
+        Raises:
+            UsageError: nobody awaits a judgement that may ask.
+        """
+        from plugrl.core.text.sampling import SamplingParams
+
+        return self._asking().ask(model, tokens, sampling or SamplingParams(temperature=0.0))
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        """The tokenizer of ``model``, where :meth:`ask` works.
+
+        Raises:
+            UsageError: as :meth:`ask`, or there is no such model.
+        """
+        tokenizers = self._asking().tokenizers
+        if model not in tokenizers:
+            known = ", ".join(sorted(tokenizers)) or "none"
+            raise UsageError(f"no model {model!r} for an evaluator to ask; models are: {known}")
+        return tokenizers[model]
+
+    def _asking(self) -> Asking:
+        asking = ASKING.get()
+        if asking is None:
+            raise UsageError(
+                f"{type(self).__name__} asks a model where nothing answers: models are asked in "
+                "`async def evaluate`, which a rollout worker calls with `await worker.judged(...)`"
+            )
+        return asking
+
+
+def works_on_batches(evaluator: Evaluator) -> bool:
+    """Whether ``evaluator`` has an ``evaluate_batch`` of its own."""
+    return type(evaluator).evaluate_batch is not Evaluator.evaluate_batch
+
+
+def is_plain(evaluator: Evaluator) -> bool:
+    """Whether ``evaluator`` judges one answer at a time, in a function that awaits nothing."""
+    asynchronous = inspect.iscoroutinefunction(type(evaluator).evaluate)
+    return not asynchronous and not works_on_batches(evaluator)
 
 
 class EvaluationFailedError(Exception):
@@ -71,22 +169,64 @@ class EvaluationFailedError(Exception):
 def evaluate(
     evaluator: Evaluator, data: Mapping[str, Any], target: BaseEvaluationTarget
 ) -> EvaluationRunResult:
-    """Ask ``evaluator`` and check its answer.
+    """Ask a plain or ``async`` ``evaluator`` and check its answer; no model can be asked.
 
     Raises:
         EvaluationFailedError: it raised, or its answer is no finite reward with float metrics.
     """
-    name = type(evaluator).__name__
+    from plugrl.core.text.attempts import run_coroutine
+
     try:
         result = evaluator.evaluate(data, target)
+        if inspect.isawaitable(result):
+            result = run_coroutine(_awaited(result))
     except (Exception, SystemExit) as error:
-        raise EvaluationFailedError(f"{name} raised {_said(error, data)}") from error
+        raise failed_with(evaluator, error, data) from error
+    return checked(evaluator, result)
+
+
+async def evaluate_async(
+    evaluator: Evaluator, data: Mapping[str, Any], target: BaseEvaluationTarget
+) -> EvaluationRunResult:
+    """:func:`evaluate` where models can be asked; the errors are the same."""
+    try:
+        result = evaluator.evaluate(data, target)
+        if inspect.isawaitable(result):
+            result = await result
+    except (Exception, SystemExit, GeneratorExit) as error:
+        raise failed_with(evaluator, error, data) from error
+    return checked(evaluator, result)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def failed_with(
+    evaluator: Evaluator, error: BaseException, data: Mapping[str, Any]
+) -> EvaluationFailedError:
+    """The failure of an evaluator that raised ``error``; the caller says what it comes from."""
+    return EvaluationFailedError(f"{name_of(evaluator)} raised {_said(error, data)}")
+
+
+def checked(evaluator: Evaluator, result: Any, method: str = "evaluate") -> EvaluationRunResult:
+    """``result`` of ``evaluator`` with plain numbers.
+
+    Raises:
+        EvaluationFailedError: it is no judgement.
+    """
     try:
         return _checked(result)
     except ValueError as fault:
         # The place is looked up here alone: it reads the method's source.
-        at = where(type(evaluator).evaluate)
-        raise EvaluationFailedError(f"{name} returned {fault}{at}") from None
+        function = getattr(evaluator, "function", None) or getattr(type(evaluator), method)
+        at = where(function)
+        raise EvaluationFailedError(f"{name_of(evaluator)} returned {fault}{at}") from None
+
+
+def name_of(evaluator: Evaluator) -> str:
+    """What messages call an evaluator."""
+    return type(evaluator).__name__
 
 
 def _checked(result: Any) -> EvaluationRunResult:
@@ -101,7 +241,11 @@ def _checked(result: Any) -> EvaluationRunResult:
     metrics: Any = result.metrics
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics of type {type(metrics).__name__}; a dict of numbers is expected")
-    result.metrics = {key: _finite(f"metric {key!r}", value) for key, value in metrics.items()}
+    numbers = {str(key): _finite(f"metric {key!r}", value) for key, value in metrics.items()}
+    result.metrics = numbers
+    if not isinstance(result.extra_info, Mapping):
+        kind = type(result.extra_info).__name__
+        raise ValueError(f"extra_info of type {kind}; a dict is expected")
     return result
 
 
@@ -114,6 +258,8 @@ def _said(error: BaseException, data: Mapping[str, Any]) -> str:
 
 def _finite(name: str, value: Any) -> float:
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError("text")
         number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(f"{name} of type {type(value).__name__}; a number is expected") from None

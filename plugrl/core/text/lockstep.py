@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.text import completions
@@ -69,6 +69,15 @@ def serve(services: Mapping[str, InferenceService], asked: Sequence[Asked]) -> l
     return [outcome for outcome in outcomes if outcome is not None]
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """Something that is done for several rollouts at once; one of them gets the whole list."""
+
+    rollout: int
+    entry: Any
+    turn: asyncio.Future[list[Any]]
+
+
 class Round:
     """Gathers the requests of the open rollouts of this process.
 
@@ -84,6 +93,7 @@ class Round:
         self._open: set[int] = set()
         self._waiting: set[int] = set()
         self._pending: list[Pending] = []
+        self._gathered: list[_Gathered] = []
         self._soon = False
 
     def opened(self, rollout: int) -> None:
@@ -113,6 +123,31 @@ class Round:
         finally:
             self._waiting.discard(rollout)
 
+    async def together(
+        self, rollout: int, entry: Any, work: Callable[[Sequence[Any]], Awaitable[None]]
+    ) -> None:
+        """Return when ``work`` has been done on ``entry`` and on those of the other rollouts.
+
+        It is done by one of them, once every open rollout waits, before models are asked.
+        """
+        own = _Gathered(rollout, entry, asyncio.get_running_loop().create_future())
+        self._gathered.append(own)
+        self._waiting.add(rollout)
+        self._look()
+        try:
+            gathered = await own.turn
+        finally:
+            self._waiting.discard(rollout)
+        if not gathered:
+            return
+        try:
+            await work([each.entry for each in gathered])
+        finally:
+            # Whatever happened to this rollout, the others go on; they see what they got.
+            for each in gathered:
+                if not each.turn.done():
+                    each.turn.set_result([])
+
     def _look(self) -> None:
         if self._waiting >= self._open and not self._soon:
             self._soon = True
@@ -121,7 +156,14 @@ class Round:
 
     def _serve(self) -> None:
         self._soon = False
-        if not self._waiting >= self._open or (self._open and not self._pending):
+        if not self._waiting >= self._open:
+            return
+        gathered, self._gathered = [g for g in self._gathered if not g.turn.done()], []
+        if gathered:
+            gathered.sort(key=lambda each: each.rollout)
+            gathered[0].turn.set_result(gathered)
+            return
+        if self._open and not self._pending:
             return
         pending, self._pending = self._pending, []
         self._complete([entry for entry in pending if not entry.answer.done()])

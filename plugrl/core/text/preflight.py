@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.data import first_problem
@@ -109,18 +110,12 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
     if data.answer_key != "answer":
         # Somebody chose it, so somebody wants it.
         columns[_ANSWER] = data.answer_key
-    for path in ("rollout_worker", "rollout_worker.evaluator"):
+    for path in check.validated.records:
+        # The worker, its evaluator, and evaluators that this one is made of.
         reads = getattr(check.component(path), "columns", None)
-        if reads is not None:
-            columns |= reads(_section(check, path), data, path, is_val=is_val)
+        if reads is not None and path.partition(".")[0] == "rollout_worker":
+            columns |= reads(section_at(check.root, path), data, path, is_val=is_val)
     return columns
-
-
-def _section(check: Preflight, path: str) -> Any:
-    section: Any = check.root
-    for key in path.split("."):
-        section = section[key]
-    return section
 
 
 def _missing(item: Mapping[str, Any], columns: Mapping[str, str], origin: str) -> Iterator[Finding]:

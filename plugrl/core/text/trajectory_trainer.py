@@ -14,6 +14,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.config.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text import parts
+from plugrl.core.text.judging import make_evaluator
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import text_findings
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.data import Prompt
+    from plugrl.core.text.models import Model
+    from plugrl.core.text.validation import Validation
 
 logger = logging.getLogger(__name__)
 #: Loaded batches in a row after which a pool that no group completes in ends the run.
@@ -124,18 +127,35 @@ class TrajectoryTrainer(Trainer):
             self.run.guards.any_valid(self._step)
 
     def _set_up(self) -> None:
-        params, factory = self.hyper_params, self._bound("train").factory
-        models = self.models
+        params, models = self.hyper_params, self.models
         if not models.trained:
             raise ConfigError(
                 "no model is trained; give one a train service, such as models.policy.train: local"
             )
+        self._set_up_rollouts()
+        encode = models[params.rollout_worker.model].inference.tokenizer.encode
+        self._pool = parts.make_pool(params)
+        self._loader = parts.make_loader(params, self.scenario_instance, encode)
+        self._validation = self._make_validation()
+        self._syncs = parts.make_syncs(params, models)
+        models.load_weights(self._initial_weights)
+        if self._pending_state is not None:
+            self._apply(self._pending_state)
+        for sync in self._syncs.values():
+            sync()
+
+    def _set_up_rollouts(self) -> None:
+        params, factory, models = self.hyper_params, self._bound("train").factory, self.models
         section = params.rollout_worker
         worker: RolloutWorker = factory.build("rollout_worker", section, "rollout_worker")
         if section.get("evaluator") is not None:
-            path = "rollout_worker.evaluator"
-            worker.evaluator = factory.build("evaluator", section.evaluator, path)
-            worker.evaluator.reference_key = params.data.answer_key
+            worker.evaluator = make_evaluator(
+                factory,
+                section.evaluator,
+                "rollout_worker.evaluator",
+                reference_key=params.data.answer_key,
+                prompt_key=params.data.prompt_key,
+            )
         self._sampling = SamplingParams(
             temperature=section.temperature,
             top_p=section.top_p,
@@ -146,22 +166,52 @@ class TrajectoryTrainer(Trainer):
             models.inference,
             params.seed,
             pooled=pooled_rollouts(
-                self.run, factory, section, worker, models.inference, params.data.answer_key
+                self.run,
+                factory,
+                section,
+                worker,
+                models.inference,
+                answer_key=params.data.answer_key,
+                prompt_key=params.data.prompt_key,
             ),
             timeout=section.get("timeout"),
         )
-        encode = models[section.model].inference.tokenizer.encode
-        self._pool = parts.make_pool(params)
-        self._loader = parts.make_loader(params, self.scenario_instance, encode)
-        self._validation = parts.make_validation(
-            params, self.scenario_instance, self._rollouts, self._sampling, self._validated_splits
+
+    def _make_validation(self) -> Validation | None:
+        return parts.make_validation(
+            self.hyper_params,
+            self.scenario_instance,
+            self._rollouts,
+            self._sampling,
+            self._validated_splits,
         )
-        self._syncs = parts.make_syncs(params, models)
+
+    def loaded_models(self) -> Models:
+        """The models with the weights of the loaded state; they are not trained further."""
+        models = self.models
         models.load_weights(self._initial_weights)
         if self._pending_state is not None:
-            self._apply(self._pending_state)
-        for sync in self._syncs.values():
+            models.load_state_dict(self._pending_state["models"])
+        for sync in parts.make_syncs(self.hyper_params, models).values():
             sync()
+        return models
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the loaded state on the problems of ``validate``; every attempt is a sample.
+
+        Raises:
+            ConfigError: ``validate.enabled`` is false, or there are no problems.
+        """
+        with closing(self.loaded_models()) as models:
+            self._set_up_rollouts()
+            validation = self._make_validation()
+            if validation is None:
+                raise ConfigError("validate.enabled is false, so there is nothing to evaluate on")
+            step = max(self._step, 0)
+            scores, trajectories = validation(step)
+            for t in trajectories:
+                self.run.sample("evaluation", evaluated_sample(t, models[t.model], step))
+        return scores
 
     @property
     def _validate_before(self) -> bool:
@@ -336,6 +386,25 @@ class TrajectoryTrainer(Trainer):
         for name, sync in self._syncs.items():
             sync.load_state_dict(state["syncs"][name])
         self._pending_state = None
+
+
+def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[str, Any]:
+    """What is kept of one attempt of an evaluation."""
+    tokens, trained = trajectory.tokens, trajectory.loss_mask
+    start = trained.index(1) if 1 in trained else len(tokens)
+    decode = model.inference.tokenizer.decode
+    return {
+        "step": step,
+        "problem": trajectory.group_id,
+        "attempt": trajectory.run_id,
+        "model": trajectory.model,
+        "prompt": decode(tokens[:start]),
+        "answer": decode(tokens[start:]),
+        "reward": trajectory.reward if trajectory.valid else None,
+        "failure": trajectory.failure,
+        "finish_reason": trajectory.finish_reason,
+        **trajectory.metrics,
+    }
 
 
 def _add_columns(

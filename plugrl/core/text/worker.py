@@ -13,13 +13,21 @@ from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.evaluation import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    EvaluationRunResult,
+    evaluate,
+    is_plain,
+)
 from plugrl.core.text.fibers import wait_for
+from plugrl.core.text.judging import judgement
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.evaluation import Evaluator
+    from plugrl.core.text.judging import Together
     from plugrl.core.text.services import Completion, Tokenizer
 
 
@@ -81,6 +89,7 @@ class RolloutTask:
     answer_key: str = "answer"
     turns: int = field(default=0)
     seed: tuple[int, ...] = ()
+    together: Together | None = field(default=None, repr=False)
     _random: Random | None = field(default=None, repr=False)
 
     @property
@@ -175,28 +184,73 @@ class RolloutWorker(Component, ABC):
         """Attempt ``task`` once."""
 
     def judge(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Trajectory:
+        """:meth:`judged` for plain functions.
+
+        Raises:
+            ConfigError: there is no evaluator.
+            UsageError: the evaluator is ``async``, and an ``async`` function or another thread
+                calls this.
+        """
+        if is_plain(self._judge):
+            return self._judged(task, trajectory, self._evaluated(task, trajectory, final_answer))
+        return wait_for(
+            self.judged(task, trajectory, final_answer),
+            f"worker.judge cannot wait for the evaluator {type(self.evaluator).__name__}; write "
+            "`return await worker.judged(task, trajectory, answer)` in an async worker",
+        )
+
+    async def judged(
+        self, task: RolloutTask, trajectory: Trajectory, final_answer: str
+    ) -> Trajectory:
         """Let the evaluator reward ``trajectory``; without a judgement it becomes invalid.
 
         Raises:
             ConfigError: there is no evaluator.
         """
+        target = _target(trajectory, final_answer)
+        try:
+            result: Judged = await judgement(self._judge, task, target)
+        except EvaluationFailedError as error:
+            result = error
+        return self._judged(task, trajectory, result)
+
+    @property
+    def _judge(self) -> Evaluator:
         if self.evaluator is None:
             raise ConfigError(
                 "rollout_worker.evaluator is missing, so nothing rewards an answer; name one, "
                 "such as exact_match"
             )
-        target = BaseEvaluationTarget(final_answer, trajectory.finish_reason == "length")
+        return self.evaluator
+
+    def _evaluated(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Judged:
         try:
-            result = evaluate(self.evaluator, task.data, target)
+            return evaluate(self._judge, task.data, _target(trajectory, final_answer))
         except EvaluationFailedError as error:
+            return error
+
+    def _judged(self, task: RolloutTask, trajectory: Trajectory, result: Judged) -> Trajectory:
+        if isinstance(result, EvaluationFailedError):
             trajectory.valid = False
-            trajectory.failure = str(error)
-            message = f"an attempt is invalid: evaluator {error}; the traceback is in log.txt"
-            warn_once(self, failure_key(self.evaluator, error.__cause__ or error), message, error)
+            trajectory.failure = str(result)
+            message = f"an attempt is invalid: evaluator {result}; the traceback is in log.txt"
+            key = failure_key(self.evaluator, result.__cause__ or result)
+            warn_once(self, key, message, result)
             return trajectory
         trajectory.reward = result.reward
         trajectory.metrics.update(result.metrics)
+        extracted = result.extra_info.get("extracted")
+        if task.is_val and isinstance(extracted, str):
+            trajectory.extra_fields["extracted"] = extracted
         return trajectory
+
+
+#: What comes of judging an answer.
+Judged = EvaluationRunResult | EvaluationFailedError
+
+
+def _target(trajectory: Trajectory, final_answer: str) -> BaseEvaluationTarget:
+    return BaseEvaluationTarget(final_answer, trajectory.finish_reason == "length")
 
 
 class FunctionWorker(RolloutWorker):
@@ -230,7 +284,7 @@ def as_worker(value: Any) -> Any:
     """The worker class of a function ``f(task)`` or ``f(task, worker)``; others come back as is.
 
     The function may be plain or ``async`` and gives what :meth:`RolloutWorker.rollout` gives.
-    ``worker`` has ``config`` and ``judge``. One function always gives one class.
+    ``worker`` has ``config``, ``judge`` and ``judged``. One function always gives one class.
 
     Raises:
         TypeError: the function has other parameters.

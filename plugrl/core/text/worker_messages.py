@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.loading import USER_PACKAGE_PREFIX, load_file
+from plugrl.core.text.returned import Limits
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
@@ -50,10 +51,11 @@ class Setup:
 
     worker: Record
     section: Any
-    evaluator: Record | None
+    evaluators: Mapping[str, Record]
     reference_key: str
+    prompt_key: str
     tokenizers: Mapping[str, Sent]
-    vocabularies: Mapping[str, int]
+    limits: Mapping[str, Limits]
     timeout: float | None = None
     level: int = field(default=30)
 
@@ -64,6 +66,7 @@ def worker_setup(
     services: Mapping[str, InferenceService],
     *,
     answer_key: str = "answer",
+    prompt_key: str = "prompt",
     level: int = 30,
 ) -> Setup:
     """Describe the worker of the section ``rollout_worker`` for other processes.
@@ -73,6 +76,7 @@ def worker_setup(
         section: of the worker, validated.
         services: the models that it may ask.
         answer_key: column of the reference answers.
+        prompt_key: column of the prompts.
         level: log messages below it stay in the process.
 
     Raises:
@@ -80,13 +84,17 @@ def worker_setup(
     """
     path = "rollout_worker.evaluator"
     evaluator = section.get("evaluator")
+    evaluators = dict(factory.below(path))
+    if evaluator is not None:
+        evaluators[path] = factory.record("evaluator", evaluator, path)
     return Setup(
         worker=factory.record("rollout_worker", section, "rollout_worker"),
         section=section,
-        evaluator=None if evaluator is None else factory.record("evaluator", evaluator, path),
+        evaluators=evaluators,
         reference_key=answer_key,
+        prompt_key=prompt_key,
         tokenizers={name: _tokenizer(name, service) for name, service in services.items()},
-        vocabularies={name: service.vocabulary_size for name, service in services.items()},
+        limits=Limits.of(services),
         timeout=section.get("timeout"),
         level=level,
     )

@@ -321,7 +321,9 @@ def pooled_rollouts(
     section: Any,
     worker: RolloutWorker,
     services: Mapping[str, InferenceService],
+    *,
     answer_key: str,
+    prompt_key: str = "prompt",
 ) -> PooledRollouts | None:
     """What makes the attempts of a trainer in processes; None: the section asks for none.
 
@@ -332,6 +334,7 @@ def pooled_rollouts(
         worker: as the driver has built it.
         services: the models.
         answer_key: column of the reference answers.
+        prompt_key: column of the prompts.
 
     Raises:
         ConfigError: the tokenizer of a model cannot be sent.
@@ -342,5 +345,7 @@ def pooled_rollouts(
     restarts = run.guards.policy.max_worker_restarts
     pool = run.keep("worker_processes", lambda: WorkerPool(restarts))
     level = logging.getLogger("plugrl").getEffectiveLevel()
-    setup = worker_setup(factory, section, services, answer_key=answer_key, level=level)
+    setup = worker_setup(
+        factory, section, services, answer_key=answer_key, prompt_key=prompt_key, level=level
+    )
     return PooledRollouts(pool, count, setup, worker, services)

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.blame import TRACE, one_line
 from plugrl.core.component import build
 from plugrl.core.errors import RunError
+from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text.attempts import Attempts
 from plugrl.core.text.failures import failed, named, place_of
+from plugrl.core.text.judging import make_evaluator
 from plugrl.core.text.lockstep import Pending, Round
 from plugrl.core.text.worker_messages import SentTokenizers, Setup, pack_error, unpack_error
 
@@ -119,16 +121,21 @@ class WorkerProcess:
         logging.getLogger("plugrl").setLevel(setup.level)
         registry = default_registry()
         worker: RolloutWorker = build(registry.load(setup.worker), setup.section)
-        if setup.evaluator is not None:
-            worker.evaluator = build(registry.load(setup.evaluator), setup.section["evaluator"])
-            worker.evaluator.reference_key = setup.reference_key
+        if setup.section.get("evaluator") is not None:
+            worker.evaluator = make_evaluator(
+                Factory(registry, setup.evaluators),
+                setup.section["evaluator"],
+                "rollout_worker.evaluator",
+                reference_key=setup.reference_key,
+                prompt_key=setup.prompt_key,
+            )
         if self._setup is None and setup.timeout is not None:
             threading.Thread(target=self._watch, name="plugrl-watch", daemon=True).start()
         self._setup, self._worker = setup, worker
         self._attempts = Attempts(
             worker,
             SentTokenizers(setup.tokenizers),
-            setup.vocabularies,
+            setup.limits,
             timeout=setup.timeout,
             mark=self._mark,
         )
@@ -150,7 +157,7 @@ class WorkerProcess:
         def done(number: int, trajectories: list[Trajectory]) -> None:
             self._done.append((number, self._packed(prompts[number], trajectories, occasion)))
 
-        round_ = Round(tuple(self._setup.vocabularies), self._report)
+        round_ = Round(tuple(self._setup.limits), self._report)
         await self._attempts.run(round_, prompts, occasion, done)
         if self._done:
             self._report([])

@@ -34,7 +34,7 @@ class SingleTurnRolloutWorker(RolloutWorker):
         prompt = self._encode(task)
         completion = await task.ask(model, prompt, task.sampling)
         trajectory = trajectory_of(task, model, prompt, completion)
-        return self.judge(task, trajectory, tokenizer.decode(completion.tokens))
+        return await self.judged(task, trajectory, tokenizer.decode(completion.tokens))
 
     def _encode(self, task: RolloutTask) -> list[int]:
         prompt = task.tokenizers[self.config.model].encode(task.prompt)

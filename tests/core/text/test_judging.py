@@ -1,0 +1,238 @@
+"""How attempts are judged: async and batched evaluators, functions, and wrong answers of theirs."""
+
+import asyncio
+import math
+
+import pytest
+
+from plugrl.core.component import build
+from plugrl.core.errors import RunError, UsageError
+from plugrl.core.registry import Registry
+from plugrl.core.text.data import Prompt
+from plugrl.core.text.evaluation import EvaluationRunResult, Evaluator
+from plugrl.core.text.judging import as_evaluator
+from plugrl.core.text.metrics import rollout_metrics
+from plugrl.core.text.rollouts import LockstepRollouts
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.worker import RolloutWorker, as_worker, trajectory_of
+
+SAMPLING = SamplingParams(max_new_tokens=4)
+
+
+class Letters:
+    pad_token_id, eos_token_id = 0, 1
+
+    def encode(self, text, /):
+        return [ord(c) for c in text]
+
+    def decode(self, tokens, /):
+        return "".join(map(chr, tokens))
+
+
+class EchoService(InferenceService):
+    """Answers as many tokens as it may."""
+
+    tokenizer = Letters()
+    vocabulary_size = 128
+    max_sequence_length = 64
+
+    def load(self, spec):
+        raise NotImplementedError
+
+    def generate(self, requests):
+        counts = [request.sampling.max_new_tokens for request in requests]
+        return [Completion([97] * n, [-1.0] * n, "stop", 3) for n in counts]
+
+    def update_weights(self, weights, version):
+        raise NotImplementedError
+
+
+class Worker(RolloutWorker):
+    async def rollout(self, task):
+        prompt = task.tokenizers["policy"].encode(task.prompt)
+        completion = await task.ask("policy", prompt, task.sampling)
+        trajectory = trajectory_of(task, "policy", prompt, completion)
+        return await self.judged(task, trajectory, task.prompt)
+
+
+def plain(task, worker):
+    prompt = task.tokenizers["policy"].encode(task.prompt)
+    completion = task.ask_now("policy", prompt, task.sampling)
+    return worker.judge(task, trajectory_of(task, "policy", prompt, completion), task.prompt)
+
+
+def rolled(evaluator, prompts=("a", "bb", "ccc"), worker=Worker, is_val=False):
+    made = build(as_worker(worker), {})
+    made.evaluator = evaluator
+    rollouts = LockstepRollouts(made, {"policy": EchoService()}, seed=3)
+    tasks = [Prompt({"prompt": text}, i, 0, f"g{i}", i) for i, text in enumerate(prompts)]
+    return rollouts.collect(tasks, 0, SAMPLING, is_val=is_val)
+
+
+class Length(Evaluator):
+    """Rewards the length of an answer; ``b`` cannot be judged."""
+
+    def evaluate(self, data, evaluation_target):
+        return self.one(evaluation_target)
+
+    @staticmethod
+    def one(target):
+        if "b" in target.final_answer:
+            raise LookupError("no b")
+        return EvaluationRunResult(len(target.final_answer), metrics={"twice": 2.0})
+
+
+class Slow(Length):
+    async def evaluate(self, data, evaluation_target):
+        await asyncio.sleep(0)
+        return self.one(evaluation_target)
+
+
+class Batched(Length):
+    def __init__(self, config=None):
+        super().__init__(config)
+        self.sizes = []
+
+    def evaluate_batch(self, items):
+        self.sizes.append(len(items))
+        return [self.one(target) for _, target in items]
+
+
+class AsyncBatched(Batched):
+    async def evaluate_batch(self, items):
+        await asyncio.sleep(0)
+        return Batched.evaluate_batch(self, items)
+
+
+@pytest.mark.parametrize("worker", [Worker, plain])
+@pytest.mark.parametrize("evaluator", [Length, Slow, Batched, AsyncBatched])
+def test_every_kind_of_evaluator_judges_alike_in_every_kind_of_worker(evaluator, worker):
+    found = rolled(evaluator(), worker=worker)
+    assert [(t.valid, t.reward if t.valid else None) for t in found] == [
+        (True, 1.0),
+        (False, None),
+        (True, 3.0),
+    ]
+    assert found[1].failure.startswith(f"{evaluator.__name__} raised LookupError: no b")
+    metrics = rollout_metrics(found)
+    assert metrics["rollout/twice"] == 2.0
+    assert metrics["rollout/reward"] == 2.0
+    assert metrics["rollout/invalid"] == pytest.approx(1 / 3)
+
+
+def test_a_batch_holds_the_answers_of_all_open_attempts_and_a_bad_one_is_judged_alone():
+    evaluator = Batched()
+    rolled(evaluator)
+    assert evaluator.sizes == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda n: None, "NoneType for a batch"),
+        (lambda n: [], "0 judgements for 3 answers"),
+        (lambda n: [EvaluationRunResult(1.0)] * (n + 1), "4 judgements for 3 answers"),
+        (lambda n: "abc", "str for a batch"),
+        (lambda n: [EvaluationRunResult(math.nan)] * n, "reward nan"),
+        (lambda n: [1.0] * n, "float; an EvaluationRunResult"),
+    ],
+)
+def test_bad_answers_of_a_batch_lose_no_rollout(answer, complaint):
+    class Wrong(Length):
+        def evaluate_batch(self, items):
+            return answer(len(items))
+
+    found = rolled(Wrong())
+    assert [t.valid for t in found] == [False] * 3
+    assert all(complaint in t.failure for t in found)
+
+
+def test_exit_in_a_batch_is_a_failure_of_each_answer():
+    class Leaves(Length):
+        def evaluate_batch(self, items):
+            raise SystemExit(4)
+
+    assert ["raised SystemExit: 4" in t.failure for t in rolled(Leaves())] == [True] * 3
+
+
+class Judge(Evaluator):
+    """Rewards the number of tokens that the model answers."""
+
+    model = "policy"
+
+    async def evaluate(self, data, evaluation_target):
+        prompt = self.tokenizer("policy").encode(evaluation_target.final_answer)
+        answers = await asyncio.gather(
+            *(self.ask(self.model, prompt, SamplingParams(max_new_tokens=n)) for n in (1, 3))
+        )
+        return EvaluationRunResult(sum(len(answer.tokens) for answer in answers))
+
+
+@pytest.mark.parametrize("worker", [Worker, plain])
+def test_an_evaluator_asks_models(worker):
+    assert [t.reward for t in rolled(Judge(), worker=worker)] == [4.0, 4.0, 4.0]
+
+
+def test_an_evaluator_that_asks_an_unknown_model_ends_the_run():
+    judge = Judge()
+    judge.model = "gone"
+    with pytest.raises(RunError, match="no model 'gone'"):
+        rolled(judge)
+
+
+def test_asking_outside_of_a_judgement_is_refused():
+    with pytest.raises(UsageError, match="asks a model where nothing answers"):
+        Judge().ask("policy", [1])
+
+
+def test_an_async_evaluator_needs_an_awaiting_worker():
+    class Blind(Worker):
+        async def rollout(self, task):
+            prompt = task.tokenizers["policy"].encode(task.prompt)
+            completion = await task.ask("policy", prompt, task.sampling)
+            return self.judge(task, trajectory_of(task, "policy", prompt, completion), "x")
+
+    with pytest.raises(UsageError, match=r"await worker\.judged"):
+        rolled(Slow(), worker=Blind)
+    assert [t.valid for t in rolled(Length(), worker=Blind)] == [True] * 3
+
+
+def number(data, target):
+    return len(target.final_answer) / 2
+
+
+async def result(data, target, evaluator):
+    return EvaluationRunResult(1.0, metrics={"key": float(evaluator.reference_key == "answer")})
+
+
+def text(data, target):
+    return "1.0"
+
+
+@pytest.mark.parametrize(
+    ("function", "rewards"),
+    [(number, [0.5, 1.0, 1.5]), (result, [1.0, 1.0, 1.0])],
+)
+def test_functions_are_evaluators(function, rewards):
+    registry = Registry()
+    cls = registry.load(registry.register("evaluator", "mine", function))
+    assert [t.reward for t in rolled(build(cls, {}))] == rewards
+
+
+def test_a_function_that_returns_text_gives_invalid_attempts():
+    registry = Registry()
+    cls = registry.load(registry.register("evaluator", "mine", text))
+    found = rolled(build(cls, {}))
+    assert [t.valid for t in found] == [False] * 3
+    assert "text returned str" in found[0].failure
+    assert "test_judging.py" in found[0].failure
+
+
+def test_what_was_extracted_is_kept_of_held_out_answers_alone():
+    def extracting(data, target):
+        return EvaluationRunResult(1.0, extra_info={"extracted": target.final_answer})
+
+    cls = as_evaluator(extracting)
+    assert [t.get("extracted") for t in rolled(cls(), is_val=True)] == ["a", "bb", "ccc"]
+    assert [t.get("extracted") for t in rolled(cls())] == [None] * 3
