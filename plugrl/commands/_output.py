@@ -85,3 +85,34 @@ def emit_runs(runs: Sequence[Any]) -> None:
         ],
         ["name", *columns],
     )
+
+
+def write_lines(path: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write records as JSON lines.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from plugrl.core.errors import UsageError
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            for record in records:
+                file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of a text file, empty ones left out.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    from plugrl.core.errors import UsageError
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error

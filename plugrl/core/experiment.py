@@ -71,17 +71,19 @@ def prepare(
     config_path: Sequence[str | Path] = (),
     registry: Registry | None = None,
     preflight: bool = True,
+    base: Mapping[str, Any] | None = None,
 ) -> Experiment:
     """Compose and validate a configuration, with the installed plugins loaded.
 
-    With ``preflight`` the files, columns and devices that it names are looked for too.
+    With ``preflight`` the files, columns and devices that it names are looked for too. ``base``
+    has the values that the configuration changes.
 
     Raises:
         ConfigError: the configuration is wrong; ``faults`` holds all there is to say.
         PluginError: a plugin that it needs cannot be used.
     """
     registry = registry or default_registry()
-    composed = compose(config, overrides, config_path=config_path)
+    composed = compose(config, overrides, config_path=config_path, base=base)
     section = composed.tree.get("plugins")
     section = section if isinstance(section, Mapping) else {}
     disable = section.get("disable")

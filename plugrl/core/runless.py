@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugrl.core.errors import UsageError
@@ -9,6 +11,7 @@ from plugrl.core.experiment import build_trainer, enter
 
 if TYPE_CHECKING:
     from plugrl.core.experiment import Experiment
+    from plugrl.core.run.run import Kept
 
 
 class NoRun:
@@ -25,6 +28,42 @@ class NoRun:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UsageError(f"{self._what} has no run, so run.{name} is not there")
+
+
+class UnrecordedRun(NoRun):
+    """A run whose samples are kept in memory and of which nothing else is written.
+
+    Close it when the trainer that has it is done.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.samples: list[dict[str, Any]] = []
+        self._kept: dict[str, Any] = {}
+
+    def sample(self, name: str, record: Mapping[str, Any]) -> None:
+        """Keep a record."""
+        self.samples.append(dict(record))
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """No deadline: whoever waits at the terminal can end it."""
+        return nullcontext()
+
+    def label(self, step: int) -> str:
+        """How messages name a step."""
+        return f"step {step}"
+
+    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+        """What ``make`` gave when it was first asked for."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        kept: Kept = self._kept[name]
+        return kept
+
+    def close(self) -> None:
+        """Close what is kept."""
+        for kept in self._kept.values():
+            kept.close()
 
 
 def dry_run(experiment: Experiment) -> dict[str, float] | None:

@@ -156,6 +156,19 @@ class Trainer(ABC):
         """
         raise UsageError(f"{type(self).__name__} cannot repeat a step; it needs a replay method")
 
+    def evaluate(self) -> dict[str, float]:
+        """Held-out metrics of the loaded state, for ``plugrl eval``; nothing is trained.
+
+        Attempts are given to ``run.sample("evaluation", record)``. Of the run there is no more
+        than ``sample``, ``phase``, ``label`` and ``keep``.
+
+        Raises:
+            UsageError: this trainer cannot evaluate a saved state.
+        """
+        raise UsageError(
+            f"{type(self).__name__} cannot evaluate a saved state; it needs an evaluate method"
+        )
+
     def dry_run(self) -> dict[str, float] | None:
         """Try the largest step that the configuration allows, for ``plugrl train --dry-run``.
 

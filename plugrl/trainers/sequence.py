@@ -191,6 +191,12 @@ class SequenceTrainer(Trainer):
             gc.collect()
         return tried or None
 
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the loaded state as the phase that it belongs to does."""
+        child = self._bound("evaluate").phases[self._number].build(self.run)
+        child.load_state_dict(self._child_state or {})
+        return child.evaluate()
+
     def state_dict(self) -> dict[str, Any]:
         """Which phase, where it began, and its trainer's state."""
         child = self._child.state_dict() if self._child is not None else {}

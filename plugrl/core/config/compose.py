@@ -61,11 +61,12 @@ def compose(
     overrides: Sequence[str] = (),
     *,
     config_path: Sequence[str | Path] = (),
+    base: Mapping[str, Any] | None = None,
 ) -> ComposedConfig:
     """Read a configuration, its ``defaults`` and overrides, without a schema.
 
-    ``source`` is a file, the name of a recipe, or a mapping. Precedence: ``defaults`` in order
-    (the file itself stands at ``_self_``, or last) < overrides.
+    ``source`` is a file, the name of a recipe, or a mapping. Precedence: ``base`` < ``defaults``
+    in order (the file itself stands at ``_self_``, or last) < overrides.
 
     Raises:
         ConfigError: a file is missing, cannot be read or is not YAML, or an argument is of the
@@ -79,6 +80,8 @@ def compose(
     check_texts("overrides", overrides, '["seed=1"]')
     check_texts("config_path", config_path, '["configs"]', (str, Path))
     reading = _Reading([Path(folder) for folder in config_path])
+    if base is not None:
+        reading.add(_from_mapping(base, reading.faults)[0], Path.cwd(), None)
     if isinstance(source, Mapping):
         main, text, file = _from_mapping(source, reading.faults)
         reading.add(main, Path.cwd(), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,12 @@ from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import WeightedLoss
-from plugrl.core.text.services import ModelSpec, TrainService
+from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
+from plugrl.core.text.services import ModelSpec, Tokenizer, TrainService
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
 from plugrl.plugins.transformers.forward import Forward
-from plugrl.plugins.transformers.loading import load_model, source_findings
+from plugrl.plugins.transformers.lean_training import LeanTraining
+from plugrl.plugins.transformers.loading import load_model, source_findings, without_bars
 from plugrl.plugins.transformers.masters import MasterWeights
 from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
 from plugrl.plugins.transformers.packing import enable, packed
@@ -31,43 +32,9 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ScheduleConfig:
-    """Learning rate over optimizer steps: a linear ramp, then constant or a decay."""
-
-    warmup_steps: int = described(0, "optimizer steps of the linear ramp from 0")
-    decay: Literal["constant", "linear", "cosine"] = described("constant", "shape after the ramp")
-    total_steps: int | None = described(None, "optimizer step at which the decay ends")
-    final_factor: float = described(0.0, "share of the learning rate at the end of the decay")
-
-    def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise ConfigError("warmup_steps must not be negative")
-        if self.decay != "constant" and not self.total_steps:
-            raise ConfigError(f"decay {self.decay} needs total_steps")
-        if self.total_steps is not None and self.total_steps <= self.warmup_steps:
-            raise ConfigError("total_steps must be larger than warmup_steps")
-
-    @staticmethod
-    def factor(config: Any, step: int) -> float:
-        """Share of the learning rate at optimizer step ``step``, counted from 0."""
-        if step < config.warmup_steps:
-            return float((step + 1) / (config.warmup_steps + 1))
-        if config.decay == "constant":
-            return 1.0
-        done = min((step - config.warmup_steps) / (config.total_steps - config.warmup_steps), 1.0)
-        shape = 1 - done if config.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
-        return float(config.final_factor + (1 - config.final_factor) * shape)
-
-
-@dataclass
-class LocalTrainConfig:
+class LocalTrainConfig(OptimizerConfig):
     """Options of the train service ``local``."""
 
-    learning_rate: float = described(1e-6, "AdamW's learning rate")
-    betas: list[float] = described([0.9, 0.999], "AdamW's betas")
-    eps: float = described(1e-8, "AdamW's epsilon")
-    weight_decay: float = described(0.01, "AdamW's weight decay")
-    grad_clip_norm: float = described(1.0, "largest norm of the gradient")
     micro_batch_size: int = described(64, "rows of one forward and backward pass")
     micro_batch_tokens: int | None = described(
         None, "tokens of one forward and backward pass; takes the place of micro_batch_size"
@@ -83,20 +50,14 @@ class LocalTrainConfig:
         "auto",
         "train float32 copies of the weights; auto: where the weights have a lower precision",
     )
-    schedule: ScheduleConfig = described(ScheduleConfig, "learning rate over optimizer steps")
     value_head: bool = described(
         False, "train a number for each state beside the model, for advantages such as gae"
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.master_weights, str) and self.master_weights != "auto":
             raise ConfigError("master_weights must be auto, true or false")
-        if self.learning_rate < 0 or not math.isfinite(self.learning_rate):
-            raise ConfigError("learning_rate must be a finite number that is not negative")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError("betas must be two numbers from 0 to below 1")
-        if self.grad_clip_norm <= 0:
-            raise ConfigError("grad_clip_norm must be above 0")
         for name in ("micro_batch_size", "micro_batch_tokens", "head_chunk_tokens"):
             size = getattr(self, name)
             if size is not None and size < 1:
@@ -124,10 +85,13 @@ class LocalTrainService(TrainService):
         self._model = load_model(spec)
         self._adapter = None if spec.adapter is None else Adapter(self._model, spec)
         self._device = spec.device
+        packs = self._can_pack(spec)
+        plain = packs and self._adapter is None and not self.config.gradient_checkpointing
         self._forward = Forward(
             self._model,
-            packs=self._can_pack(spec),
+            packs=packs,
             head_chunk_tokens=self.config.head_chunk_tokens,
+            lean=LeanTraining.of(self._model) if plain else None,
         )
         if self.config.gradient_checkpointing:
             _checkpoint_layers(self._model)
@@ -148,7 +112,7 @@ class LocalTrainService(TrainService):
             weight_decay=self.config.weight_decay,
             fused=True,
         )
-        self._optimizer_steps = 0
+        self.optimizer_steps = 0
 
     def _make_masters(self, trained: Mapping[str, torch.nn.Parameter]) -> MasterWeights | None:
         wish = self.config.master_weights
@@ -234,19 +198,25 @@ class LocalTrainService(TrainService):
 
     def optimizer_step(self) -> dict[str, float]:
         """Clip and apply the accumulated gradient; one that is not finite is dropped."""
-        norm = torch.nn.utils.clip_grad_norm_(self._optimized, self.config.grad_clip_norm)
-        rate = self.config.learning_rate * ScheduleConfig.factor(
-            self.config.schedule, self._optimizer_steps
-        )
+        return self.apply_gradient(AdamParams.at(self.config, self.optimizer_steps))
+
+    def apply_gradient(self, adam: AdamParams) -> dict[str, float]:
+        """An optimizer step with these numbers; :meth:`optimizer_step` has those of the section."""
+        norm = torch.nn.utils.clip_grad_norm_(self._optimized, adam.grad_clip_norm)
         if bool(torch.isfinite(norm)):
             for group in self._optimizer.param_groups:
-                group["lr"] = rate
+                group.update(
+                    lr=adam.learning_rate,
+                    betas=adam.betas,
+                    eps=adam.eps,
+                    weight_decay=adam.weight_decay,
+                )
             self._optimizer.step()
             if self._masters is not None:
                 self._masters.write_back()
-            self._optimizer_steps += 1
+            self.optimizer_steps += 1
         self._optimizer.zero_grad(set_to_none=True)
-        return {"grad_norm": float(norm), "learning_rate": rate}
+        return {"grad_norm": float(norm), "learning_rate": adam.learning_rate}
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The current weights by name, with the adapter's part added if there is one."""
@@ -275,7 +245,7 @@ class LocalTrainService(TrainService):
             **({} if head is None else {"value_head": head.state_dict()}),
             **self._weights_state(),
             "optimizer": self._optimizer.state_dict()["state"],
-            "optimizer_steps": self._optimizer_steps,
+            "optimizer_steps": self.optimizer_steps,
         }
 
     def _weights_state(self) -> dict[str, Any]:
@@ -283,6 +253,19 @@ class LocalTrainService(TrainService):
             return {"weights": dict(self._model.state_dict())}
         base = {"base": self._adapter.base()} if self._base_replaced else {}
         return {**base, "adapter": self._adapter.state_dict()}
+
+    def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:
+        """Write weights and tokenizer as ``from_pretrained`` reads them, an adapter merged.
+
+        Raises:
+            UsageError: the adapter alone is wanted and there is none.
+        """
+        if adapter:
+            self.save_adapter(folder)
+            return
+        with without_bars():
+            self._model.save_pretrained(folder, state_dict=dict(self.weights()))
+        tokenizer.wrapped.save_pretrained(folder)  # type: ignore[attr-defined]
 
     def save_adapter(self, folder: str | Path) -> None:
         """Write the adapter as ``peft`` reads it: ``PeftModel.from_pretrained(model, folder)``.
@@ -308,7 +291,7 @@ class LocalTrainService(TrainService):
         # Deep, because torch keeps the given moments and would change them in place.
         held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}
         self._optimizer.load_state_dict({**current, "state": held})
-        self._optimizer_steps = int(state["optimizer_steps"])
+        self.optimizer_steps = int(state["optimizer_steps"])
 
 
 def _checkpoint_layers(model: PreTrainedModel) -> None:

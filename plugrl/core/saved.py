@@ -1,0 +1,259 @@
+"""Trained runs and model folders, opened to be evaluated, sampled or exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.config.compose import compose
+from plugrl.core.config.lookup import find_main
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.experiment import Experiment, build_trainer, enter, prepare
+from plugrl.core.run import checkpoint as checkpoints
+from plugrl.core.run.folder import CHECKPOINTS, find
+from plugrl.core.run.start import read_tree
+from plugrl.core.runless import UnrecordedRun
+
+if TYPE_CHECKING:
+    from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.text.sampling import SamplingParams
+    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
+    from plugrl.core.trainer import Trainer
+
+#: Sections that an evaluation of a run may set: what is asked, and who judges.
+EVALUATED = ("data", "scenario", "rollout_worker", "validate")
+#: How the files of `validate.data.data_files` are called, where splits have names.
+FILES = "validation"
+_WHOLE = ("scenario",)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A trainer with the weights of a run or of a model folder, without a run of its own."""
+
+    trainer: Trainer
+    run: UnrecordedRun
+    origin: str
+
+
+def is_model(target: str) -> bool:
+    """Whether ``target`` is a model folder in the form of ``save_pretrained``."""
+    return (Path(target) / "config.json").is_file()
+
+
+@contextmanager
+def opened(
+    target: str,
+    evaluation: str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    runs_folder: str | Path = "runs",
+    checkpoint: str = "newest",
+) -> Iterator[Saved]:
+    """Open a run or a model folder.
+
+    Args:
+        target: a run's path, id, beginning of an id, experiment or ``latest``; or a model folder.
+        evaluation: a YAML file or recipe with other problems; or a split of the run's scenario.
+        overrides: ``key=value`` strings, over all else.
+        runs_folder: where runs are looked up.
+        checkpoint: of a run: ``newest``, ``best`` (by its validation score) or a step.
+
+    Raises:
+        UsageError: there is no such run or checkpoint.
+        ConfigError: the evaluation does not fit.
+    """
+    if is_model(target):
+        experiment, state, origin = _of_model(target, evaluation, overrides), None, target
+    else:
+        folder = find(target, Path(runs_folder))
+        path = _checkpoint(folder, checkpoint)
+        state = checkpoints.load(path)["trainer"]
+        tree, state = _innermost(prepare(read_tree(folder, "opened"), preflight=False), state)
+        experiment, origin = _of_run(tree, evaluation, overrides), str(path)
+    enter(experiment)
+    run = UnrecordedRun("a saved state")
+    stand_in: Any = run
+    trainer = build_trainer(_last(experiment.validated), experiment.registry, stand_in)
+    if state is not None:
+        trainer.load_state_dict(state)
+    try:
+        yield Saved(trainer, run, origin)
+    finally:
+        run.close()
+
+
+def _of_model(folder: str, evaluation: str | None, overrides: Sequence[str]) -> Experiment:
+    source = {"models": {"policy": {"source": {"path": folder}}}}
+    base = {"trainer": {"type": "evaluation"}, **source}
+    if evaluation is None:
+        return prepare(base, overrides, preflight=False)
+    # Last, because the evaluation may be a recipe with a model of its own.
+    words = [f"models.policy.source.path={folder}", "models.policy.source.config=null"]
+    return prepare(evaluation, [*overrides, *words], base=base, preflight=False)
+
+
+def _of_run(
+    tree: Mapping[str, Any], evaluation: str | None, overrides: Sequence[str]
+) -> Experiment:
+    base: dict[str, Any] = {**tree}
+    if evaluation is None:
+        return prepare(base, overrides, preflight=False)
+    base["validate"] = {**base.get("validate", {}), "enabled": True}
+    if not _is_file(evaluation):
+        data = base["validate"].get("data") or {}
+        if not (data.get("data_files") and evaluation == FILES):
+            if base.get("scenario") is None:
+                raise UsageError(
+                    f"{evaluation}: no such file or recipe, and the run has no scenario with "
+                    f"splits; write {FILES} for its own validation"
+                )
+            base["validate"]["data"] = {**data, "data_files": [], "splits": [evaluation]}
+        return prepare(base, overrides, preflight=False)
+    given = compose(evaluation).tree
+    foreign = [name for name in given if name not in EVALUATED]
+    if foreign:
+        raise ConfigError(
+            f"{evaluation}: an evaluation of a run has the sections {', '.join(EVALUATED)}; "
+            f"{', '.join(foreign)} {'belong' if len(foreign) > 1 else 'belongs'} to the run"
+        )
+    for name in EVALUATED:
+        if _replaced(name, given.get(name), base.get(name)):
+            base.pop(name, None)
+    return prepare(evaluation, overrides, base=base, preflight=False)
+
+
+def _replaced(name: str, given: Any, held: Any) -> bool:
+    """Whether a section takes the place of the run's whole one: its keys are another type's."""
+    if given is None or not isinstance(held, Mapping):
+        return False
+    kind = given.get("type") if isinstance(given, Mapping) else given
+    return name in _WHOLE or (kind is not None and kind != held.get("type"))
+
+
+def _is_file(evaluation: str) -> bool:
+    try:
+        find_main(evaluation)
+    except ConfigError:
+        if evaluation.endswith((".yaml", ".yml")) or "/" in evaluation:
+            raise
+        return False
+    return True
+
+
+def _innermost(
+    experiment: Experiment, state: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The configuration and the state of the phase that a run was in."""
+    validated = experiment.validated
+    while validated.phases:
+        validated = validated.phases[state["phase"]][1]
+        state = state["child"]
+    return validated.tree, state
+
+
+def _last(validated: ValidatedConfig) -> ValidatedConfig:
+    while validated.phases:
+        validated = validated.phases[-1][1]
+    return validated
+
+
+def _checkpoint(run: Path, which: str) -> Path:
+    folder = run / CHECKPOINTS
+    found = checkpoints.candidates(folder)
+    if not found:
+        raise UsageError(f"{run} has no checkpoint; it ended before the first one was saved")
+    if which == "newest":
+        newest = checkpoints.latest(folder)
+        if newest is None:
+            raise UsageError(f"none of the {len(found)} checkpoints of {run} can be read")
+        return newest
+    if which == "best":
+        scored = [(checkpoints.manifest_of(path).get("score"), path) for path in found]
+        best = max(((s, p) for s, p in scored if s is not None), default=None)
+        if best is None:
+            raise UsageError(
+                f"no checkpoint of {run} has a score; set settings.checkpoint_every so that the "
+                "best validation is saved, or take the newest"
+            )
+        return best[1]
+    for path in found:
+        if which.isdigit() and checkpoints.step_of(path) == int(which):
+            return path
+    steps = ", ".join(str(checkpoints.step_of(path)) for path in reversed(found))
+    raise UsageError(f"{run} has no checkpoint {which!r}; it has steps {steps}, newest and best")
+
+
+def sampled(
+    saved: Saved,
+    model: str,
+    prompts: Sequence[str],
+    sampling: SamplingParams,
+    *,
+    samples: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Answers of one model, ``samples`` a prompt, in the order of the prompts.
+
+    Raises:
+        ConfigError: there is no such model, or a prompt is empty or cannot be encoded.
+    """
+    from plugrl.core.text.completions import check_completions
+    from plugrl.core.text.services import GenerationRequest
+
+    with closing(_text_trainer(saved).loaded_models()) as models:
+        service = models[model].inference
+        tokenizer = service.tokenizer
+        stop = sampling.stop_token_ids or (tokenizer.eos_token_id,)
+        sampling = replace(sampling, stop_token_ids=stop)
+        asked = [(prompt, run) for prompt in prompts for run in range(samples)]
+        requests = [
+            GenerationRequest(tokenizer.encode(prompt), sampling, (seed, 0, item, run, 0))
+            for item, prompt in enumerate(prompts)
+            for run in range(samples)
+        ]
+        answers = check_completions(
+            type(service).__name__, service.generate(requests), requests, service.vocabulary_size
+        )
+        return [
+            {
+                "prompt": prompt,
+                "sample": run,
+                "answer": tokenizer.decode(answer.tokens),
+                "finish_reason": answer.finish_reason,
+                "tokens": answer.tokens,
+                "logprobs": answer.logprobs,
+            }
+            for (prompt, run), answer in zip(asked, answers, strict=True)
+        ]
+
+
+def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = False) -> str:
+    """Write a trained model to ``folder`` and say what was written.
+
+    Raises:
+        UsageError: the folder is not empty or cannot be written, or the model has no adapter.
+        ConfigError: there is no such model, or it is frozen.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there and not empty; name a new folder")
+    with closing(_text_trainer(saved).loaded_models()) as models:
+        service = models[model].trained()
+        try:
+            service.export(folder, models[model].inference.tokenizer, adapter=adapter)
+        except OSError as error:
+            raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
+    return f"wrote {'the adapter of ' if adapter else ''}{model} of {saved.origin} to {folder}"
+
+
+def _text_trainer(saved: Saved) -> TrajectoryTrainer:
+    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
+
+    if not isinstance(saved.trainer, TrajectoryTrainer):
+        name = type(saved.trainer).__name__
+        raise UsageError(f"{name} trains no language model, so there is nothing of that kind here")
+    return saved.trainer

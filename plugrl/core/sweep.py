@@ -1,0 +1,194 @@
+"""Sweeps: every combination of some values, each with several seeds, and a table of the ends."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.errors import ConfigError, PlugrlError, RunInterrupted, RunTerminated, UsageError
+from plugrl.core.experiment import TrainedRun, prepare, start
+
+logger = logging.getLogger(__name__)
+
+_OPENING, _CLOSING = "[{(", "]})"
+#: Most runs of one sweep: more are a slip of the keyboard.
+MAX_RUNS = 1000
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep: the values that tell its combination apart, and its seed."""
+
+    config: str | Path
+    varied: dict[str, str]
+    overrides: tuple[str, ...]
+    config_path: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run of a sweep that has ended; ``run`` is None when it failed."""
+
+    planned: PlannedRun
+    run: TrainedRun | None
+
+
+def values_of(word: str) -> tuple[str, list[str]]:
+    """The key and the values of ``key=a,b,c``; commas inside brackets or quotes separate nothing.
+
+    Raises:
+        UsageError: there is no key, no value, or a value is empty or there twice.
+    """
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise UsageError(f"{word!r} is no KEY=A,B,C")
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    values = [part.strip() for part in parts]
+    if len(values) > 1 and "" in values:
+        raise UsageError(f"{word!r}: a value is empty; write null for no value")
+    if len(set(values)) < len(values):
+        raise UsageError(f"{word!r}: a value is there twice")
+    return key, values
+
+
+def planned(
+    config: str | Path,
+    grid: Sequence[str],
+    seeds: int,
+    *,
+    config_path: Sequence[str] = (),
+) -> list[PlannedRun]:
+    """The runs of a sweep, checked, in order of the grid; the last key varies fastest.
+
+    Raises:
+        UsageError: the grid cannot be read, or has more than ``MAX_RUNS`` runs.
+        ConfigError: a combination is wrong.
+        PluginError: a plugin that it needs cannot be used.
+    """
+    axes = [values_of(word) for word in grid]
+    keys = [key for key, _ in axes]
+    if len(set(keys)) < len(keys):
+        raise UsageError(f"a key is there twice: {', '.join(keys)}; write all its values in one")
+    if seeds > 1 and any(key == "seed" and len(values) > 1 for key, values in axes):
+        raise UsageError("seed=A,B and --seeds name the seeds twice; leave one out")
+    runs = seeds * math.prod(len(values) for _, values in axes)
+    if runs > MAX_RUNS:
+        raise UsageError(f"this is a sweep of {runs} runs; {MAX_RUNS} are possible")
+    plan: list[PlannedRun] = []
+    for chosen in itertools.product(*(values for _, values in axes)):
+        words = [f"{key}={value}" for key, value in zip(keys, chosen, strict=True)]
+        # A varied seed makes no combination of its own: the table is over seeds.
+        varied = {
+            key: value
+            for (key, values), value in zip(axes, chosen, strict=True)
+            if len(values) > 1 and key != "seed"
+        }
+        plan += _seeded(PlannedRun(config, varied, tuple(words), tuple(config_path), 0), seeds)
+    return plan
+
+
+def _seeded(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
+    try:
+        tree = prepare(run.config, run.overrides, config_path=run.config_path).validated.tree
+    except ConfigError as error:
+        if not run.varied:
+            raise
+        raise ConfigError(f"{_name(run.varied)}: {error}", error.faults) from error
+    first = int(tree["seed"])
+    for seed in range(first, first + seeds):
+        words = (*run.overrides, f"seed={seed}") if seeds > 1 else run.overrides
+        yield PlannedRun(run.config, run.varied, words, run.config_path, seed)
+
+
+def trained(plan: Iterable[PlannedRun]) -> Iterator[EndedRun]:
+    """Train the runs one after the other; one that fails is logged and the others go on."""
+    for planned_run in plan:
+        try:
+            run = start(
+                prepare(
+                    planned_run.config, planned_run.overrides, config_path=planned_run.config_path
+                )
+            )
+        except (RunInterrupted, RunTerminated):
+            raise
+        except PlugrlError as error:
+            name = _name({**planned_run.varied, "seed": str(planned_run.seed)})
+            logger.error("%s failed: %s", name, error)
+            yield EndedRun(planned_run, None)
+        else:
+            yield EndedRun(planned_run, run)
+
+
+def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """One row a combination: its values, runs, and mean and deviation of each metric.
+
+    Args:
+        ended: the runs.
+        metrics: names of metrics; none: the rewards of the validation, else of the rollouts.
+
+    Raises:
+        UsageError: no run has one of the metrics.
+    """
+    combinations: dict[tuple[tuple[str, str], ...], list[EndedRun]] = {}
+    for one in ended:
+        combinations.setdefault(tuple(one.planned.varied.items()), []).append(one)
+    last = {
+        key: [one.run.last_metrics for one in runs if one.run is not None]
+        for key, runs in combinations.items()
+    }
+    everything = [values for found in last.values() for values in found]
+    names = list(metrics) or _headline(everything)
+    for name in names:
+        if everything and not any(name in values for values in everything):
+            known = ", ".join(sorted(k for k in everything[0] if "/" in k))
+            raise UsageError(f"no run has a metric {name!r}; they have: {known}")
+    return [
+        {
+            **dict(key),
+            "seeds": len(last[key]),
+            "failed": len(runs) - len(last[key]),
+            **_statistics(last[key], names),
+            "runs": [str(one.run.folder) for one in runs if one.run is not None],
+        }
+        for key, runs in combinations.items()
+    ]
+
+
+def _headline(everything: Sequence[dict[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for values in everything for name in values)
+    rewards = [name for name in names if name.endswith("/reward")]
+    return [name for name in rewards if not name.startswith("rollout/")] or rewards or ["loss"]
+
+
+def _statistics(runs: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name in names:
+        values = [float(values[name]) for values in runs if name in values]
+        row[name] = statistics.fmean(values) if values else None
+        if len(values) > 1:
+            row[f"{name} sd"] = statistics.stdev(values)
+    return row
+
+
+def _name(varied: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in varied.items()) or "the run"

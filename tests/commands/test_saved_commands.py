@@ -1,0 +1,211 @@
+"""``plugrl eval``, ``sample`` and ``export``: what a run learned, used from outside."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import plugrl
+from plugrl.cli import main
+from plugrl.testing import tiny
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main(list(map(str, words)))
+                code = 0
+            except SystemExit as end:
+                code = end.code or 0
+        return code, out.getvalue(), err.getvalue()
+
+    return run
+
+
+@pytest.fixture
+def trained(tmp_path):
+    def make(name="self_hosted_grpo", **sections):
+        return plugrl.train(tiny.config(name, tmp_path, sections)).folder
+
+    return make
+
+
+def read(path):
+    return Path(path).read_text().splitlines()
+
+
+def files_of(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_eval_repeats_the_last_validation_and_leaves_the_run_alone(call, trained):
+    folder = trained()
+    before = files_of(folder)
+    code, out, _ = call("eval", folder, "validation", "--json", "--output", "answers.jsonl")
+    metrics = json.loads(out)["metrics"]
+    last = plugrl.load_run(folder).last_metrics
+    assert code == 0
+    assert metrics == {k: v for k, v in last.items() if k.startswith("validation/")}
+    assert files_of(folder) == before
+    records = [json.loads(line) for line in read("answers.jsonl")]
+    rewards = [record["reward"] for record in records]
+    assert sum(rewards) / len(rewards) == pytest.approx(metrics["validation/reward"])
+
+
+def test_eval_of_a_run_in_phases_uses_its_last_phase(call, trained):
+    from plugrl.trainers.sequence import SequenceTrainer
+
+    folder = trained("sequence", **SequenceTrainer.conformance)
+    code, out, _ = call("eval", folder, "validation", "--json")
+    last = plugrl.load_run(folder).last_metrics
+    assert code == 0
+    assert json.loads(out)["metrics"]["validation/reward"] == last["validation/reward"]
+
+
+def test_eval_with_other_problems_and_another_judge(call, trained, tmp_path):
+    folder = trained()
+    (tmp_path / "p.jsonl").write_text(json.dumps({"question": "ba", "solution": "b"}) + "\n")
+    evaluation = {
+        "data": {"prompt_key": "question", "answer_key": "solution"},
+        "validate": {"data": {"data_files": ["p.jsonl"]}},
+    }
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(evaluation))
+    code, out, _ = call("eval", folder, "other.yaml", "--output", "a.jsonl")
+    assert code == 0, out
+    assert [json.loads(line)["prompt"] for line in read("a.jsonl")] == ["ba"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nosuch",), "write validation for its own"),
+        (("validation", "--checkpoint", "99"), "no checkpoint '99'; it has steps"),
+        (("validation", "--checkpoint", "best"), "has a score"),
+        (("absent.yaml",), "no such file"),
+        (("validation", "trainer.nosuch=1"), "nosuch"),
+    ],
+)
+def test_eval_refuses_in_one_line(call, trained, words, said):
+    folder = trained(settings={"checkpoint_every": 0}, validate={"validate_before_train": False})
+    code, out, err = call("eval", folder, *words)
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_eval_refuses_an_evaluation_that_changes_the_run(call, trained, tmp_path):
+    (tmp_path / "e.yaml").write_text("models: {policy: {train: null}}\n")
+    code, _, err = call("eval", trained(), "e.yaml")
+    assert code == 2
+    assert "models belongs to the run" in err
+
+
+def test_an_exported_model_gives_what_the_run_gives(call, trained, tmp_path):
+    folder = trained()
+    assert call("export", folder, "ex")[0] == 0
+    model, tokenizer = (
+        kind.from_pretrained(tmp_path / "ex") for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    service = plugrl.load_run(folder).checkpoint()["trainer"]["models"]["policy"]["state"]
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in service["weights"].items())
+    asked = ["ab", "ba"]
+    ours = json.loads(call("sample", folder, *asked, "--max-tokens", "5", "--json")[1])
+    again = json.loads(call("sample", "ex", *asked, "--max-tokens", "5", "--json")[1])
+    assert [one["tokens"] for one in ours] == [one["tokens"] for one in again]
+    for prompt, one in zip(asked, ours, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        with torch.no_grad():
+            expected = model.generate(ids, max_new_tokens=5, do_sample=False)
+        assert expected[0, ids.shape[1] :].tolist() == one["tokens"]
+
+
+def test_an_exported_adapter_is_merged_or_alone(call, trained, tmp_path):
+    from peft import PeftModel
+
+    options = {"r": 2, "alpha": 64}
+    models = tiny.config("self_hosted_grpo", tmp_path)["models"]
+    models["policy"] |= {"adapter": options}
+    models["policy"]["train"] = {"type": "local", "learning_rate": 0.1}
+    folder = trained("self_hosted_cross_entropy", models=models)
+    assert call("export", folder, "merged")[0] == 0
+    assert call("export", folder, "alone", "--adapter")[0] == 0
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    fresh = plugrl.train(
+        tiny.config("self_hosted_grpo", tmp_path, {"trainer": {"total_train_steps": 0}})
+    ).folder
+    call("export", fresh, "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    ids = torch.tensor([[2, 3, 2, 3]])
+    before = base(ids).logits
+    joined = PeftModel.from_pretrained(base, tmp_path / "alone")
+    assert not torch.allclose(before, merged(ids).logits, atol=1e-4)
+    torch.testing.assert_close(joined(ids).logits, merged(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_export_refuses_what_it_cannot_do(call, trained, tmp_path):
+    folder = trained()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for words, said in (
+        (("full",), "not empty"),
+        (("a", "--adapter"), "has no adapter"),
+        (("b", "--model", "nosuch"), "no model 'nosuch'"),
+    ):
+        code, _, err = call("export", folder, *words)
+        assert code == 2
+        assert said in err
+
+
+def test_sample_reads_a_file_and_repeats_itself(call, trained, tmp_path):
+    folder = trained()
+    (tmp_path / "prompts.txt").write_text("ab\n\nbb\n")
+    words = ("sample", folder, "--file", "prompts.txt", "--samples", 3, "--temperature", 1)
+    words = (*words, "--max-tokens", 4, "--json")
+    first = json.loads(call(*words)[1])
+    assert [(one["prompt"], one["sample"]) for one in first] == [
+        (prompt, run) for prompt in ("ab", "bb") for run in range(3)
+    ]
+    assert json.loads(call(*words)[1]) == first
+    assert json.loads(call(*words, "--seed", 1)[1]) != first
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no prompt is given"),
+        (("xyz",), "no character 'x'"),
+        (("",), "a prompt has no tokens"),
+        (("--file", "absent.txt"), "cannot read absent.txt"),
+        (("ba", "--top-p", "0"), "top_p is 0"),
+    ],
+)
+def test_sample_refuses_in_one_line(call, trained, words, said):
+    code, out, err = call("sample", trained(), *words)
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_what_is_no_run_and_no_model_is_named(call):
+    for words in (
+        ("eval", "nothing", "validation"),
+        ("sample", "nothing", "1"),
+        ("export", "x", "y"),
+    ):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "no run" in err

@@ -1,0 +1,103 @@
+"""``plugrl sweep``: every combination is trained, and the table is right."""
+
+import json
+import statistics
+
+import pytest
+import yaml
+
+import plugrl
+from plugrl.core import sweep
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.testing import tiny
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("a.b=1,2", ("a.b", ["1", "2"])),
+        ("a=[1,2],[3]", ("a", ["[1,2]", "[3]"])),
+        ("a='x,y',z", ("a", ["'x,y'", "z"])),
+        ("a={b: 1, c: 2}", ("a", ["{b: 1, c: 2}"])),
+        ("a=1", ("a", ["1"])),
+        ("a=", ("a", [""])),
+    ],
+)
+def test_values(word, expected):
+    assert sweep.values_of(word) == expected
+
+
+@pytest.mark.parametrize("word", ["a", "=1,2", "a=1,,2", "a=1,1", "a=1,"])
+def test_values_that_cannot_be_read(word):
+    with pytest.raises(UsageError):
+        sweep.values_of(word)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "exp.yaml"
+    path.write_text(yaml.safe_dump(tiny.config("self_hosted_grpo", tmp_path)))
+    return path
+
+
+def test_a_sweep_trains_the_grid_and_its_table_has_mean_and_deviation(file):
+    grid = ["trainer.total_train_steps=1,2", "data.rollout_repeat_n=2,3"]
+    plan = sweep.planned(file, grid, 2)
+    assert [(p.varied["trainer.total_train_steps"], p.varied["data.rollout_repeat_n"], p.seed)
+            for p in plan] == [(a, b, s) for a in "12" for b in "23" for s in (0, 1)]  # fmt: skip
+    rows = sweep.table(sweep.trained(plan), ["rollout/response_length"])
+    assert [row["seeds"] for row in rows] == [2, 2, 2, 2]
+    for row in rows:
+        runs = [plugrl.load_run(folder) for folder in row["runs"]]
+        steps = int(row["trainer.total_train_steps"])
+        assert [run.status["step"] for run in runs] == [steps, steps]
+        values = [run.last_metrics["rollout/response_length"] for run in runs]
+        assert row["rollout/response_length"] == pytest.approx(statistics.mean(values))
+        assert row["rollout/response_length sd"] == pytest.approx(statistics.stdev(values))
+
+
+def test_all_combinations_are_checked_before_the_first_run(file, tmp_path):
+    with pytest.raises(ConfigError, match="total_train_steps=-1"):
+        sweep.planned(file, ["trainer.total_train_steps=1,-1"], 1)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("grid", "seeds", "said"),
+    [
+        (["seed=1,2"], 2, "name the seeds twice"),
+        (["seed=1", "seed=2"], 1, "there twice"),
+        ([f"seed={','.join(map(str, range(1001)))}"], 1, "1001 runs"),
+    ],
+)
+def test_sweeps_that_are_slips(file, grid, seeds, said):
+    with pytest.raises(UsageError, match=said):
+        sweep.planned(file, grid, seeds)
+
+
+def test_a_run_that_fails_is_listed_and_the_others_go_on(file, tmp_path, capsys):
+    from plugrl.cli import main
+
+    (tmp_path / "judge.py").write_text(
+        "from plugrl import Evaluator, EvaluationRunResult\n"
+        "class Judge(Evaluator):\n"
+        "    def evaluate(self, data, evaluation_target):\n"
+        "        raise RuntimeError('broken')\n"
+    )
+    broken = f"{tmp_path / 'judge.py'}:Judge"
+    tree = yaml.safe_load(file.read_text())
+    worker = {k: v for k, v in tree["rollout_worker"].items() if k != "evaluator"}
+    file.write_text(yaml.safe_dump(tree | {"rollout_worker": worker}))
+    words = ["sweep", str(file), f"rollout_worker.evaluator=exact_match,{{path: {broken}}}"]
+    words[2] = f"rollout_worker={{evaluator: exact_match}},{{evaluator_module_path: '{broken}'}}"
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert end.value.code == 1
+    assert [(row["seeds"], row["failed"]) for row in rows] == [(1, 0), (0, 1)]
+
+
+def test_an_unknown_metric_names_those_there_are(file):
+    ended = list(sweep.trained(sweep.planned(file, [], 1)))
+    with pytest.raises(UsageError, match="they have: .*validation/reward"):
+        sweep.table(ended, ["nosuch"])
