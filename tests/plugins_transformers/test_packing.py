@@ -100,19 +100,13 @@ def test_a_sequence_sees_nothing_of_its_neighbours(train_service):
         torch.testing.assert_close(beside, alone, rtol=1e-5, atol=1e-5)
 
 
-def test_only_what_wanted_tokens_depend_on_is_computed(train_service, monkeypatch):
+def test_only_what_wanted_tokens_depend_on_is_computed(train_service):
     service = train_service(packing="always")
-    seen = []
-    body = service._forward._body
-    monkeypatch.setattr(
-        service._forward,
-        "_body",
-        lambda **inputs: (seen.append(inputs["input_ids"].shape), body(**inputs))[1],
-    )
+    seen = packings(service)
     # Wanted: token 2 of nine, token 1 of three, nothing of the third row, token 1 of two.
     mask = [[0, 0, 1, 0, 0, 0, 0, 0, 0], [0, 1, 0], [0] * 6, [0, 1]]
     got = service.compute_log_prob(batch(mask=mask))
-    assert seen == [(1, 2 + 1 + 1)]
+    assert [tokens.shape for tokens in seen] == [(1, 2 + 1 + 1)]
     want = plain_log_probs(service._model, ROWS)
     assert got[0, 2].item() == pytest.approx(want[0][1].item(), abs=1e-4)
     assert got[1, 1].item() == pytest.approx(want[1][0].item(), abs=1e-4)
@@ -274,6 +268,19 @@ GROUPS = [
 ]
 
 
+def packings(service):
+    """A list that gets the tokens of each forward pass of packed rows."""
+    seen, packing = [], service._forward._packing
+
+    def noted(*args):
+        made = packing(*args)
+        seen.append(made.tokens)
+        return made
+
+    service._forward._packing = noted
+    return seen
+
+
 def group_batch():
     rows = [tokens for tokens, _ in GROUPS]
     masks = [[0] * start + [1] * (len(tokens) - start) for tokens, start in GROUPS]
@@ -285,12 +292,7 @@ def group_batch():
 def test_answers_to_one_prompt_compute_it_once(train_service, architecture_spec, name, size):
     service = train_service(architecture_spec(name), micro_batch_size=size)
     data = group_batch()
-    seen = []
-    body = service._forward._body
-    service._forward._body = lambda **inputs: (
-        seen.append(inputs["input_ids"].numel()),
-        body(**inputs),
-    )[1]
+    seen = packings(service)
     got = service.compute_log_prob(data)
     want = plain_log_probs(service._model, [tokens for tokens, _ in GROUPS])
     for row, (tokens, start) in enumerate(GROUPS):
@@ -298,7 +300,7 @@ def test_answers_to_one_prompt_compute_it_once(train_service, architecture_spec,
         torch.testing.assert_close(got[row, start : len(tokens)], expected, rtol=1e-4, atol=1e-4)
     if size == 64:
         # Inputs leave out each last token: 4 + 1 + 2, 3 + 0, and 4 of the one that is alone.
-        assert seen == [4 + 0 + 2 + 3 + 0 + 4]
+        assert [tokens.numel() for tokens in seen] == [4 + 0 + 2 + 3 + 0 + 4]
     totals = service.forward_backward(data, LOSS)
     ours = gradients(service)
     service._model.zero_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,6 +51,13 @@ class Forward:
         self._chunk = head_chunk_tokens
         self._lean = lean
 
+    def hidden_width(self) -> int:
+        """Numbers of a hidden state."""
+        token = torch.zeros(1, 1, dtype=torch.long, device=self._device)
+        with torch.no_grad():
+            states = self._body(input_ids=token, use_cache=False).last_hidden_state
+        return int(states.shape[-1])
+
     def log_probs(self, part: MicroBatch) -> tuple[torch.Tensor, Boundaries | None]:
         """Log-probability of each token given the ones before it, [B, T], float32.
 
@@ -57,60 +65,73 @@ class Forward:
         for all or one a row, as the sampler does. The boundaries are those to hold with ``packed``
         while gradients are taken.
         """
-        values = part.batch.values
-        input_ids = values["input_ids"]
-        real = values["attention_mask"][:, :-1] != 0
-        picked = (values["loss_mask"][:, 1:] != 0) & real
-        if not bool(picked.any()):
-            return torch.zeros(input_ids.shape, device=input_ids.device), None
-        temperature = _temperature(part, picked)
-        inputs = (
-            input_ids[:, :-1], values["position_ids"][:, :-1], _needed(real, picked), picked
-        )
-        targets = input_ids[:, 1:][picked]
-        bounds = None
-        if self.packs:
-            packing = Packing.of(*inputs, part.leaders)
-            bounds = packing.bounds
-            chosen = self._of_packed(packing, targets, temperature)
-        else:
-            chosen = self._chosen(self._padded(*inputs), targets, temperature)
-        shifted = torch.zeros(picked.shape, dtype=torch.float32, device=chosen.device)
-        return torch.nn.functional.pad(shifted.masked_scatter(picked, chosen), (1, 0)), bounds
+        asked = _Asked.of(part)
+        if asked is None:
+            return _nothing(part), None
+        packing = self._packing(part, asked)
+        bounds = None if packing is None else packing.bounds
+        heat = asked.temperature
+        if (
+            self._lean is not None
+            and packing is not None
+            and not isinstance(heat, torch.Tensor)
+            and len(asked.targets) <= self._chunk
+            and self._lean.takes(packing.width)
+        ):
+            return _spread(self._lean.log_probs(packing, asked.targets, heat), asked.picked), bounds
+        hidden = self._hidden(part, asked, packing)
+        return _spread(self._chosen(hidden, asked.targets, heat), asked.picked), bounds
 
-    def _padded(
-        self,
-        input_ids: torch.Tensor,
-        position_ids: torch.Tensor,
-        needed: torch.Tensor,
-        picked: torch.Tensor,
-    ) -> torch.Tensor:
+    def with_needs(
+        self, part: MicroBatch, needs: Sequence[str]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], Boundaries | None]:
+        """What :meth:`log_probs` gives, and between it what ``needs`` names, [B, T] each.
+
+        "entropy" is that of the distribution that a token was drawn from, "values" the value of the
+        state before it.
+        """
+        asked = _Asked.of(part)
+        if asked is None:
+            return _nothing(part), {name: _nothing(part) for name in needs}, None
+        packing = self._packing(part, asked)
+        hidden = self._hidden(part, asked, packing)
+        extras = {}
+        if "entropy" in needs:
+            both = self._chosen(hidden, asked.targets, asked.temperature, self._with_entropy)
+            chosen, extras["entropy"] = both.unbind(1)
+        else:
+            chosen = self._chosen(hidden, asked.targets, asked.temperature)
+        if "values" in needs:
+            assert self.value_head is not None
+            extras["values"] = self.value_head(hidden.float())[:, 0]
+        extras = {name: _spread(numbers, asked.picked) for name, numbers in extras.items()}
+        return _spread(chosen, asked.picked), extras, None if packing is None else packing.bounds
+
+    def _packing(self, part: MicroBatch, asked: _Asked) -> Packing | None:
+        if not self.packs:
+            return None
+        values = part.batch.values
+        ids, positions = values["input_ids"][:, :-1], values["position_ids"][:, :-1]
+        return Packing.of(ids, positions, asked.needed, asked.picked, part.leaders)
+
+    def _hidden(self, part: MicroBatch, asked: _Asked, packing: Packing | None) -> torch.Tensor:
         """Last hidden states of the picked places, [P, H]: token t is predicted from t - 1."""
-        more = {"position_ids": position_ids} if self._takes_positions else {}
-        states: torch.Tensor = self._body(
-            input_ids=input_ids,
-            attention_mask=needed.long(),
+        states: torch.Tensor
+        if packing is not None:
+            with packed(packing.bounds):
+                states = self._body(
+                    input_ids=packing.tokens, position_ids=packing.positions, use_cache=False
+                ).last_hidden_state
+            return states.flatten(0, 1)[packing.places]
+        values = part.batch.values
+        more = {"position_ids": values["position_ids"][:, :-1]} if self._takes_positions else {}
+        states = self._body(
+            input_ids=values["input_ids"][:, :-1],
+            attention_mask=asked.needed.long(),
             use_cache=False,
             **more,
         ).last_hidden_state
-        return states[picked]
-
-    def _of_packed(
-        self, packing: Packing, targets: torch.Tensor, temperature: float | torch.Tensor
-    ) -> torch.Tensor:
-        lean = self._lean
-        if (
-            lean is not None
-            and not isinstance(temperature, torch.Tensor)
-            and len(targets) <= self._chunk
-            and lean.takes(packing.width)
-        ):
-            return lean.log_probs(packing, targets, temperature)
-        with packed(packing.bounds):
-            states = self._body(
-                input_ids=packing.tokens, position_ids=packing.positions, use_cache=False
-            ).last_hidden_state
-        return self._chosen(states.flatten(0, 1)[packing.places], targets, temperature)
+        return states[asked.picked]
 
     def _chosen(
         self,
@@ -152,35 +173,49 @@ class Forward:
         return logits
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """Which places of [B, T - 1] predict tokens, and what is asked of them.
+
+    ``needed`` are the real tokens of each row up to its last picked place; ``targets`` ([P]) the
+    tokens; ``temperature`` a number, or one for each picked place, [P, 1].
+    """
+
+    picked: torch.Tensor
+    needed: torch.Tensor
+    targets: torch.Tensor
+    temperature: float | torch.Tensor
+
+    @classmethod
+    def of(cls, part: MicroBatch) -> _Asked | None:
+        """None when no token is trained."""
+        values = part.batch.values
+        real = values["attention_mask"][:, :-1] != 0
+        picked = (values["loss_mask"][:, 1:] != 0) & real
+        if not bool(picked.any()):
+            return None
+        columns = torch.arange(picked.shape[1], device=picked.device)
+        last = torch.where(picked, columns, -1).amax(1)
+        needed = real & (columns <= last[:, None])
+        targets = values["input_ids"][:, 1:][picked]
+        return cls(picked, needed, targets, _temperature(part, picked))
+
+
 def _temperature(part: MicroBatch, picked: torch.Tensor) -> float | torch.Tensor:
-    """The temperature of all picked places, or one for each, [P, 1]."""
-    temperature: float | torch.Tensor = part.batch.metadata.get("temperature", 1.0)
-    if isinstance(temperature, torch.Tensor) and bool((temperature == 1).all()):
-        return 1.0
-    if isinstance(temperature, torch.Tensor):
-        rows = temperature.to(picked.device)[:, None]
-        return rows.expand(picked.shape)[picked][:, None]
-    return temperature
-
-
-def _spread(numbers: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
-    """Numbers of the picked places at the tokens that they are about, 0.0 elsewhere: [B, T]."""
-    shifted = torch.zeros(picked.shape, dtype=torch.float32, device=numbers.device)
-    return torch.nn.functional.pad(shifted.masked_scatter(picked, numbers), (1, 0))
-
-
-def _needed(real: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
-    """The real tokens of each row up to the last picked place, [B, T]."""
-    columns = torch.arange(picked.shape[1], device=picked.device)
-    last = torch.where(picked, columns, -1).amax(1)
-    return real & (columns <= last[:, None])
-
-
-def _temperature(part: MicroBatch, picked: torch.Tensor) -> float | torch.Tensor:
-    """What logits are divided by: a number, or one for each picked place, [P, 1]."""
     temperature: float | torch.Tensor = part.batch.metadata.get("temperature", 1.0)
     if not isinstance(temperature, torch.Tensor):
         return temperature
     if bool((temperature == 1).all()):
         return 1.0
     return temperature.to(picked.device)[:, None].expand(picked.shape)[picked][:, None]
+
+
+def _nothing(part: MicroBatch) -> torch.Tensor:
+    ids = part.batch.values["input_ids"]
+    return torch.zeros(ids.shape, device=ids.device)
+
+
+def _spread(numbers: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
+    """Numbers of the picked places at the tokens that they are about, 0.0 elsewhere: [B, T]."""
+    shifted = torch.zeros(picked.shape, dtype=torch.float32, device=numbers.device)
+    return torch.nn.functional.pad(shifted.masked_scatter(picked, numbers), (1, 0))

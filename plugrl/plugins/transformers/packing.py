@@ -68,6 +68,58 @@ class Boundaries:
         return cls(rows, real.flatten().nonzero().flatten()[own[needed]]), own, number
 
 
+@dataclass(frozen=True)
+class Packing:
+    """Tokens side by side: a row of N packed ones ([1, N]), or rows of one length ([B, T]).
+
+    ``bounds`` tells where the sequences of a packed row lie; it is None for rows. ``places``
+    ([P]) holds for each picked token its place in the flattened ``tokens``.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    bounds: Boundaries | None
+    places: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        needed: torch.Tensor,
+        picked: torch.Tensor,
+        leaders: torch.Tensor,
+    ) -> Packing:
+        """Pack the ``needed`` tokens of rows, [B, T]; prompts that rows share are there once.
+
+        ``leaders`` ([B]) names for each row the first one that begins with the same prompt.
+        """
+        # A prompt that an earlier row has too is read there; its last token predicts the first
+        # picked one of either.
+        columns = torch.arange(picked.shape[1], device=picked.device)
+        prompt = columns <= picked.int().argmax(1, keepdim=True)
+        follows = leaders != torch.arange(len(leaders), device=leaders.device)
+        bounds, own, number = Boundaries.of(needed, needed & prompt & follows[:, None], leaders)
+        shape = (1 if bounds is not None else int(needed.any(1).sum()), -1)
+        tokens, positions = input_ids[own].view(shape), position_ids[own].view(shape)
+        return cls(tokens, positions, bounds, number[picked])
+
+    @property
+    def width(self) -> int:
+        """The length of the longest sequence."""
+        return (self.tokens if self.bounds is None else self.bounds.rows).shape[1]
+
+    def layout(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """For each place of the sequences as rows, [B, T], its token, and for each token its place.
+
+        The first has any token where a row is padded; the second is the one inverse of it.
+        """
+        if self.bounds is not None:
+            return self.bounds.rows, self.bounds.places
+        every = torch.arange(self.tokens.numel(), device=self.tokens.device)
+        return every.view(self.tokens.shape), every
+
+
 # Not local to a thread: the backward pass of CUDA, which may compute layers again, runs in others.
 _current: Boundaries | None = None
 

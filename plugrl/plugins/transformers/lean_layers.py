@@ -1,0 +1,261 @@
+"""The parts of Llama-shaped decoders over packed tokens, with backward passes written by hand.
+
+Each does its work in few products and few passes over memory. Projections that share an input
+are given as one matrix, into which the weight of the norm before it was multiplied. Heads turn as
+complex numbers: in queries and keys the two numbers that turn together are neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import silu
+
+Gradients = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the layers of a model have in common: numbers of heads, their width, the norms' eps."""
+
+    queries: int
+    keys: int
+    width: int
+    eps: float
+
+    @property
+    def heads(self) -> int:
+        """Queries, keys and values of a token."""
+        return self.queries + 2 * self.keys
+
+    @property
+    def turning(self) -> int:
+        """Queries and keys of a token."""
+        return self.queries + self.keys
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the heads of N packed tokens lie in B rows of T columns, of which M tokens go on.
+
+    Args:
+        gather: which of [N * heads] are the queries [B, queries, T], the keys and the values
+            [B, keys, T].
+        back: which of [B * queries * T] are the outputs [M, queries].
+        spread: which of [(M + 1) * queries] belong to [B, queries, T]: the inverse of ``back``,
+            with M for what no token asks.
+        kept: the tokens that go on, [M]; None: all.
+        turns: the turns of queries, with the scale of the scores, and keys: complex,
+            [N, queries + keys, D / 2].
+        mask: what is added to scores, [queries / keys * T, T].
+    """
+
+    gather: Tensor
+    back: Tensor
+    spread: Tensor
+    kept: Tensor | None
+    turns: Tensor
+    mask: Tensor
+
+
+class Attention(Function):
+    """States [M, H] after attention over states [N, H]: norm, projections and residual included.
+
+    ``joined`` ([heads * D, H]) and ``bias`` (or None) give queries, keys and values; ``head_norms``
+    ([queries + keys, D] or None) are weights of norms over single heads; ``out`` is the projection.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        shape: Shape,
+        plan: Plan,
+        states: Tensor,
+        joined: Tensor,
+        bias: Tensor | None,
+        head_norms: Tensor | None,
+        out: Tensor,
+    ) -> Tensor:
+        """The states, [M, H]."""
+        normed, root = _normed(states, shape.eps)
+        heads = torch.mm(normed, joined.t())
+        if bias is not None:
+            heads += bias
+        turning = heads.view(len(states), shape.heads, shape.width)[:, : shape.turning]
+        single: tuple[Tensor | None, Tensor | None] = (None, None)
+        source = turning
+        if head_norms is not None:
+            single = _normed(turning, shape.eps)
+            source = single[0] * head_norms
+        torch.mul(_complex(source), plan.turns, out=_complex(turning))
+        length = plan.mask.shape[1]
+        # Queries that share keys stand below each other.
+        queries, keys, values = _split(
+            heads.view(-1, shape.width).index_select(0, plan.gather), shape, length
+        )
+        scores = torch.baddbmm(plan.mask, queries, keys.transpose(1, 2)).softmax(-1)
+        seen = torch.bmm(scores, values).view(-1, shape.width)
+        seen = seen.index_select(0, plan.back).view(-1, out.shape[1])
+        ctx.shape, ctx.plan, ctx.with_bias = shape, plan, bias is not None
+        ctx.save_for_backward(
+            normed, root, joined, out, head_norms, *single, queries, keys, values, scores, seen
+        )
+        rest = states if plan.kept is None else states.index_select(0, plan.kept)
+        return torch.addmm(rest, seen, out.t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
+        """Gradients of what ``forward`` takes."""
+        shape, plan = ctx.shape, ctx.plan
+        normed, root, joined, out, *single, queries, keys, values, scores, seen = ctx.saved_tensors
+        # One row more, of zeros, for what no token has asked.
+        d_seen = gradient.new_empty(len(gradient) + 1, out.shape[1])
+        torch.mm(gradient, out, out=d_seen[:-1])
+        d_seen[-1] = 0
+        d_seen = d_seen.view(-1, shape.width).index_select(0, plan.spread).view(queries.shape)
+        d_scores = torch._softmax_backward_data(
+            torch.bmm(d_seen, values.transpose(1, 2)), scores, -1, scores.dtype
+        )
+        d_parts = torch.cat(
+            [
+                torch.bmm(d_scores, keys).view(-1, shape.width),
+                torch.bmm(d_scores.transpose(1, 2), queries).view(-1, shape.width),
+                torch.bmm(scores.transpose(1, 2), d_seen).view(-1, shape.width),
+            ]
+        )
+        d_heads = gradient.new_zeros(len(normed) * shape.heads, shape.width)
+        d_heads.scatter_add_(0, plan.gather[:, None].expand(d_parts.shape), d_parts)
+        d_heads = d_heads.view(len(normed), shape.heads, shape.width)
+        d_head_norms = _turned_back(d_heads[:, : shape.turning], plan.turns, *single)
+        d_heads = d_heads.view(len(normed), -1)
+        rest = gradient
+        if plan.kept is not None:
+            rest = gradient.new_zeros(normed.shape).index_copy_(0, plan.kept, gradient)
+        return (
+            None,
+            None,
+            _norm_back(d_heads @ joined, normed, root).add_(rest),
+            _outer(d_heads, normed),
+            d_heads.sum(0) if ctx.with_bias else None,
+            d_head_norms,
+            _outer(gradient, seen),
+        )
+
+
+class Gates(Function):
+    """States [N, H] after a gated MLP with SiLU: norm, projections and residual included.
+
+    ``joined`` ([2 * I, H]) gives the gate and what it is multiplied by; ``down`` ([H, I]) leads
+    back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, eps: float, states: Tensor, joined: Tensor, down: Tensor) -> Tensor:
+        """The states, [N, H]."""
+        normed, root = _normed(states, eps)
+        both = torch.mm(normed, joined.t())
+        gate, up = both.chunk(2, -1)
+        ctx.save_for_backward(normed, root, both, joined, down)
+        return torch.addmm(states, silu(gate).mul_(up), down.t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
+        """Gradients of what ``forward`` takes."""
+        normed, root, both, joined, down = ctx.saved_tensors
+        gate, up = both.chunk(2, -1)
+        opened = silu(gate)
+        d_down = _outer(gradient, opened * up)
+        d_product = gradient @ down
+        d_both = torch.empty_like(both)
+        d_gate, d_up = d_both.chunk(2, -1)
+        torch.mul(d_product, opened, out=d_up)
+        torch.ops.aten.silu_backward.grad_input(d_product.mul_(up), gate, grad_input=d_gate)
+        return (
+            None,
+            _norm_back(d_both @ joined, normed, root).add_(gradient),
+            _outer(d_both, normed),
+            d_down,
+        )
+
+
+class TokenLogProbs(Function):
+    """Log-probabilities [P] of tokens after states [N, H]: norm and projection included.
+
+    Token i is ``targets[i]``, predicted at ``places[i]``; ``joined`` is [V, H].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, eps: float, places: Tensor, targets: Tensor, states: Tensor, joined: Tensor
+    ) -> Tensor:
+        """The log-probabilities, [P]."""
+        normed, root = _normed(states, eps)
+        logits = torch.mm(normed, joined.t())
+        picked = places * len(joined) + targets
+        ctx.save_for_backward(normed, root, joined, logits, places, picked)
+        return logits.log_softmax(-1).view(-1).index_select(0, picked)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
+        """Gradients of what ``forward`` takes."""
+        normed, root, joined, logits, places, picked = ctx.saved_tensors
+        total = gradient.new_zeros(len(normed)).index_add_(0, places, gradient)
+        d_logits = logits.softmax(-1).mul_(-total[:, None])
+        d_logits.view(-1).index_add_(0, picked, gradient)
+        d_states = _norm_back(d_logits @ joined, normed, root)
+        return None, None, None, d_states, _outer(d_logits, normed)
+
+
+def _normed(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``values`` divided by the root of their mean square, and the inverse of that root."""
+    size = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
+    root = size.square_().div_(values.shape[-1]).add_(eps).rsqrt_()
+    return values * root, root
+
+
+def _norm_back(gradient: Tensor, normed: Tensor, root: Tensor) -> Tensor:
+    """The gradient before :func:`_normed`, in place."""
+    along = (gradient * normed).sum(-1, keepdim=True)
+    return gradient.addcmul_(normed, along, value=-1 / normed.shape[-1]).mul_(root)
+
+
+def _turned_back(
+    gradient: Tensor,
+    turns: Tensor,
+    head_norms: Tensor | None,
+    normed: Tensor | None,
+    root: Tensor | None,
+) -> Tensor | None:
+    """Bring ``gradient`` before turns and norms of heads, in place; gives that of the weights."""
+    torch.mul(_complex(gradient), turns.conj(), out=_complex(gradient))
+    if head_norms is None or normed is None or root is None:
+        return None
+    d_weights = (gradient * normed).sum(0)
+    _norm_back(gradient.mul_(head_norms), normed, root)
+    return d_weights
+
+
+def _complex(heads: Tensor) -> Tensor:
+    return torch.view_as_complex(heads.unflatten(-1, (-1, 2)))
+
+
+def _split(parts: Tensor, shape: Shape, length: int) -> list[Tensor]:
+    """Queries [B * keys, queries / keys * T, D], keys and values [B * keys, T, D] of one tensor."""
+    rows = len(parts) // (shape.heads * length)
+    sizes = [rows * count * length for count in (shape.queries, shape.keys, shape.keys)]
+    return [part.view(rows * shape.keys, -1, shape.width) for part in parts.split(sizes)]
+
+
+def _outer(gradient: Tensor, values: Tensor) -> Tensor:
+    """The gradient of a matrix; the product is faster with the wider factor on the right."""
+    if gradient.shape[1] <= values.shape[1]:
+        return gradient.t() @ values
+    return (values.t() @ gradient).t()
