@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from plugrl.core.text.attempts import Attempts, Occasion, run_coroutine
 from plugrl.core.text.lockstep import Pending, Round, serve
+from plugrl.core.text.returned import Limits
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker
@@ -43,7 +44,7 @@ class LockstepRollouts:
         self._attempts = Attempts(
             worker,
             {name: service.tokenizer for name, service in services.items()},
-            {name: service.vocabulary_size for name, service in services.items()},
+            Limits.of(services),
             timeout=timeout,
         )
 

@@ -29,18 +29,23 @@ class Trajectory:
         reward: the evaluator's reward; meaningless when ``valid`` is false.
         logprobs: log-probability of each token under the model that sampled it, 0.0 elsewhere.
             ``None``: unknown.
-        versions: policy version that sampled each token, ``NOT_SAMPLED`` elsewhere.
+        versions: policy version that sampled each token, ``NOT_SAMPLED`` elsewhere. A worker may
+            train only tokens that have one; of a ``demonstration`` any.
         model: name of the model, a key of ``models``.
         group_id: which prompt.
         run_id: which attempt at that prompt.
         valid: whether the agent and the evaluator worked; invalid ones are left out of group
             statistics and of training, and ``failure`` says why.
+        token_rewards: rewards of single tokens, beside ``reward``, which is for the whole: of steps
+            or turns, each at the token that earned it or at the one that answers it. Advantages
+            of tokens add ``reward`` at the last trained token; those of whole trajectories add the
+            sum to ``reward``. ``None``: there are none.
         temperature: of the distribution that ``logprobs`` belong to. ``None``: the rollout
             worker's.
 
     Raises:
-        ValueError: the lengths disagree, the mask is not 0 or 1, a token is negative, or a
-            log-probability of a trained token is not finite.
+        ValueError: the lengths disagree, the mask is not 0 or 1, a token or version is no whole
+            number, a token is negative, or a log-probability is not finite.
     """
 
     tokens: list[int]
@@ -57,6 +62,7 @@ class Trajectory:
     is_val: bool = False
     advantage: float | None = None
     token_advantages: list[float] | None = None
+    token_rewards: list[float] | None = None
     temperature: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     extra_fields: dict[str, Any] = field(default_factory=dict)
@@ -78,10 +84,30 @@ class Trajectory:
             raise ValueError(f"{self._name()}: a token id is negative")
         if self.versions is not None:
             self._check_length("versions", self.versions, length)
+            if not _INTEGERS.issuperset(map(type, self.versions)):
+                raise ValueError(f"{self._name()}: a version is no whole number")
         if self.logprobs is not None:
             self._check_length("logprobs", self.logprobs, length)
-            if not math.isfinite(sum(self.logprobs)):
+            try:
+                total = sum(self.logprobs)
+            except TypeError:
+                raise ValueError(f"{self._name()}: a log-probability is no number") from None
+            if not math.isfinite(total):
                 raise ValueError(f"{self._name()}: a log-probability is NaN or infinite")
+
+        if self.token_rewards is not None:
+            self._check_length("token_rewards", self.token_rewards, length)
+            try:
+                finite = math.isfinite(sum(self.token_rewards))
+            except TypeError:
+                raise ValueError(f"{self._name()}: a token's reward is no number") from None
+            if not finite:
+                raise ValueError(f"{self._name()}: a token's reward is NaN or infinite")
+
+    @property
+    def total_reward(self) -> float:
+        """The reward with those of single tokens."""
+        return self.reward + sum(self.token_rewards or ())
 
     def _check_length(self, name: str, values: Sequence[Any], length: int) -> None:
         if len(values) != length:

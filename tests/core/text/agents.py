@@ -66,7 +66,7 @@ async def awaiting(task, worker):
 
 class Silent(RolloutWorker):
     def rollout(self, task):
-        return Trajectory([2, 3], [0, 1])
+        return Trajectory([2, 3], [0, 1], versions=[-1, 3])
 
 
 class ExitsOnce(Turns):
@@ -152,6 +152,16 @@ def elsewhere(task):
 
 def outside(task):
     return Trajectory([2, 999], [0, 1])
+
+
+def long(task):
+    return Trajectory([2] * 65, [0] * 65)
+
+
+def unsampled(task):
+    trajectory = plain(task)[0]
+    trajectory.loss_mask[0] = 1
+    return trajectory
 
 
 def wrong_mask(task):

@@ -146,7 +146,7 @@ class FailingPlain(RolloutWorker):
     def rollout(self, task):
         if task.item == 1:
             raise OSError("tool is down")
-        return Trajectory([1, 2], [0, 1])
+        return Trajectory([1, 2], [0, 1], versions=[-1, 0])
 
 
 class Leaving(FailingPlain):
@@ -192,7 +192,13 @@ def test_a_failed_attempt_belongs_to_the_model_that_the_worker_asks():
     [
         (lambda: "text", "str; a Trajectory or a list"),
         (lambda: None, "NoneType"),
-        (lambda: [Trajectory([1], [1]), 3], "int"),
+        (lambda: [Trajectory([1], [0]), 3], "int"),
+        (lambda: Trajectory([1] * 65, [0] * 65), "65 tokens, more than the context .*64 tokens"),
+        (lambda: Trajectory([1, 2], [0, 1]), "trains tokens without the versions of them; mask"),
+        (
+            lambda: Trajectory([1, 2, 3], [0, 1, 1], logprobs=[0.0] * 3, versions=[-1, 0, -1]),
+            r"trains token 2, which no model sampled .versions.2. is -1.*finish_reason",
+        ),
         (lambda: Trajectory([1, 128], [0, 1]), "token 128, outside the vocabulary .*128 tokens"),
         (lambda: Trajectory([1], [1], model="judge"), "of model 'judge'; models are: policy"),
         (lambda: Trajectory([1], [1], metrics={"m": "good"}), "metric 'm' of type str; a number"),
@@ -226,6 +232,42 @@ def test_a_trajectory_made_wrong_after_its_construction_is_invalid():
     assert trajectory.failure.endswith(
         f"loss_mask has 2 values for 3 tokens (tests/core/text/test_rollouts.py:{line})"
     )
+
+
+@pytest.mark.parametrize(
+    "trajectory",
+    [
+        Trajectory([1, 2], [0, 1], finish_reason="demonstration"),
+        Trajectory([1, 2], [0, 1], valid=False, failure="no tool"),
+        Trajectory([1, 2, 3], [0, 1, 0], versions=[-1, 0, -1]),
+        Trajectory([1] * 64, [0] * 64),
+    ],
+)
+def test_written_invalid_and_masked_tokens_need_no_version(trajectory):
+    class Answers(RolloutWorker):
+        def rollout(self, task):
+            return trajectory
+
+    assert collect(Answers(), Engine(), items=1) == [trajectory]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("versions", [-1, None], "a version is no whole number"),
+        ("logprobs", [0.0, None], "a log-probability is no number"),
+        ("logprobs", [0.0, "-1"], "a log-probability is no number"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_named(field, value, says):
+    class Odd(RolloutWorker):
+        def rollout(self, task):
+            trajectory = Trajectory([1, 2], [0, 1], versions=[-1, 0])
+            setattr(trajectory, field, value)
+            return trajectory
+
+    (trajectory,) = collect(Odd(), Engine(), items=1)
+    assert f"{says} (tests/core/text/test_rollouts.py:" in trajectory.failure
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,8 @@ def test_what_can_be_stopped_is_invalid_alone(collect, name, processes):
         ("lost", "no model 'judge'; models are: policy"),
         ("elsewhere", "a trajectory of model 'judge'; models are: policy"),
         ("outside", "token 999, outside the vocabulary of model 'policy' .96 tokens"),
+        ("long", r"^long returned .* 65 tokens, more than the context .*64 tokens.*agents.py:\d+"),
+        ("unsampled", r"^unsampled returned .* trains token 0, which no model .*agents.py:\d+"),
     ],
 )
 def test_a_wrong_result_ends_the_run(collect, name, complaint, processes):
