@@ -13,21 +13,20 @@ import inspect
 import os
 import re
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
 from plugrl.core.errors import MissingNameError, PluginError
 from plugrl.core.kinds import KINDS, OWN, Record
+from plugrl.core.siblings import FOLDERS, UserLoader, install_finder
+from plugrl.core.siblings import USER_PACKAGE_PREFIX as USER_PACKAGE_PREFIX
 from plugrl.core.signatures import signature_fault
 from plugrl.core.suggest import did_you_mean
 
-USER_PACKAGE_PREFIX = "plugrl_user_"
 #: What ``-p`` imported, one name a line, for the child processes.
 IMPORTS_VARIABLE = "PLUGRL_IMPORTS"
 _imported: set[str] = set()
-#: The folder of each package that was made of one.
-_folders: dict[str, str] = {}
 _USER_MODULE = re.compile(rf"({USER_PACKAGE_PREFIX}[0-9a-f]{{12}})((?:\.\w+)*)")
 
 
@@ -53,7 +52,7 @@ def readable(text: str) -> str:
 
 
 def _file_of(package: str, module: str) -> str:
-    folder = _folders.get(package)
+    folder = FOLDERS.get(package)
     if folder is None:
         return package + module
     path = os.path.join(folder, *module.split(".")[1:])
@@ -90,7 +89,8 @@ def user_module_name(path: str | os.PathLike[str]) -> str:
 def load_file(path: str | os.PathLike[str]) -> ModuleType:
     """Import a Python file as a module of a package made of its folder.
 
-    ``from .neighbour import f`` therefore works in it. A second call returns the same module.
+    ``from .neighbour import f`` therefore works in it, and so does ``import neighbour`` for files
+    of its own folder. A second call returns the same module.
     Raises whatever the file raises, and ``FileNotFoundError`` or ``ImportError`` when it is no
     Python file.
     """
@@ -104,6 +104,8 @@ def load_file(path: str | os.PathLike[str]) -> ModuleType:
     if os.path.basename(file) == "__init__.py":
         return package
     spec = importlib.util.spec_from_file_location(name, file)
+    if spec is not None and type(spec.loader) is SourceFileLoader:
+        spec.loader = UserLoader(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file (.py)")
     module = _execute(spec)
@@ -111,16 +113,29 @@ def load_file(path: str | os.PathLike[str]) -> ModuleType:
     return module
 
 
+def load_module(folder: str | os.PathLike[str], module: str) -> ModuleType:
+    """Import a module, such as ``tools.maths``, of the package that is made of a folder.
+
+    Raises whatever the import raises.
+    """
+    top = os.path.realpath(folder)
+    package = user_module_name(os.path.join(top, "module.py")).partition(".")[0]
+    _user_package(package, top)
+    return importlib.import_module(f"{package}.{module}")
+
+
 def _user_package(name: str, folder: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
-    _folders[name] = folder
+    install_finder()
+    FOLDERS[name] = folder
     initial = os.path.join(folder, "__init__.py")
     if os.path.isfile(initial):
         spec = importlib.util.spec_from_file_location(
             name, initial, submodule_search_locations=[folder]
         )
         if spec is not None:
+            spec.loader = UserLoader(name, initial)
             return _execute(spec)
     spec = ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = [folder]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
 
 from plugrl.core.errors import PluginError
 from plugrl.core.installed import PluginSelection
-from plugrl.core.loading import load_file, user_module_name
+from plugrl.core.loading import load_file, load_module, user_module_name
 from plugrl.core.registry import Registry
 
 DEF = "def f(logp, batch, config):"
@@ -156,3 +157,48 @@ def test_the_line_of_a_failing_import_of_an_installed_package(tmp_path, monkeypa
     with pytest.raises(PluginError, match="JSONDecodeError") as caught:
         registry.get("loss", "f")
     assert str(caught.value).endswith(f" at {site / 'rl_broken_line.py'}:3")
+
+
+def write_agent(folder, word):
+    folder.mkdir(parents=True)
+    (folder / "tools.py").write_text("import helpers\nfrom more import deep\nword = helpers.word\n")
+    (folder / "helpers.py").write_text(f"word = {word!r}\n")
+    (folder / "more").mkdir()
+    (folder / "more" / "__init__.py").write_text("")
+    (folder / "more" / "deep.py").write_text(
+        "import json\nimport helpers\n\ndef later():\n    import helpers as again\n"
+        "    return json.dumps([helpers.word, again.word])\n"
+    )
+    return folder
+
+
+def test_files_of_two_folders_import_their_own_neighbours_of_one_name(tmp_path):
+    first, second = (write_agent(tmp_path / name, name) for name in ("one", "two"))
+    modules = [load_file(folder / "tools.py") for folder in (first, second)]
+    assert [module.word for module in modules] == ["one", "two"]
+    assert [m.deep.later() for m in modules] == ['["one", "one"]', '["two", "two"]']
+    assert not {"helpers", "more", "tools"} & set(sys.modules)
+
+
+def test_a_module_of_a_folder_is_the_one_that_its_files_import(tmp_path):
+    folder = write_agent(tmp_path / "one", "one")
+    assert load_module(folder, "more.deep") is load_file(folder / "tools.py").deep
+    with pytest.raises(ModuleNotFoundError):
+        load_module(folder, "more.missing")
+
+
+def test_a_neighbour_never_stands_for_plugrl_or_the_standard_library(tmp_path):
+    (tmp_path / "json.py").write_text("raise RuntimeError('not this one')")
+    (tmp_path / "plugrl.py").write_text("raise RuntimeError('nor this one')")
+    (tmp_path / "agent.py").write_text("import json\nimport plugrl\nname = plugrl.__version__\n")
+    assert load_file(tmp_path / "agent.py").name
+
+
+def test_a_neighbour_on_the_path_is_one_module(tmp_path, monkeypatch):
+    """A file of a project and the project installed from there share their classes."""
+    (tmp_path / "shared_by_both.py").write_text("class Shared: pass\n")
+    (tmp_path / "agent.py").write_text("from shared_by_both import Shared\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = load_file(tmp_path / "agent.py")
+    assert module.Shared is importlib.import_module("shared_by_both").Shared
+    monkeypatch.delitem(sys.modules, "shared_by_both")
