@@ -126,9 +126,20 @@ class ValidateConfig:
     validate_before_train: bool = described(True, "validate before the first step")
     every: int = described(0, "steps between validations; 0: only before and after")
     temperature: float = described(0.0, "sampling temperature; 0: greedy")
+    samples: int = described(
+        1, "attempts at each problem; several give pass@k and best@k for k = 1, 2, 4, ..."
+    )
+    pass_metric: str | None = described(
+        None, "evaluator metric that says whether an attempt passes; null: its reward"
+    )
+    pass_threshold: float = described(1.0, "an attempt passes from this value on")
+    data_source_key: str = described(
+        "data_source", "column by whose values metrics are given too, where problems have it"
+    )
     score: str | None = described(
         None, "metric whose best checkpoint is kept; null: the reward on the first split"
     )
+    score_mode: Literal["max", "min"] = described("max", "whether the best score is the highest")
     data: ValidationDataConfig = described(ValidationDataConfig, "the held-out problems")
 
     def __post_init__(self) -> None:
@@ -136,6 +147,13 @@ class ValidateConfig:
             raise ConfigError("every must not be negative")
         if self.temperature < 0:
             raise ConfigError("temperature must not be negative")
+        if self.samples < 1:
+            raise ConfigError("samples must be at least 1")
+        if self.samples > 1 and self.temperature == 0:
+            raise ConfigError(
+                f"samples is {self.samples}, and with temperature 0 they are all equal; set a "
+                "temperature above 0, or samples to 1"
+            )
 
 
 @dataclass

@@ -31,7 +31,10 @@ class Means:
 def rollout_metrics(
     trajectories: Sequence[Trajectory], prefix: str = "rollout"
 ) -> dict[str, float]:
-    """Rewards, lengths, invalid share and the evaluators' own metrics of some rollouts."""
+    """Rewards, lengths, invalid share and the evaluators' own metrics of some rollouts.
+
+    A metric is the mean over the valid trajectories that have it.
+    """
     if not trajectories:
         return {}
     valid = [t for t in trajectories if t.valid]
@@ -45,12 +48,18 @@ def rollout_metrics(
     }
     if valid:
         rewards = [t.reward for t in valid]
+        if any(t.token_rewards is not None for t in valid):
+            metrics["token_reward"] = sum(t.total_reward for t in valid) / len(valid) - (
+                sum(rewards) / len(rewards)
+            )
         metrics |= {
             "reward": sum(rewards) / len(rewards),
             "reward_min": min(rewards),
             "reward_max": max(rewards),
         }
-    return {f"{prefix}/{name}": value for name, value in (metrics | totals.means()).items()}
+    # A metric of an evaluator cannot take the name of one of these.
+    own = {f"evaluator/{k}" if k in metrics else k: v for k, v in totals.means().items()}
+    return {f"{prefix}/{name}": value for name, value in (metrics | own).items()}
 
 
 def rollout_metrics_by_model(

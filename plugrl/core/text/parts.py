@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.data import PromptLoader, problems, require_column
+from plugrl.core.text.pass_at_k import Passing
 from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.validation import Validation
 from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
@@ -111,6 +112,9 @@ def make_validation(
         sampling,
         temperature=section.temperature,
         keys=(data.prompt_key, data.answer_key),
+        samples=section.samples,
+        passing=Passing(section.pass_metric, section.pass_threshold),
+        source_key=section.data_source_key,
     )
 
 

@@ -110,6 +110,9 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
     if data.answer_key != "answer":
         # Somebody chose it, so somebody wants it.
         columns[_ANSWER] = data.answer_key
+    source = check.root.validate.data_source_key
+    if is_val and source != "data_source":
+        columns["validate.data_source_key"] = source
     for path in check.validated.records:
         # The worker, its evaluator, and evaluators that this one is made of.
         reads = getattr(check.component(path), "columns", None)

@@ -324,11 +324,16 @@ class TrajectoryTrainer(Trainer):
         Raises:
             ConfigError: ``validate.score`` names no metric of the validation.
         """
-        name = self.hyper_params.validate.score or f"{next(iter(self._validated_splits))}/reward"
+        section = self.hyper_params.validate
+        name = section.score or f"{next(iter(self._validated_splits))}/reward"
         if name not in scores:
+            if self.run.best_score is not None:
+                # It was there before; this time nothing valid gave it.
+                logger.warning("validate.score: this validation gave no %s", name)
+                return
             known = ", ".join(sorted(scores))
             raise ConfigError(f"validate.score: no metric {name!r}; validation gave: {known}")
-        self.run.report_score(scores[name])
+        self.run.report_score(scores[name] if section.score_mode == "max" else -scores[name])
 
     @property
     def _validated_splits(self) -> Sequence[str]:

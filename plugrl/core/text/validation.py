@@ -1,4 +1,4 @@
-"""Held-out evaluation: every problem of some splits, attempted once by the current policy."""
+"""Held-out evaluation: every problem of some splits, attempted by the current policy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from plugrl.core.errors import RunError
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.data import attempts
 from plugrl.core.text.metrics import rollout_metrics_by_model
+from plugrl.core.text.pass_at_k import Passing, sample_metrics
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ class Validation:
         rollouts: makes the attempts.
         datasets: problems by split; the split is the prefix of its metrics.
         sampling: how answers are sampled; ``temperature`` replaces its temperature.
+        keys: columns of prompt and reference answer.
+        samples: attempts at each problem; several give ``pass@k`` and ``best@k``.
+        passing: which attempts have solved their problem.
+        source_key: column by whose values metrics are given too, where problems have it.
     """
 
     def __init__(
@@ -35,6 +40,9 @@ class Validation:
         *,
         temperature: float,
         keys: tuple[str, str],
+        samples: int = 1,
+        passing: Passing = Passing(),  # noqa: B008 - it cannot change
+        source_key: str = "data_source",
     ) -> None:
         self._rollouts = rollouts
         self._sampling = replace(sampling, temperature=temperature, top_p=1.0)
@@ -42,13 +50,16 @@ class Validation:
             split: [
                 prompt
                 for index, item in enumerate(items)
-                for prompt in attempts(item, index, index, f"{split}/{index}", 1, keys)
+                for prompt in attempts(item, index, index, f"{split}/{index}", samples, keys)
             ]
             for split, items in datasets.items()
         }
+        self._samples = samples
+        self._passing = passing
+        self._source_key = source_key
 
     def __call__(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
-        """Metrics named ``<split>/<name>``, and the trajectories.
+        """Metrics named ``<split>/<name>`` and ``<split>/<source>/<name>``, and the trajectories.
 
         Raises:
             RunError: not one attempt of a split is valid.
@@ -62,6 +73,28 @@ class Validation:
                     f"none of the {len(trajectories)} attempts of {split} is valid; one of the "
                     f"failures: {trajectories[0].failure}"
                 )
-            metrics |= rollout_metrics_by_model(trajectories, split)
+            metrics |= self._by_source(split, prompts, trajectories)
+            metrics |= self._metrics(trajectories, split)
             everything += trajectories
         return metrics, everything
+
+    def _metrics(self, trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
+        metrics = rollout_metrics_by_model(trajectories, prefix)
+        if self._samples > 1:
+            sampled = sample_metrics(trajectories, self._samples, self._passing)
+            metrics |= {f"{prefix}/{name}": value for name, value in sampled.items()}
+        return metrics
+
+    def _by_source(
+        self, split: str, prompts: Sequence[Prompt], trajectories: Sequence[Trajectory]
+    ) -> dict[str, float]:
+        key = self._source_key
+        sources = {p.group_id: str(p.data[key]) for p in prompts if p.data.get(key) is not None}
+        by_source: dict[str, list[Trajectory]] = {}
+        for trajectory in trajectories:
+            if trajectory.group_id in sources:
+                by_source.setdefault(sources[trajectory.group_id], []).append(trajectory)
+        metrics: dict[str, float] = {}
+        for source, own in sorted(by_source.items()):
+            metrics |= self._metrics(own, f"{split}/{source}")
+        return metrics
