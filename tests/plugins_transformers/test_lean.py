@@ -31,9 +31,29 @@ def test_every_weight_of_an_update_is_used(engine):
         assert logprobs == pytest.approx(expected.tolist(), abs=1e-4), name
 
 
+@pytest.mark.parametrize("side", ["left", "right", None])
+def test_whole_sequences_are_those_of_the_model(any_engine, side):
+    lean, model = any_engine._runner._lean, any_engine._model
+    if lean is None:
+        pytest.skip("not a lean model")
+    long, short = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [8, 4, 6]
+    pad = [0] * (len(long) - len(short))
+    rows = {"left": pad + short, "right": short + pad, None: long[::-1]}
+    tokens = torch.tensor([long, rows[side]])
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    if side is not None:
+        real[1] = torch.tensor([0] * len(pad) + [1] * 3 if side == "left" else [1] * 3 + pad) > 0
+    positions = (real.cumsum(1) - 1).clip(0)
+    got = lean.sequences(tokens, positions, real if side else None)
+    for row, kept in zip(range(2), real, strict=True):
+        with torch.no_grad():
+            expected = model.base_model(tokens[row][kept][None]).last_hidden_state[0]
+        torch.testing.assert_close(got[row][kept], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_model_that_gives_other_results_is_not_taken(spec, engine, monkeypatch):
-    expected, whole = ask(engine), LeanBody.__call__
-    monkeypatch.setattr(LeanBody, "__call__", lambda self, *rest: whole(self, *rest) * 1.01)
+    expected, whole = ask(engine), LeanBody.step
+    monkeypatch.setattr(LeanBody, "step", lambda self, *rest: whole(self, *rest) * 1.01)
     other = TransformersInferenceService({})
     other.load(spec())
     assert other._runner._lean is None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from plugrl.core.text.sampling import SamplingParams
-from plugrl.plugins.transformers.cache import RowCache
+from plugrl.plugins.transformers.cache import NARROWEST, RowCache
 from plugrl.plugins.transformers.drawing import Sampler
 from plugrl.plugins.transformers.rows import Row
 from plugrl.plugins.transformers.runner import Prefill, Runner
@@ -100,10 +100,7 @@ class Decoder:
             self._rearrange()
             self._refresh()
         assert self._cache is not None
-        mask = self._mask
-        if mask is not None:
-            mask = mask.narrow(-1, 0, self._length + 1)
-        logits = self._runner.decode(self._last, mask, self._positions, self._cache)
+        logits = self._runner.decode(self._last, self._mask, self._positions, self._cache)
         self._length += 1
         self._last, logprobs = self._sampler.draw(logits)
         self._positions += 1
@@ -237,7 +234,7 @@ class Decoder:
 
     def _room(self, width: int, rows: Sequence[Row]) -> int:
         needed = max(row.remaining for row in rows) + _LOOK_EVERY
-        columns = width + min(needed, max(_GROWTH, width))
+        columns = max(width + min(needed, max(_GROWTH, width)), NARROWEST)
         # Attention kernels want rows of the mask to be aligned.
         return -(-columns // 8) * 8
 
@@ -245,7 +242,7 @@ class Decoder:
         """Make what depends on which rows there are."""
         self._sampler = sampler or self._sampler_of(self._rows)
         starts = [0 if row is None else row.start for row in self._rows]
-        self._mask = self._runner.mask(starts, self._columns)
+        self._mask = self._runner.mask(starts, self._length, self._columns)
         looks_for = {row.looks_for for row in self._rows if row is not None}
         self._text_ends = any(texts for _, texts in looks_for)
         self._stops = frozenset().union(*(stops for stops, _ in looks_for))

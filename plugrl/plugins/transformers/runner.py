@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from plugrl.plugins.transformers.cache import RowCache
+from plugrl.plugins.transformers.cache import NARROWEST, RowCache
 from plugrl.plugins.transformers.head import body_and_head
 from plugrl.plugins.transformers.lean import LeanBody, can_be_lean
 
@@ -61,8 +61,11 @@ class Runner:
         self.dtype = model.dtype
         self._lean: LeanBody | None = None
         if self.adds_mask and can_be_lean(model):
+            expected = self._trial()
             self._lean = LeanBody(model)
-            if not self._lean_agrees():
+            # Half precision rounds differently in every layer, so whole vectors are compared.
+            apart = (self._trial() - expected).norm() / expected.norm()
+            if not float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05):
                 self._lean = None
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefill:
@@ -73,15 +76,15 @@ class Runner:
         for row, prompt in enumerate(prompts):
             ids[row, width - len(prompt) :] = prompt
             mask[row, width - len(prompt) :] = 1
-        positions = (mask.cumsum(1) - 1).clip(0)
+        positions = self._on_device((mask.cumsum(1) - 1).clip(0))
         cache = RowCache(self.model.config)
-        padded = not mask.all()
-        hidden = self._forward(
-            self._on_device(ids),
-            self._on_device(mask) if padded else None,
-            self._on_device(positions),
-            cache,
-        )
+        tokens, real = self._on_device(ids), None if mask.all() else self._on_device(mask)
+        if self._lean is None:
+            hidden = self._forward(tokens, real, positions, cache)
+        else:
+            hidden = self._lean.sequences(
+                tokens, positions, None if real is None else real != 0, cache
+            )
         return Prefill(prompts, width, hidden, cache)
 
     def decode(
@@ -95,13 +98,29 @@ class Runner:
 
         Args:
             tokens: [B].
-            mask: what :meth:`mask` made, cut to the columns used after this token.
+            mask: what :meth:`mask` made.
             positions: [B, 1], of the tokens in their own sequences.
             cache: gets the tokens' keys and values.
         """
-        if self._lean is not None:
-            return self._head(self._lean(tokens, mask, positions, cache))
-        return self._head(self._forward(tokens[:, None], mask, positions, cache)[:, -1])
+        return self._head(self._after(tokens, mask, positions, cache))
+
+    def _after(
+        self,
+        tokens: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor,
+        cache: RowCache,
+    ) -> torch.Tensor:
+        """Last hidden states, [B, H]."""
+        used = cache.get_seq_length() + 1
+        if self._lean is None:
+            mask = mask if mask is None else mask.narrow(-1, 0, used)
+            return self._forward(tokens[:, None], mask, positions, cache)[:, -1]
+        if mask is not None:
+            if used <= NARROWEST:
+                mask[..., used - 1] = 0
+            mask = mask.narrow(-1, 0, max(used, NARROWEST))
+        return self._lean.step(tokens, mask, positions, cache)
 
     def refresh(self) -> None:
         """To be called when the model has got other weights."""
@@ -109,41 +128,42 @@ class Runner:
             self._lean.refresh()
 
     @torch.no_grad()
-    def _lean_agrees(self) -> bool:
-        """Whether both ways to decode give the same for two rows, one of them shorter."""
-        assert self._lean is not None
+    def _trial(self) -> torch.Tensor:
+        """Hidden states of two rows, one of them shorter, that two tokens follow."""
         most = int(self.model.config.vocab_size) - 1
-        hidden = []
-        for lean in (False, True):
-            prefill = self.prefill([[0, most, most // 2], [most // 3]])
-            both = torch.arange(2, device=self.device)
-            prefill.cache.arrange(both, 3, 8)
-            mask, seen = self.mask([0, 2], 8), []
-            assert mask is not None
-            for step in range(2):
-                tokens = torch.tensor([most // 2, step], device=self.device)
-                inputs = (mask[..., : 4 + step], torch.tensor([[3 + step], [1 + step]]))
-                where = inputs[1].to(self.device)
-                if lean:
-                    seen.append(self._lean(tokens, inputs[0], where, prefill.cache))
-                else:
-                    out = self._forward(tokens[:, None], inputs[0], where, prefill.cache)
-                    seen.append(out[:, -1])
-            hidden.append(torch.stack(seen).float())
-        # Half precision rounds differently in every layer, so the whole vectors are compared.
-        apart = (hidden[0] - hidden[1]).norm() / hidden[0].norm()
-        return float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05)
+        prefill = self.prefill([[0, most, most // 2], [most // 3]])
+        prefill.cache.arrange(torch.arange(2, device=self.device), 3, NARROWEST)
+        mask, seen = self.mask([0, 2], 3, NARROWEST), [prefill.hidden[0], prefill.hidden[1, -1:]]
+        for step in range(2):
+            tokens = torch.tensor([most // 2, step], device=self.device)
+            positions = torch.tensor([[3 + step], [1 + step]], device=self.device)
+            seen.append(self._after(tokens, mask, positions, prefill.cache))
+        return torch.cat(seen).float()
 
-    def mask(self, starts: Sequence[int], columns: int) -> torch.Tensor | None:
-        """A mask that hides what lies left of each row's start; None when nothing does."""
-        if not any(starts):
+    def mask(self, starts: Sequence[int], used: int, columns: int) -> torch.Tensor | None:
+        """A mask that hides what lies left of each row's start; None when nothing is hidden.
+
+        Args:
+            starts: the first column of each row.
+            used: columns that are filled; :meth:`decode` fills the others one by one.
+            columns: all of them.
+        """
+        narrow = self._lean is not None and used < NARROWEST
+        if not any(starts) and not narrow:
             return None
         begin = torch.tensor(starts, device=self.device)[:, None]
-        seen = torch.arange(columns, device=self.device) >= begin
+        places = torch.arange(columns, device=self.device)
+        seen = places >= begin
         if not self.adds_mask:
             return seen.long()
+        if narrow:
+            seen &= (places < used) | (places >= NARROWEST)
         added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-        return added.masked_fill_(~seen, -torch.inf)[:, None, None, :]
+        added.masked_fill_(~seen, -torch.inf)
+        if self._lean is None:
+            return added[:, None, None, :]
+        # Batched products have a row for each head that has keys of its own.
+        return added.repeat_interleave(self._lean.key_heads, 0)[:, None, :]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits over the vocabulary, float32."""
