@@ -209,6 +209,11 @@ class PromptLoader:
         self._position = 0
         self._order = self._permutation()
 
+    @property
+    def items(self) -> Sequence[DataItem]:
+        """The problems."""
+        return self._items
+
     def _permutation(self) -> list[int]:
         if not self._shuffle:
             return list(range(len(self._items)))

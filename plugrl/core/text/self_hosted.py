@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -84,17 +84,23 @@ class SelfHostedTrainer(TrajectoryTrainer):
         """Train the model of ``trajectories`` once; its version grows by one."""
         model = trajectories[0].model
         service = self.models[model].trained()
+        batch = self._batch_of(trajectories)
+        batch, metrics = self._check_answer(self._prepare_batch(batch))
+        batch = advantages.mirror(batch)
+        report = self._optimize(service, batch)
+        service.version += 1
+        return report | metrics
+
+    def _batch_of(self, trajectories: Sequence[Trajectory]) -> Batch:
+        """Trajectories of one model as a batch in which invalid ones train nothing."""
+        model = trajectories[0].model
         batch = Batch.from_trajectories(
             trajectories,
             pad_token_id=self.models[model].inference.tokenizer.pad_token_id,
             temperature=self._sampling.temperature or 1.0,
         )
         batch.values["loss_mask"] *= batch.metadata["valid"][:, None]
-        batch, metrics = self._check_answer(self._prepare_batch(batch))
-        batch = advantages.mirror(batch)
-        report = self._optimize(service, batch)
-        service.version += 1
-        return report | metrics
+        return batch
 
     def _check_answer(self, prepared: Any) -> tuple[Batch, dict[str, float]]:
         fault = _prepared_fault(prepared)

@@ -65,6 +65,8 @@ def kto(
     weights = torch.where(desirable, config.desirable_weight, config.undesirable_weight)
     loss = weights * (1 - torch.sigmoid(torch.where(desirable, gap, -gap)))
     metrics = _metrics(gap, gap + config.beta * point, desirable, mask)
+    rows = mask.ne(0).any(1).sum()
+    metrics[KL_REFERENCE] = (rows * point, rows)
     return on_last_token(loss, mask), metrics
 
 
@@ -87,4 +89,5 @@ def _awake(probe: Batch, logp: torch.Tensor) -> None:
 
 kto.Config = KtoConfig  # type: ignore[attr-defined]
 kto.compares_pairs = False  # type: ignore[attr-defined]
+kto.needs_reference_point = True  # type: ignore[attr-defined]
 kto.awake = _awake  # type: ignore[attr-defined]

@@ -1,0 +1,190 @@
+"""What trainers on judged answers share: units, weights, validation on held-out judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.text.advantages import group_numbers
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.data import attempts, problems, require_column
+from plugrl.core.text.losses import LOSS_WEIGHTS, aggregation_weights
+from plugrl.core.text.metrics import Means
+from plugrl.core.text.pairs import PREFERRED, Pairs
+from plugrl.core.text.self_hosted import SelfHostedTrainer
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.units import UNIT
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.data import Prompt
+    from plugrl.core.text.validation import Validation
+
+#: Rows that are read at once before the first step.
+_READ = 256
+
+
+@dataclass
+class PreferenceAlgorithmConfig:
+    """How judged answers become a gradient."""
+
+    loss: Any = component("loss", "dpo", help="from log-probabilities to a loss an answer")
+    epochs: int = described(1, "passes over the answers of a step")
+    minibatches: int = described(1, "optimizer steps a pass")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+
+
+class PreferenceTrainer(SelfHostedTrainer):
+    """Trains on judged answers; nothing is sampled but for validation with an evaluator.
+
+    The loss of a row stands on its last trained token and is averaged over rows. Rows of one
+    attempt are a unit where the loss compares pairs.
+    """
+
+    uses_rewards: ClassVar[bool] = False
+    #: The metric of the first split that is the score of a step.
+    score: ClassVar[str] = "accuracy"
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Data, models, and a loss that does not fit the layout of the data."""
+        yield from super().preflight(check)
+        loss, worker = check.component("trainer.algorithm.loss"), check.root.rollout_worker
+        layout, margins = worker.get("layout"), worker.get("margin_key")
+        name = check.root.trainer.algorithm.loss.type
+        if layout == "labels" and _compares_pairs(loss):
+            yield "rollout_worker.layout", f"is labels, and loss {name} compares pairs"
+        if margins is not None and not getattr(loss, "takes_margins", False):
+            yield "rollout_worker.margin_key", f"has no effect: loss {name} takes no margins"
+
+    @property
+    def _compares(self) -> bool:
+        return _compares_pairs(self._loss.function)
+
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """Leave out what is invalid and number the pairs.
+
+        Raises:
+            ContractError: an answer has no judgement, or a pair lacks a side.
+        """
+        batch = batch.select(batch.metadata["valid"].nonzero().flatten())
+        if PREFERRED not in batch.metadata:
+            raise ContractError(
+                f"{type(self).__name__} needs judged answers: trajectories with the extra field "
+                "`preferred`, 1.0 or 0.0; take rollout_worker preference, or set the field"
+            )
+        if self._compares:
+            attempt = zip(
+                batch.metadata["group_id"], batch.metadata["run_id"].tolist(), strict=True
+            )
+            batch.metadata[UNIT] = group_numbers(list(attempt))
+            Pairs.of(batch, self._loss.name)
+        return batch, {}
+
+    def _weights(self, loss_mask: torch.Tensor) -> torch.Tensor:
+        return aggregation_weights(loss_mask, "seq-mean-token-sum")
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self._read_all(self._loader.items)
+
+    def _read_all(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """Make every row's trajectories once, so that a fault is found before the first step."""
+        prompts = self._attempts(items, "data")
+        for start in range(0, len(prompts), _READ):
+            self._rollouts.collect(prompts[start : start + _READ], 0, self._sampling)
+
+    def _attempts(self, items: Sequence[Mapping[str, Any]], name: str) -> list[Prompt]:
+        data = self.hyper_params.data
+        keys = (data.prompt_key, data.answer_key)
+        return [
+            prompt
+            for index, item in enumerate(items)
+            for prompt in attempts(item, index, index, f"{name}/{index}", 1, keys)
+        ]
+
+    def _make_validation(self) -> Validation | None:
+        section = self.hyper_params.validate
+        if not section.enabled:
+            return None
+        judged = {}
+        for split in self._validated_splits:
+            items = problems(section.data, split, self.scenario_instance, section="validate.data")
+            require_column(items, self.hyper_params.data.prompt_key, f"validate.data ({split})")
+            judged[split] = self._attempts(items[: section.data.limit], split)
+        sampled = None
+        if self.hyper_params.rollout_worker.get("evaluator") is not None:
+            sampled = super()._make_validation()
+        made: Any = PreferenceValidation(self, judged, sampled)
+        return made
+
+    def held_out(self, prompts: Sequence[Prompt]) -> Batch:
+        """The judged answers to ``prompts``, prepared as a training batch is.
+
+        Raises:
+            ConfigError: a row is not what the worker expects.
+        """
+        trajectories = self._rollouts.collect(prompts, 0, self._sampling)
+        batch, _ = self._check_answer(self._prepare_batch(self._batch_of(trajectories)))
+        batch.values[LOSS_WEIGHTS] = self._weights(batch.values["loss_mask"])
+        return batch
+
+    def measure(self, batch: Batch) -> dict[str, float]:
+        """The loss and its metrics on a prepared batch, under the weights as they are now."""
+        service = self.models[batch.metadata["model"]].trained()
+        batch = self._refreshed(batch)
+        value, metrics = self._loss(service.compute_log_prob(batch), batch)
+        totals = Means()
+        totals.add({**metrics, "loss": (float(value), 1.0)})
+        return totals.means()
+
+    def _report_score(self, scores: Mapping[str, float]) -> None:
+        split = next(iter(self._validated_splits))
+        if self.hyper_params.validate.score is None:
+            self.run.report_score(scores[f"{split}/{self.score}"])
+        else:
+            super()._report_score(scores)
+
+
+class PreferenceValidation:
+    """Metrics of the loss on held-out judgements, and of sampled answers where they are judged.
+
+    Args:
+        trainer: measures.
+        judged: rows by split; the split is the prefix of its metrics.
+        sampled: asks the model; None: nothing judges its answers.
+    """
+
+    def __init__(
+        self,
+        trainer: PreferenceTrainer,
+        judged: Mapping[str, Sequence[Prompt]],
+        sampled: Validation | None,
+    ) -> None:
+        self._trainer = trainer
+        self._judged = judged
+        self._sampled = sampled
+        self._batches: dict[str, Batch] = {}
+
+    def __call__(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
+        """Metrics named ``<split>/<name>``, and the sampled trajectories."""
+        metrics, trajectories = ({}, []) if self._sampled is None else self._sampled(step)
+        for split, prompts in self._judged.items():
+            if split not in self._batches:
+                self._batches[split] = self._trainer.held_out(prompts)
+            found = self._trainer.measure(self._batches[split])
+            metrics |= {f"{split}/{name}": value for name, value in found.items()}
+        return metrics, trajectories
+
+
+def _compares_pairs(loss: Any) -> bool:
+    return bool(getattr(loss, "compares_pairs", True))

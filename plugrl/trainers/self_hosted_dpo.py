@@ -1,0 +1,177 @@
+"""Training on judged answers, relative to a reference model (losses ``dpo``, ``ipo``, ``kto``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.suggest import did_you_mean
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.pairs import row_sums
+from plugrl.core.text.reference import ReferenceScores
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
+from plugrl.trainers.losses.kto import KL_REFERENCE
+from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+#: The value of ``reference`` that does without one.
+NO_REFERENCE = "none"
+
+
+@dataclass
+class DpoAlgorithmConfig(PreferenceAlgorithmConfig):
+    """Algorithm options of ``self_hosted_dpo``."""
+
+    reference: str = described(
+        "reference", "a frozen model, a key of `models`; none: only likelihoods are compared"
+    )
+    reference_weights: Literal["source", "policy"] = described(
+        "source", "the reference's weights: its own, or those that the policy begins with"
+    )
+
+
+@dataclass
+class SelfHostedDpoConfig(TrajectoryTrainerConfig):
+    """The trainer section of ``self_hosted_dpo``."""
+
+    algorithm: DpoAlgorithmConfig = described(DpoAlgorithmConfig, "loss, reference and passes")
+
+
+class SelfHostedDpoTrainer(PreferenceTrainer):
+    """Makes preferred answers likelier and others less likely, relative to a reference model.
+
+    The reference scores each row once. What it said belongs to the checkpoints.
+    """
+
+    Config: ClassVar[type] = SelfHostedDpoConfig
+
+    def __init__(self, config: Any, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._scores: ReferenceScores | None = None
+        self._reference_weights: dict[str, torch.Tensor] | None = None
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """A reference that there is not or that is trained, and steps that are too small."""
+        yield from super().preflight(check)
+        algorithm, models = check.root.trainer.algorithm, check.root.get("models") or {}
+        name, path = algorithm.reference, "trainer.algorithm.reference"
+        needs_point = getattr(check.component("trainer.algorithm.loss"), "needs_reference_point", 0)
+        if name == NO_REFERENCE:
+            if needs_point:
+                yield path, f"is none, and loss {algorithm.loss.type} needs a reference model"
+            if algorithm.reference_weights == "policy":
+                yield "trainer.algorithm.reference_weights", "has no effect: reference is none"
+        elif name not in models:
+            close = did_you_mean(name, models, 1)
+            yield (
+                path,
+                f"no model {name!r} in models; it has: {', '.join(models) or 'none'}{close}; add a "
+                "frozen one with the source of the policy, or write none",
+            )
+        elif models[name].get("train") is not None:
+            yield path, f"model {name!r} is trained; a reference must be frozen"
+        if needs_point and check.root.data.batch_size // algorithm.minibatches < 2:
+            yield (
+                "data.batch_size",
+                f"loss {algorithm.loss.type} estimates its reference point from answers to other "
+                "prompts, so an optimizer step needs at least 2 rows",
+            )
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        algorithm = self.config.algorithm
+        if algorithm.reference_weights != "policy" or algorithm.reference == NO_REFERENCE:
+            return
+        if self._reference_weights is None:
+            policy = self.models[self.hyper_params.rollout_worker.model].trained()
+            self._reference_weights = {
+                name: weight.detach().cpu().clone() for name, weight in policy.weights().items()
+            }
+        self.models[algorithm.reference].inference.update_weights(self._reference_weights, 0)
+
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """Leave out what is invalid, number the pairs, and ask the reference.
+
+        Raises:
+            ContractError: an answer has no judgement, or a pair lacks a side.
+        """
+        batch, metrics = super()._prepare_batch(batch)
+        batch.values["ref_log_probs"] = self._reference_log_probs(batch)
+        return batch, metrics
+
+    def _reference_log_probs(self, batch: Batch, *, keep: bool = True) -> torch.Tensor:
+        if self.config.algorithm.reference == NO_REFERENCE:
+            return torch.zeros(batch.values["input_ids"].shape)
+        if self._scores is None:
+            service = self.models[self.config.algorithm.reference].inference
+            self._scores = ReferenceScores(service)
+        return self._scores.log_probs(batch, keep=keep)
+
+    def _refreshed(self, part: Batch) -> Batch:
+        if not getattr(self._loss.function, "needs_reference_point", False):
+            return part
+        part.metadata[KL_REFERENCE] = self._reference_point(part)
+        return part
+
+    def _reference_point(self, part: Batch) -> float:
+        """The mean log-ratio of each prompt with the answer of the row before it, at least 0."""
+        limit = self.models[part.metadata["model"]].inference.max_sequence_length
+        other = mismatched(part, limit)
+        if other is None:
+            return 0.0
+        service = self.models[part.metadata["model"]].trained()
+        ratios = service.compute_log_prob(other) - self._reference_log_probs(other, keep=False)
+        return max(0.0, float(row_sums(ratios, other.values["loss_mask"]).mean()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What every trajectory trainer keeps, and what the reference said."""
+        state = super().state_dict()
+        if self._scores is not None:
+            state["reference_scores"] = self._scores.state_dict()
+        if self._reference_weights is not None:
+            state["reference_weights"] = self._reference_weights
+        return state
+
+    def _apply(self, state: Mapping[str, Any]) -> None:
+        super()._apply(state)
+        if "reference_weights" in state:
+            self._reference_weights = dict(state["reference_weights"])
+        if "reference_scores" in state:
+            self._scores = ReferenceScores(self.models[self.config.algorithm.reference].inference)
+            self._scores.load_state_dict(state["reference_scores"])
+
+
+def mismatched(batch: Batch, limit: int) -> Batch | None:
+    """Each prompt with the answer of the row before it, the first with the last one's.
+
+    A row's prompt is what stands before its first trained token. Sequences are cut at ``limit``
+    tokens; None: there are fewer than two rows, or nothing is left of the answers.
+    """
+    lengths = batch.values["attention_mask"].sum(1).tolist()
+    ids, masks = batch.values["input_ids"].tolist(), batch.values["loss_mask"].tolist()
+    rows = [(ids[i][:n], masks[i][:n], masks[i].index(1)) for i, n in enumerate(lengths)]
+    heat = batch.metadata["temperature"]
+    made = []
+    for i, (tokens, _, start) in enumerate(rows):
+        answer, mask, other = rows[i - 1]
+        joined = (tokens[:start] + answer[other:])[:limit]
+        made.append(
+            Trajectory(
+                joined,
+                ([0] * start + mask[other:])[:limit],
+                model=batch.metadata["model"],
+                temperature=float(heat[i]) if isinstance(heat, torch.Tensor) else heat,
+            )
+        )
+    kept = [t for t in made if any(t.loss_mask)]
+    if len(rows) < 2 or not kept:
+        return None
+    return Batch.from_trajectories(kept, pad_token_id=batch.metadata["pad_token_id"])
