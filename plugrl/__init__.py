@@ -57,10 +57,21 @@ if TYPE_CHECKING:
     from plugrl.core.text.evaluation import Evaluator as Evaluator
     from plugrl.core.text.losses import WeightedLoss as WeightedLoss
     from plugrl.core.text.losses import masked_sum as masked_sum
+    from plugrl.core.text.optimizer import AdamParams as AdamParams
+    from plugrl.core.text.optimizer import OptimizerConfig as OptimizerConfig
+    from plugrl.core.text.remote_api import RemoteAlgorithmConfig as RemoteAlgorithmConfig
+    from plugrl.core.text.remote_api import RemoteApiTrainer as RemoteApiTrainer
+    from plugrl.core.text.remote_api import RemoteApiTrainerConfig as RemoteApiTrainerConfig
+    from plugrl.core.text.remote_service import NAMED_LOSSES as NAMED_LOSSES
+    from plugrl.core.text.remote_service import Datum as Datum
+    from plugrl.core.text.remote_service import ForwardBackward as ForwardBackward
+    from plugrl.core.text.remote_service import NamedLoss as NamedLoss
+    from plugrl.core.text.remote_service import RemoteTrainService as RemoteTrainService
     from plugrl.core.text.sampling import SamplingParams as SamplingParams
     from plugrl.core.text.self_hosted import AlgorithmConfig as AlgorithmConfig
     from plugrl.core.text.self_hosted import SelfHostedTrainer as SelfHostedTrainer
     from plugrl.core.text.self_hosted import SelfHostedTrainerConfig as SelfHostedTrainerConfig
+    from plugrl.core.text.services import BaseTrainService as BaseTrainService
     from plugrl.core.text.services import Completion as Completion
     from plugrl.core.text.services import GenerationRequest as GenerationRequest
     from plugrl.core.text.services import InferenceService as InferenceService
@@ -117,6 +128,19 @@ _MODULES = {
     "plugrl.core.text.batch": ("Batch", "compute_position_id_with_mask", "padding_data"),
     "plugrl.core.text.evaluation": ("BaseEvaluationTarget", "EvaluationRunResult", "Evaluator"),
     "plugrl.core.text.losses": ("WeightedLoss", "masked_sum"),
+    "plugrl.core.text.optimizer": ("AdamParams", "OptimizerConfig"),
+    "plugrl.core.text.remote_api": (
+        "RemoteAlgorithmConfig",
+        "RemoteApiTrainer",
+        "RemoteApiTrainerConfig",
+    ),
+    "plugrl.core.text.remote_service": (
+        "NAMED_LOSSES",
+        "Datum",
+        "ForwardBackward",
+        "NamedLoss",
+        "RemoteTrainService",
+    ),
     "plugrl.core.text.sampling": ("SamplingParams",),
     "plugrl.core.text.self_hosted": (
         "AlgorithmConfig",
@@ -124,6 +148,7 @@ _MODULES = {
         "SelfHostedTrainerConfig",
     ),
     "plugrl.core.text.services": (
+        "BaseTrainService",
         "Completion",
         "GenerationRequest",
         "InferenceService",

@@ -13,6 +13,19 @@ _OUT = "leave it out"
 _HERE = f"the service works inside the run; {_OUT}"
 _KL = "no KL penalty is computed; leave it out, or write a trainer that adds one"
 
+_SELF_HOSTED = "or trainer.type: self_hosted_grpo with a train service such as local"
+
+#: Keys of ``trainer.algorithm`` that need the gradient of any loss: what to write where a service
+#: takes its own losses by name.
+OF_ANY_LOSS: dict[str, str] = {
+    "loss": "the train service takes its own losses by name; write algorithm.loss_fn, such as"
+    f" importance_sampling, ppo or cispo, and loss_fn_config, {_SELF_HOSTED}",
+    "entropy_coefficient": f"no named loss has an entropy term; leave it out, {_SELF_HOSTED}",
+    "kl": f"no named loss has a KL term; subtract it from the advantages, {_SELF_HOSTED}",
+    "sampler_correction": "losses such as importance_sampling correct for the sampler already;"
+    f" leave it out, {_SELF_HOSTED}",
+}
+
 #: By canonical path, a model's name as ``*``: why there is no such key, and the remedy.
 REMEDIES: dict[str, str] = {
     "data.num_workers": f"data is read inside the run; {_OUT}",
@@ -39,6 +52,7 @@ REMEDIES: dict[str, str] = {
     "trainer.algorithm.inference_service": "write another entry of models, such as"
     " models.reference.source",
     "trainer.algorithm.loss_agg_mode": "write algorithm.aggregation",
+    **{f"trainer.algorithm.{key}": instead for key, instead in OF_ANY_LOSS.items()},
     "trainer.checkpoint_path": "checkpoints lie in the run folder; write settings.runs_folder",
     "trainer.sync_weight_path": f"weights are handed over in memory; {_OUT}",
     "trainer.remove_previous_ckpt": "write settings.keep_checkpoints",

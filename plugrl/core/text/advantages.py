@@ -14,6 +14,7 @@ import torch
 from plugrl.core.blame import where
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.rewards import total_rewards
 from plugrl.core.text.trajectory import Trajectory
 
 Advantage = Callable[
@@ -35,7 +36,7 @@ def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
     """
     valid = batch.metadata["valid"]
     result = advantage(
-        batch.metadata["rewards"],
+        total_rewards(batch),
         group_numbers(batch.metadata["group_id"]),
         batch.metadata["run_id"],
         valid,
@@ -107,9 +108,23 @@ def _mirrored(batch: Batch) -> bool:
 def for_trajectories(
     advantage: Advantage, trajectories: Sequence[Trajectory], config: Any
 ) -> list[Trajectory]:
-    """Set ``advantage`` on each trajectory, equal to what a batch of them would get."""
+    """Set ``advantage`` on each trajectory, equal to what a batch of them would get.
+
+    Advantages that differ within a trajectory also go to ``token_advantages``, one for each
+    trained token.
+    """
+    if not trajectories:
+        return []
     batch = Batch.from_trajectories(trajectories)
-    values = attach(batch, compute(advantage, batch, config)).metadata["advantages"].tolist()
-    for trajectory, value in zip(trajectories, values, strict=True):
-        trajectory.advantage = value
+    found = compute(advantage, batch, config)
+    attached = attach(batch, found)
+    means = attached.metadata["advantages"].tolist()
+    per_token = attached.values["advantages"].tolist() if found.dim() > 1 else None
+    for row, trajectory in enumerate(trajectories):
+        trajectory.advantage = means[row]
+        trajectory.token_advantages = per_token and [
+            value
+            for value, trained in zip(per_token[row], trajectory.loss_mask, strict=False)
+            if trained
+        ]
     return list(trajectories)

@@ -31,6 +31,7 @@ class WeightSync:
         self._tolerance = tolerance
         self._probe: list[list[int]] = []
         self._batch: Batch | None = None
+        self._synced: int | None = None
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
         """Take the probe's sequences from the first trajectories that hold an answer."""
@@ -41,10 +42,16 @@ class WeightSync:
     def __call__(self) -> float | None:
         """Sync, and give the parity on the probe (``None`` before there is one).
 
+        Weights that were synced before, since no step trained them, are left alone.
+
         Raises:
             RunError: the services disagree by more than the tolerance.
         """
-        self._model.service().sync_to(self._model.inference)
+        service = self._model.service()
+        if service.version == self._synced:
+            return None
+        service.sync_to(self._model.inference)
+        self._synced = service.version
         return self._parity() if self._probe else None
 
     def _parity(self) -> float:

@@ -1,0 +1,273 @@
+"""``RemoteApiTrainer``: trains with losses of a service; you write ``_prepare_trajectories``."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+
+import numpy as np
+import torch
+
+from plugrl.core.blame import where
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError, ContractError, UsageError
+from plugrl.core.factory import Factory
+from plugrl.core.registry import default_registry
+from plugrl.core.text import advantages
+from plugrl.core.text.datums import datum_of, said, with_logprobs
+from plugrl.core.text.losses import aggregation_weights
+from plugrl.core.text.metrics import Means
+from plugrl.core.text.models import load_state
+from plugrl.core.text.remote_preflight import loss_fault, remote_findings
+from plugrl.core.text.remote_service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+RemoteAggregation = Literal[
+    "token-mean",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "token-sum",
+]
+
+
+@dataclass
+class RemoteAlgorithmConfig:
+    """How rewards become advantages, and which of the service's losses they go into."""
+
+    advantage: Any = component("advantage", "grpo", help="from rewards to advantages")
+    loss_fn: str = described("importance_sampling", "a loss that the train service has")
+    loss_fn_config: dict[str, float] = described({}, "numbers of that loss")
+    aggregation: RemoteAggregation = described(
+        "token-mean", "how the loss per token is summed up; token-sum: as the service does"
+    )
+    norm_length: int | None = described(None, "length for seq-mean-token-sum-norm")
+    epochs: int = described(1, "passes over the rollouts of a step")
+    minibatches: int = described(1, "optimizer steps a pass")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.aggregation == "seq-mean-token-sum-norm" and not self.norm_length:
+            raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+
+
+@dataclass
+class RemoteApiTrainerConfig(TrajectoryTrainerConfig):
+    """The trainer section of a remote-API trainer."""
+
+    algorithm: RemoteAlgorithmConfig = described(RemoteAlgorithmConfig, "advantage and loss")
+
+
+class RemoteApiTrainer(TrajectoryTrainer):
+    """Prepares trajectories and trains a model with a service that has losses by name.
+
+    Subclass it for a new algorithm: ``_prepare_trajectories(trajectories, metrics)`` gives each
+    trajectory its ``advantage``, or its ``token_advantages``, adds to ``metrics`` and returns the
+    trajectories to train on. Those whose agent or evaluator failed are left out before.
+    """
+
+    Config: ClassVar[type] = RemoteApiTrainerConfig
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        method = cls.__dict__.get("_prepare_trajectories")
+        if method is not None and len(inspect.signature(method).parameters) != 3:
+            raise TypeError(
+                f"{cls.__name__}._prepare_trajectories has the wrong signature; write "
+                "_prepare_trajectories(self, trajectories, metrics) -> list[Trajectory] and add "
+                "to the metrics"
+            )
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Besides data and models: losses and options that the service does not have."""
+        yield from super().preflight(check)
+        yield from remote_findings(check)
+
+    @abstractmethod
+    def _prepare_trajectories(
+        self, trajectories: list[Trajectory], metrics: dict[str, Any]
+    ) -> list[Trajectory]:
+        """Give trajectories their advantages; return those to train on."""
+
+    def train_step(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        """Train the model of ``trajectories`` once; its version grows unless nothing was left.
+
+        Raises:
+            ContractError: ``_prepare_trajectories`` breaks its contract, or an advantage or
+                log-probability that the loss reads is missing.
+        """
+        service = self.models[trajectories[0].model].trained_by(RemoteTrainService)
+        fault = loss_fault(self.config.algorithm, type(service))
+        if fault is not None:
+            raise ConfigError("trainer.algorithm.{}: {}".format(*fault))
+        metrics: dict[str, Any] = {}
+        valid = [t for t in trajectories if t.valid]
+        prepared = self._checked(self._prepare_trajectories(valid, metrics), metrics)
+        loss = service.losses[self.config.algorithm.loss_fn]
+        if "logprobs" in loss.inputs:
+            prepared = with_logprobs(service, prepared)
+        report = self._optimize(service, prepared, loss)
+        return report | {name: float(value) for name, value in metrics.items()}
+
+    def _checked(self, prepared: Any, metrics: Mapping[str, Any]) -> list[Trajectory]:
+        fault = _prepared_fault(prepared, metrics, self._temperature)
+        if fault is not None:
+            method = type(self)._prepare_trajectories
+            name = f"{type(self).__name__}._prepare_trajectories{where(method)}"
+            raise ContractError(f"{name} {fault}")
+        return list(prepared)
+
+    @property
+    def _temperature(self) -> float:
+        return self._sampling.temperature or 1.0
+
+    def _optimize(
+        self, service: RemoteTrainService, trajectories: Sequence[Trajectory], loss: NamedLoss
+    ) -> dict[str, float]:
+        step, guards, algorithm = self._step + 1, self.run.guards, self.config.algorithm
+        means, steps = Means(), Means()
+        applied, empty = False, 0
+        for number, part in enumerate(self._minibatches(trajectories)):
+            datums = self._datums(part, loss)
+            steps.add({"without_signal": (len(part) - len(datums), len(part))})
+            if not datums:
+                empty += 1
+                continue
+            answer = service.forward_backward(
+                datums, algorithm.loss_fn, algorithm.loss_fn_config
+            ).result()
+            service.fitting(datums, answer.logprobs)
+            evidence = partial(self._evidence, service, part[0].model, datums, answer)
+            guards.keep(step, f"minibatch {number}", evidence)
+            finite = guards.check_finite("loss", answer.loss, step=step, batch=evidence)
+            report = service.apply()
+            if finite and "grad_norm" in report:
+                norm = report["grad_norm"]
+                finite = guards.check_finite("gradient norm", norm, step=step, batch=evidence)
+            applied = applied or finite
+            means.add(said(datums, answer))
+            steps.add({k: (v, 1) for k, v in report.items()} if finite else {})
+            steps.add({"loss": (answer.loss, 1)} if finite else {"skipped": (1, 1)})
+        service.version += applied
+        return means.means() | steps.means() | {"empty_steps": float(empty)}
+
+    def _minibatches(self, trajectories: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
+        """The trajectories of each optimizer step, split as self-hosted trainers do."""
+        algorithm, size = self.config.algorithm, len(trajectories)
+        for epoch in range(algorithm.epochs if size else 0):
+            seed = [self.hyper_params.seed, self._step + 1, epoch]
+            order = np.random.default_rng(seed).permutation(size)
+            for rows in np.array_split(order, min(algorithm.minibatches, size)):
+                yield [trajectories[row] for row in rows]
+
+    def _datums(self, part: Sequence[Trajectory], loss: NamedLoss) -> list[Datum]:
+        """The datums of an optimizer step; trajectories without a gradient are left out."""
+        width = max(len(t.tokens) for t in part)
+        mask = torch.zeros(len(part), width)
+        for row, trajectory in enumerate(part):
+            mask[row, : len(trajectory.tokens)] = torch.tensor(trajectory.loss_mask)
+        algorithm = self.config.algorithm
+        weights = mask
+        if algorithm.aggregation != "token-sum":
+            weights = aggregation_weights(mask, algorithm.aggregation, algorithm.norm_length)
+        made = (
+            datum_of(t, loss, row[: len(t.tokens)])
+            for t, row in zip(part, weights.tolist(), strict=True)
+        )
+        return [datum for datum in made if datum is not None]
+
+    def _evidence(
+        self,
+        service: RemoteTrainService,
+        model: str,
+        datums: Sequence[Datum],
+        answer: ForwardBackward,
+    ) -> dict[str, Any]:
+        """What :meth:`replay` needs to repeat one optimizer step."""
+        return {
+            "model": model,
+            "phase": self.run.phase_number,
+            "loss": answer.loss,
+            "datums": [asdict(datum) for datum in datums],
+            "service": service.state_dict(),
+        }
+
+    def replay(self, evidence: Mapping[str, Any]) -> dict[str, float]:
+        """Repeat the optimizer step of a dump, from the weights that it began with.
+
+        Returns:
+            ``loss``, what the service says besides, and ``non_finite_rows``: datums whose
+            log-probabilities are not finite.
+
+        Raises:
+            ConfigError: the configuration has no such trained model.
+            RunError: the dumped weights do not fit it.
+        """
+        service = self.models[evidence["model"]].trained_by(RemoteTrainService)
+        load_state(evidence["model"], service, evidence["service"])
+        datums = [Datum(**datum) for datum in evidence["datums"]]
+        algorithm = self.config.algorithm
+        answer = service.forward_backward(
+            datums, algorithm.loss_fn, algorithm.loss_fn_config
+        ).result()
+        means = Means()
+        means.add(said(datums, answer))
+        rows = sum(not np.isfinite(row).all() for row in answer.logprobs)
+        report = {"loss": answer.loss, "non_finite_rows": float(rows)}
+        return means.means() | service.apply() | report
+
+    def _compute_advantage(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        """Give trajectories the advantages of ``algorithm.advantage``, as a batch gets them."""
+        section = self.config.algorithm.advantage
+        factory = Factory(default_registry()) if self._context is None else self._context.factory
+        function = factory.load("advantage", section, "trainer.algorithm.advantage")
+        return advantages.for_trajectories(function, trajectories, section)
+
+    @property
+    def _service_holder(self) -> RemoteTrainService:
+        """The train service of the model that the rollout worker asks."""
+        name = self.hyper_params.rollout_worker.model
+        return self.models[name].trained_by(RemoteTrainService)
+
+    def set_service_holder(self, service_holder: Any) -> NoReturn:
+        """Services come from the configuration.
+
+        Raises:
+            UsageError: always, with what to do instead.
+        """
+        raise UsageError(
+            f"{type(self).__name__} takes its service from models.<name>.train; write it there, "
+            "such as models.policy.train: in_process. _prepare_trajectories(trajectories, {}) "
+            "needs none"
+        )
+
+
+def _prepared_fault(prepared: Any, metrics: Mapping[str, Any], temperature: float) -> str | None:
+    """What is wrong with the answer of ``_prepare_trajectories``; None: nothing."""
+    if not isinstance(prepared, list) or not all(isinstance(t, Trajectory) for t in prepared):
+        kind = type(prepared).__name__
+        return f"returned {kind}; `return trajectories`, a list of Trajectory, is expected"
+    if len({t.model for t in prepared}) > 1:
+        return "returned trajectories of several models; return those it was given"
+    for key, value in metrics.items():
+        if isinstance(value, (str, bytes)) or getattr(value, "numel", lambda: 1)() != 1:
+            return f"gave metric {key!r} as {type(value).__name__}; a number is expected"
+    for t in prepared:
+        t.check()
+        if (t.temperature or temperature) != 1:
+            return (
+                f"returned a trajectory of temperature {t.temperature or temperature:g}; a service "
+                "of named losses trains at temperature 1, so set rollout_worker.temperature=1"
+            )
+    return None

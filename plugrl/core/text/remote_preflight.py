@@ -1,0 +1,76 @@
+"""What a remote-API trainer asks of its configuration, looked up before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.config.counterparts import OF_ANY_LOSS
+from plugrl.core.suggest import did_you_mean
+from plugrl.core.text.models import unfit
+from plugrl.core.text.remote_service import RemoteTrainService
+from plugrl.core.text.services import BaseTrainService
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+
+def remote_findings(check: Preflight) -> Iterator[Finding]:
+    """Services of another sort, losses and options they lack, and what no named loss can do."""
+    algorithm = check.section.algorithm
+    for key, remedy in OF_ANY_LOSS.items():
+        if algorithm.get(key) is not None:
+            yield f"trainer.algorithm.{key}", remedy
+    yield from unfit_services(check, RemoteTrainService)
+    for service in trained_by(check).values():
+        if issubclass(service, RemoteTrainService):
+            fault = loss_fault(algorithm, service)
+            if fault is not None:
+                yield f"trainer.algorithm.{fault[0]}", fault[1]
+    temperature = check.root.rollout_worker.get("temperature")
+    if temperature not in (None, 0, 1):
+        yield (
+            "rollout_worker.temperature",
+            f"a service of named losses trains at temperature 1, so that answers drawn at "
+            f"{temperature:g} would be taken for those of another policy; write 1",
+        )
+
+
+def trained_by(check: Preflight) -> dict[str, type[BaseTrainService]]:
+    """The train services that the configuration picks, by model."""
+    models = check.root.get("models") or {}
+    found = {name: check.component(f"models.{name}.train") for name in models}
+    return {name: service for name, service in found.items() if service is not None}
+
+
+def unfit_services(check: Preflight, kind: type[BaseTrainService]) -> Iterator[Finding]:
+    """Train services that are not of the sort which the trainer needs."""
+    for name, service in trained_by(check).items():
+        if not issubclass(service, kind):
+            yield f"models.{name}.train", unfit(service, kind)
+
+
+def loss_fault(
+    algorithm: Mapping[str, Any], service: type[RemoteTrainService]
+) -> tuple[str, str] | None:
+    """The key below ``algorithm`` that does not fit the losses of a service, and why."""
+    name = algorithm["loss_fn"]
+    loss = service.losses.get(name)
+    if loss is None:
+        known = ", ".join(service.losses) or "none"
+        close = did_you_mean(str(name), service.losses, 1)
+        return "loss_fn", (
+            f"{service.__name__} has no loss {name!r}; it has: {known}{close}. A loss of your own "
+            "needs a self-hosted trainer, such as trainer.type: self_hosted_grpo"
+        )
+    for key in algorithm["loss_fn_config"] or {}:
+        if key not in loss.options:
+            known = ", ".join(loss.options) or "none"
+            close = did_you_mean(str(key), loss.options, 1)
+            return "loss_fn_config", f"loss {name!r} has no option {key!r}; it has: {known}{close}"
+    if not loss.scales and algorithm["aggregation"] != "token-sum":
+        return "aggregation", (
+            f"loss {name!r} does not scale with its advantages, so that nothing can be averaged "
+            "outside of the service; write token-sum"
+        )
+    return None

@@ -1,0 +1,42 @@
+"""Supervised training on a service of named losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.text.remote_api import (
+    RemoteAlgorithmConfig,
+    RemoteApiTrainer,
+    RemoteApiTrainerConfig,
+)
+from plugrl.core.text.trajectory import Trajectory
+
+
+@dataclass
+class RemoteCrossEntropyAlgorithmConfig(RemoteAlgorithmConfig):
+    """Algorithm options of supervised training."""
+
+    loss_fn: str = described("cross_entropy", "a loss that the train service has")
+
+
+@dataclass
+class RemoteApiCrossEntropyConfig(RemoteApiTrainerConfig):
+    """The trainer section of ``remote_api_cross_entropy``."""
+
+    algorithm: RemoteCrossEntropyAlgorithmConfig = described(
+        RemoteCrossEntropyAlgorithmConfig, "loss options"
+    )
+
+
+class RemoteApiCrossEntropyTrainer(RemoteApiTrainer):
+    """Maximises the likelihood of the trained tokens; rewards play no part."""
+
+    Config: ClassVar[type] = RemoteApiCrossEntropyConfig
+    uses_rewards: ClassVar[bool] = False
+
+    def _prepare_trajectories(
+        self, trajectories: list[Trajectory], metrics: dict[str, Any]
+    ) -> list[Trajectory]:
+        return trajectories

@@ -1,0 +1,29 @@
+"""Group Relative Policy Optimization on a service of named losses (arXiv 2402.03300)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from plugrl.core.text.remote_api import RemoteApiTrainer, RemoteApiTrainerConfig
+from plugrl.core.text.trajectory import Trajectory
+
+
+class RemoteApiGrpoTrainer(RemoteApiTrainer):
+    """Samples several answers to each prompt and reinforces those above the group's mean.
+
+    Advantages equal those of ``self_hosted_grpo``. With the loss ``importance_sampling`` the
+    gradient is that of the unclipped objective; ``ppo`` is the clipped one.
+    """
+
+    #: Named here, so that a key which it does not know is an error and not a free key.
+    Config: ClassVar[type] = RemoteApiTrainerConfig
+
+    def _prepare_trajectories(
+        self, trajectories: list[Trajectory], metrics: dict[str, Any]
+    ) -> list[Trajectory]:
+        trajectories = self._compute_advantage(trajectories)
+        given = [abs(t.advantage or 0.0) for t in trajectories]
+        if given:
+            metrics["advantage_abs"] = sum(given) / len(given)
+            metrics["zero_advantage"] = sum(value == 0 for value in given) / len(given)
+        return trajectories
