@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from plugrl.core.text.returned import Limits, checked
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutTask, RolloutWorker
+from plugrl.core.text.worker import CURRENT, RolloutTask, RolloutWorker
 
 if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
@@ -201,11 +202,16 @@ class Attempts:
     ) -> list[Trajectory]:
         clock = _Clock(self._timeout)
         task = self._task(round_, number, prompt, occasion, clock)
+        CURRENT.set(task)
         try:
             awaited: Awaitable[Any] = self._result(task, clock)
             if self._mark is not None:
                 awaited = _Marked(awaited, self._mark, number)
-            return checked(self._worker, await awaited, self._limits)
+            trajectories = checked(self._worker, await awaited, self._limits)
+            if task.logged and trajectories:
+                # Once an attempt, whatever number of trajectories it has.
+                trajectories[-1].metrics.update(task.logged)
+            return trajectories
         except PlugrlError:
             raise
         except asyncio.CancelledError as error:
@@ -227,7 +233,8 @@ class Attempts:
         if self._worker.asks_now:
             # A time limit of a marked attempt is held by whoever marks it.
             seconds = self._timeout if self._mark is None else None
-            result: Any = await self._fibers.run(lambda: rollout(task), seconds)
+            context = contextvars.copy_context()
+            result: Any = await self._fibers.run(lambda: context.run(rollout, task), seconds)
         else:
             result = rollout(task)
         if not inspect.isawaitable(result):
@@ -272,6 +279,7 @@ class Attempts:
             answer_key=prompt.answer_key,
             seed=coordinates,
             together=together,
+            limits=self._limits,
         )
         return task
 

@@ -35,14 +35,14 @@ def make_pool(params: ConfigView) -> TrajectoryPool:
 
 
 def make_loader(
-    params: ConfigView, scenario: ScenarioInstance | None, encode: Callable[[str], Sequence[int]]
+    params: ConfigView, scenario: ScenarioInstance | None, encode: Callable[[Any], Sequence[int]]
 ) -> PromptLoader:
     """The training prompts of ``data``.
 
     Args:
         params: the whole configuration.
         scenario: where problems come from when there are no files.
-        encode: the tokenizer that prompts are measured with.
+        encode: gives the tokens of a prompt, by which it is measured.
 
     Raises:
         ConfigError: there are no problems, a column is missing, or every prompt is too long.
@@ -66,9 +66,9 @@ def make_loader(
 
 
 def _short_enough(
-    items: Sequence[DataItem], key: str, limit: int, encode: Callable[[str], Sequence[int]]
+    items: Sequence[DataItem], key: str, limit: int, encode: Callable[[Any], Sequence[int]]
 ) -> list[DataItem]:
-    kept = [item for item in items if len(encode(str(item[key]))) <= limit]
+    kept = [item for item in items if len(encode(item[key])) <= limit]
     if not kept:
         raise ConfigError(
             f"data.filter_prompts: all {len(items)} prompts have more than "

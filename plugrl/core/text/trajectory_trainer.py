@@ -8,12 +8,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schema import described
 from plugrl.core.config.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text import parts
+from plugrl.core.text.chat import encode_prompt
 from plugrl.core.text.judging import make_evaluator
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
@@ -133,7 +135,8 @@ class TrajectoryTrainer(Trainer):
                 "no model is trained; give one a train service, such as models.policy.train: local"
             )
         self._set_up_rollouts()
-        encode = models[params.rollout_worker.model].inference.tokenizer.encode
+        tokenizer = models[params.rollout_worker.model].inference.tokenizer
+        encode = partial(encode_prompt, tokenizer)
         self._pool = parts.make_pool(params)
         self._loader = parts.make_loader(params, self.scenario_instance, encode)
         self._validation = self._make_validation()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.text.chat import Message, as_messages, encode_prompt, is_messages
 from plugrl.core.text.evaluation import (
     BaseEvaluationTarget,
     EvaluationFailedError,
@@ -28,6 +30,7 @@ from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 if TYPE_CHECKING:
     from plugrl.core.text.evaluation import Evaluator
     from plugrl.core.text.judging import Together
+    from plugrl.core.text.returned import Limits
     from plugrl.core.text.services import Completion, Tokenizer
 
 
@@ -74,7 +77,8 @@ class RolloutTask:
     """One attempt at one problem.
 
     ``ask`` sends prompt tokens to a model by name and gives its :class:`Completion`; plain
-    functions call :meth:`ask_now` instead.
+    functions call :meth:`ask_now` instead. ``limits`` says how long a sequence of each model may
+    be, and ``logged`` holds what :meth:`RolloutWorker.log_metrics` was given.
     """
 
     data: Mapping[str, Any]
@@ -90,6 +94,8 @@ class RolloutTask:
     turns: int = field(default=0)
     seed: tuple[int, ...] = ()
     together: Together | None = field(default=None, repr=False)
+    limits: Mapping[str, Limits] = field(default_factory=dict, repr=False)
+    logged: dict[str, float] = field(default_factory=dict)
     _random: Random | None = field(default=None, repr=False)
 
     @property
@@ -137,6 +143,29 @@ class RolloutTask:
         return str(prompt)
 
     @property
+    def messages(self) -> list[Message]:
+        """The problem's prompt as messages; text is one message of the user.
+
+        Raises:
+            ConfigError: the problem has no such column, or what it holds is neither.
+        """
+        prompt = self._column(self.prompt_key, "data.prompt_key")
+        if not is_messages(prompt):
+            prompt = self.prompt
+        return as_messages(prompt, f"problem {self.item}: {self.prompt_key!r}")
+
+    def prompt_tokens(self, model: str) -> list[int]:
+        """The prompt as tokens of ``model``: text as it is, messages by the chat template.
+
+        Raises:
+            ConfigError: as :attr:`messages`, or the tokenizer has no chat template.
+        """
+        messages = is_messages(self._column(self.prompt_key, "data.prompt_key"))
+        return encode_prompt(
+            self.tokenizers[model], self.messages if messages else self.prompt, model
+        )
+
+    @property
     def answer(self) -> str:
         """The problem's reference answer.
 
@@ -152,6 +181,10 @@ class RolloutTask:
             raise ConfigError(
                 f"data has no column {name!r} ({setting}); it has: {', '.join(map(str, self.data))}"
             ) from None
+
+
+#: The attempt that the code which runs belongs to.
+CURRENT: ContextVar[RolloutTask | None] = ContextVar("plugrl_task", default=None)
 
 
 class RolloutWorker(Component, ABC):
@@ -183,6 +216,29 @@ class RolloutWorker(Component, ABC):
     ) -> Trajectory | list[Trajectory] | Awaitable[Trajectory | list[Trajectory]]:
         """Attempt ``task`` once."""
 
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add numbers to the metrics of this attempt, means of which are those of the run.
+
+        A name that is logged again replaces its number. An invalid attempt is left out.
+
+        Raises:
+            UsageError: no attempt runs here.
+            TypeError: a value is no number.
+        """
+        task = CURRENT.get()
+        if task is None:
+            raise UsageError(
+                "log_metrics is for the code of an attempt: rollout, run_agent and what they call"
+            )
+        for name, value in metrics.items():
+            if isinstance(value, (str, bytes)):
+                raise TypeError(f"metric {name!r} is {type(value).__name__}; a number is expected")
+            task.logged[name] = float(value)
+
+    def target(self, trajectory: Trajectory, final_answer: str) -> BaseEvaluationTarget:
+        """What the evaluator is shown; override it to show more."""
+        return BaseEvaluationTarget(final_answer, trajectory.finish_reason == "length")
+
     def judge(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Trajectory:
         """:meth:`judged` for plain functions.
 
@@ -207,7 +263,7 @@ class RolloutWorker(Component, ABC):
         Raises:
             ConfigError: there is no evaluator.
         """
-        target = _target(trajectory, final_answer)
+        target = self.target(trajectory, final_answer)
         try:
             result: Judged = await judgement(self._judge, task, target)
         except EvaluationFailedError as error:
@@ -225,7 +281,7 @@ class RolloutWorker(Component, ABC):
 
     def _evaluated(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Judged:
         try:
-            return evaluate(self._judge, task.data, _target(trajectory, final_answer))
+            return evaluate(self._judge, task.data, self.target(trajectory, final_answer))
         except EvaluationFailedError as error:
             return error
 
@@ -247,10 +303,6 @@ class RolloutWorker(Component, ABC):
 
 #: What comes of judging an answer.
 Judged = EvaluationRunResult | EvaluationFailedError
-
-
-def _target(trajectory: Trajectory, final_answer: str) -> BaseEvaluationTarget:
-    return BaseEvaluationTarget(final_answer, trajectory.finish_reason == "length")
 
 
 class FunctionWorker(RolloutWorker):

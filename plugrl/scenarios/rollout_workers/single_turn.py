@@ -37,7 +37,7 @@ class SingleTurnRolloutWorker(RolloutWorker):
         return await self.judged(task, trajectory, tokenizer.decode(completion.tokens))
 
     def _encode(self, task: RolloutTask) -> list[int]:
-        prompt = task.tokenizers[self.config.model].encode(task.prompt)
+        prompt = task.prompt_tokens(self.config.model)
         limit = self.config.max_prompt_length
         if len(prompt) > limit:
             raise ConfigError(
