@@ -1,0 +1,91 @@
+"""Calls in helper processes: limits that hold in C code, in threads and while others go on."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from plugrl.core.limited import CallFailedError, LimitedCalls, LimitExceededError
+
+SECONDS = 0.3
+
+
+def interrupted(target, *arguments):
+    started = time.monotonic()
+    with pytest.raises(LimitExceededError, match="of processor time"):
+        LimitedCalls(target, seconds=SECONDS).call(*arguments)
+    assert time.monotonic() - started < 20
+
+
+def test_results_come_back_and_a_helper_serves_several_calls():
+    calls = LimitedCalls("os:getppid", seconds=SECONDS)
+    assert calls.call() == calls.call() == __import__("os").getpid()
+    helpers = LimitedCalls("os:getpid", seconds=SECONDS)
+    assert helpers.call() == helpers.call()
+
+
+def test_code_that_holds_the_interpreter_is_ended():
+    # One call of `re` that would take longer than the universe has.
+    interrupted("re:match", r"(a+)+$", "a" * 60 + "b")
+
+
+def test_it_is_ended_when_called_in_another_thread():
+    failures = []
+
+    def attempt():
+        try:
+            interrupted("builtins:pow", 7, 7**8, 10**400_000)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    assert failures == []
+
+
+def test_after_an_end_another_helper_answers():
+    calls = LimitedCalls("time:process_time", seconds=SECONDS)
+    assert calls.call() >= 0
+    hung = LimitedCalls("builtins:eval", seconds=SECONDS)
+    with pytest.raises(LimitExceededError):
+        hung.call("[1 for _ in iter(int, 1)]")
+    assert hung.call("1 + 1") == 2
+
+
+def test_memory_exceptions_exits_and_crashes_are_failures_of_the_call():
+    calls = LimitedCalls("builtins:eval", seconds=5, memory=1 << 30)
+    with pytest.raises(CallFailedError, match="more than 1024 MiB"):
+        calls.call("bytearray(2 << 30)")
+    with pytest.raises(CallFailedError, match="ZeroDivisionError"):
+        calls.call("1 / 0")
+    with pytest.raises(CallFailedError, match="SystemExit: 3"):
+        calls.call("exit(3)")
+    with pytest.raises(CallFailedError, match="exit code 9"):
+        calls.call("__import__('os')._exit(9)")
+    with pytest.raises(CallFailedError, match="signal 11"):
+        calls.call("__import__('ctypes').string_at(0)")
+    assert calls.call("2") == 2
+
+
+def test_what_cannot_be_imported_is_named():
+    with pytest.raises(CallFailedError, match="No module named 'no_such_module'"):
+        LimitedCalls("no_such_module:f", seconds=1).call()
+
+
+def test_awaited_calls_run_at_the_same_time_in_any_loop():
+    calls = LimitedCalls("time:sleep", seconds=5, helpers=2)
+
+    async def both():
+        return await asyncio.gather(calls(0.5), calls(0.5))
+
+    asyncio.run(both())
+    started = time.monotonic()
+    assert asyncio.run(both()) == [None, None]
+    assert time.monotonic() - started < 0.95
+
+
+def test_what_is_printed_is_no_answer():
+    calls = LimitedCalls("builtins:eval", seconds=1)
+    assert calls.call("[print('x' * 10000), 5][1]") == 5
