@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.remote_api import RemoteAlgorithmConfig as RemoteAlgorithmConfig
     from plugrl.core.text.remote_api import RemoteApiTrainer as RemoteApiTrainer
     from plugrl.core.text.remote_api import RemoteApiTrainerConfig as RemoteApiTrainerConfig
+    from plugrl.core.text.remote_api import RemoteLossConfig as RemoteLossConfig
     from plugrl.core.text.remote_service import NAMED_LOSSES as NAMED_LOSSES
     from plugrl.core.text.remote_service import Datum as Datum
     from plugrl.core.text.remote_service import ForwardBackward as ForwardBackward
@@ -133,6 +134,7 @@ _MODULES = {
         "RemoteAlgorithmConfig",
         "RemoteApiTrainer",
         "RemoteApiTrainerConfig",
+        "RemoteLossConfig",
     ),
     "plugrl.core.text.remote_service": (
         "NAMED_LOSSES",

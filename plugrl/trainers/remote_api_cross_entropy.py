@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 from plugrl.core.config.schema import described
 from plugrl.core.text.remote_api import (
-    RemoteAlgorithmConfig,
     RemoteApiTrainer,
     RemoteApiTrainerConfig,
+    RemoteLossConfig,
 )
 from plugrl.core.text.trajectory import Trajectory
 
 
 @dataclass
-class RemoteCrossEntropyAlgorithmConfig(RemoteAlgorithmConfig):
+class RemoteCrossEntropyAlgorithmConfig(RemoteLossConfig):
     """Algorithm options of supervised training."""
 
     loss_fn: str = described("cross_entropy", "a loss that the train service has")

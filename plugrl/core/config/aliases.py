@@ -36,6 +36,15 @@ ALIASES: dict[str, str] = {
     "trainer.algorithm.type": "trainer.algorithm.advantage",
     "train_service": "trainer.train_service",
     "service.train_service": "trainer.train_service",
+    **{
+        f"trainer.train_service.config.{key}": f"trainer.train_service.{key}"
+        for key in ("learning_rate", "eps", "weight_decay", "grad_clip_norm", "beta1", "beta2")
+    },
+    "trainer.train_service.config.loss_fn": "trainer.algorithm.loss_fn",
+    "trainer.train_service.config.kl_penalty_coef": "trainer.algorithm.coefficient",
+    "trainer.train_service.config.kl_discount_factor": "trainer.algorithm.discount",
+    "trainer.algorithm.kl_penalty_coef": "trainer.algorithm.coefficient",
+    "trainer.algorithm.kl_discount_factor": "trainer.algorithm.discount",
     "trainer.save_freq": "settings.checkpoint_every",
     "validate.eval.compute_interval": "validate.every",
     "validate.validate_freq": "validate.every",

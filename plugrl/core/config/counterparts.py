@@ -22,6 +22,8 @@ OF_ANY_LOSS: dict[str, str] = {
     f" importance_sampling, ppo or cispo, and loss_fn_config, {_SELF_HOSTED}",
     "entropy_coefficient": f"no named loss has an entropy term; leave it out, {_SELF_HOSTED}",
     "kl": f"no named loss has a KL term; subtract it from the advantages, {_SELF_HOSTED}",
+    "value": f"no named loss trains a value head; leave it out, {_SELF_HOSTED}",
+    "overlong": f"an evaluator can shape rewards by length; leave it out, {_SELF_HOSTED}",
     "sampler_correction": "losses such as importance_sampling correct for the sampler already;"
     f" leave it out, {_SELF_HOSTED}",
 }
@@ -52,6 +54,8 @@ REMEDIES: dict[str, str] = {
     "trainer.algorithm.inference_service": "write another entry of models, such as"
     " models.reference.source",
     "trainer.algorithm.loss_agg_mode": "write algorithm.aggregation",
+    "trainer.teachers": "write the teacher as an entry of models without a train service, such as"
+    " models.teacher.source, and its name as trainer.algorithm.teacher",
     **{f"trainer.algorithm.{key}": instead for key, instead in OF_ANY_LOSS.items()},
     "trainer.checkpoint_path": "checkpoints lie in the run folder; write settings.runs_folder",
     "trainer.sync_weight_path": f"weights are handed over in memory; {_OUT}",
@@ -67,6 +71,8 @@ REMEDIES: dict[str, str] = {
     "models.*.train.model_tag": f"models.NAME says which model it is; {_OUT}",
     "models.*.train.world_size": f"the service local uses one device; {_OUT}",
     "models.*.train.config": "write its keys, such as learning_rate, in the service itself",
+    "models.*.train.beta1": "write betas, a list of two numbers",
+    "models.*.train.beta2": "write betas, a list of two numbers",
     "models.*.inference.url": _HERE,
     "models.*.inference.base_url": _HERE,
     "models.*.inference.api_key": _HERE,

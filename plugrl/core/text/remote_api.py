@@ -40,10 +40,9 @@ RemoteAggregation = Literal[
 
 
 @dataclass
-class RemoteAlgorithmConfig:
-    """How rewards become advantages, and which of the service's losses they go into."""
+class RemoteLossConfig:
+    """Which of the service's losses is trained with, and how often."""
 
-    advantage: Any = component("advantage", "grpo", help="from rewards to advantages")
     loss_fn: str = described("importance_sampling", "a loss that the train service has")
     loss_fn_config: dict[str, float] = described({}, "numbers of that loss")
     aggregation: RemoteAggregation = described(
@@ -59,6 +58,13 @@ class RemoteAlgorithmConfig:
                 raise ConfigError(f"{name} must be at least 1")
         if self.aggregation == "seq-mean-token-sum-norm" and not self.norm_length:
             raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+
+
+@dataclass
+class RemoteAlgorithmConfig(RemoteLossConfig):
+    """How rewards become advantages, and which of the service's losses they go into."""
+
+    advantage: Any = component("advantage", "grpo", help="from rewards to advantages")
 
 
 @dataclass
