@@ -8,6 +8,7 @@ from plugrl.core.registry import default_registry
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.units import unit_numbers
 
 LOSSES = [record.name for record in default_registry().records("loss")]
 AGGREGATIONS = (
@@ -24,6 +25,8 @@ ROWS = [
     ([3, 3, 3], [0, 0, 0]),
     ([9, 8], [0, 1]),
 ]
+# For losses that compare: pairs of rows 0 and 1, and of 2 and 4.
+UNITS, PREFERRED = [3, 3, 7, 5, 7], [1.0, 0.0, 0.0, 0.0, 1.0]
 SPLITS = [
     {"micro_batch_size": 1},
     {"micro_batch_size": 2},
@@ -39,7 +42,7 @@ def weighted(name):
     return WeightedLoss(function, configure(function, {}))
 
 
-def batch(aggregation, order=(0, 1, 2, 3, 4), width=0):
+def batch(name, aggregation, order=(0, 1, 2, 3, 4), width=0):
     made = Batch.from_trajectories([Trajectory(*ROWS[row]) for row in order])
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(len(ROWS), 8, 2, generator=generator)[list(order)]
@@ -47,6 +50,11 @@ def batch(aggregation, order=(0, 1, 2, 3, 4), width=0):
     made.values["advantages"] = values[..., 0] * mask
     # Ratios on both sides of every clip.
     made.values["old_log_probs"] = (-2.3 + values[..., 1]) * mask
+    made.values["ref_log_probs"] = (-2.3 + values[..., 0]) * mask
+    made.values["teacher_log_probs"] = (-2.3 + values[..., 0]) * mask
+    made.metadata |= {"preferred": torch.tensor(PREFERRED)[list(order)], "kl_reference": 0.4}
+    if getattr(default_registry().get("loss", name), "compares_pairs", False):
+        made.metadata["unit"] = torch.tensor(UNITS)[list(order)]
     made.values[LOSS_WEIGHTS] = aggregation_weights(made.values["loss_mask"], aggregation, 8)
     made.values = {
         name: torch.nn.functional.pad(value, (0, width)) for name, value in made.values.items()
@@ -75,22 +83,24 @@ def assert_alike(got, want):
 @pytest.mark.parametrize("name", LOSSES)
 def test_split_packing_padding_and_order_change_nothing(train_service, name, aggregation):
     loss = weighted(name)
-    want = outcome(train_service(), batch(aggregation), loss)
+    want = outcome(train_service(), batch(name, aggregation), loss)
     assert any(gradient.count_nonzero() for gradient in want[1].values())
     for options in SPLITS:
-        assert_alike(outcome(train_service(**options), batch(aggregation), loss), want)
+        assert_alike(outcome(train_service(**options), batch(name, aggregation), loss), want)
     service = train_service()
-    assert_alike(outcome(service, batch(aggregation, [4, 2, 0, 3, 1]), loss), want)
-    assert_alike(outcome(service, batch(aggregation, width=5), loss), want)
+    assert_alike(outcome(service, batch(name, aggregation, [4, 2, 0, 3, 1]), loss), want)
+    assert_alike(outcome(service, batch(name, aggregation, width=5), loss), want)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_copies_for_a_world_of_several_processes_change_nothing(train_service, name):
     loss, service = weighted(name), train_service()
-    want = outcome(service, batch("token-mean"), loss)
-    padded = batch("token-mean").pad_to_world_size(4)
+    want = outcome(service, batch(name, "token-mean"), loss)
+    padded = batch(name, "token-mean").pad_to_world_size(4)
     padded.values[LOSS_WEIGHTS] = aggregation_weights(padded.values["loss_mask"], "token-mean")
-    shares = [padded.select(range(rank, len(padded), 4)) for rank in range(4)]
+    # What is compared stays in one process.
+    rank_of = unit_numbers(padded) % 4
+    shares = [padded.select((rank_of == rank).nonzero().flatten()) for rank in range(4)]
     # Weights are of the whole step, so that gradients of the processes add up.
     parts = [outcome(service, share, loss) for share in shares]
     gradients = {n: sum(part[1][n] for part in parts) for n in want[1]}

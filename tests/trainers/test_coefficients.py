@@ -59,6 +59,13 @@ def weighed(**values):
             Trajectory([1, 2], [0, 1], logprobs=[0.0, -0.5]),
         ]
     )
+    batch.values["ref_log_probs"] = torch.tensor([[0.0, -1.5, -1.0], [0.0, -2.0, 0.0]])
+    batch.values["teacher_log_probs"] = batch.values["ref_log_probs"]
+    batch.metadata |= {
+        "preferred": torch.tensor([1.0, 0.0]),
+        "unit": torch.tensor([0, 0]),
+        "kl_reference": 0.5,
+    }
     batch.values |= values
     batch.values[LOSS_WEIGHTS] = aggregation_weights(batch.values["loss_mask"], "token-mean")
     return batch

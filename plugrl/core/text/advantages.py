@@ -15,6 +15,7 @@ from plugrl.core.blame import where
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.rewards import total_rewards
+from plugrl.core.text.rewards import total_rewards
 from plugrl.core.text.trajectory import Trajectory
 
 Advantage = Callable[

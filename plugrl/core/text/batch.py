@@ -11,7 +11,8 @@ import torch
 
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
-#: Per-token tensors that every batch made from trajectories has, all [B, T].
+#: Per-token tensors of a batch made from trajectories, all [B, T]; ``old_log_probs`` and
+#: ``token_rewards`` are there when the trajectories have them.
 TOKEN_FIELDS = (
     "input_ids",
     "attention_mask",
@@ -19,6 +20,7 @@ TOKEN_FIELDS = (
     "loss_mask",
     "old_log_probs",
     "versions",
+    "token_rewards",
 )
 
 
@@ -113,6 +115,9 @@ class Batch:
         values["position_ids"] = compute_position_id_with_mask(values["attention_mask"])
         if all(t.logprobs is not None for t in trajectories):
             values["old_log_probs"] = padded([t.logprobs for t in trajectories], np.float32, 0.0)
+        if any(t.token_rewards is not None for t in trajectories):
+            each = [t.token_rewards for t in trajectories]
+            values["token_rewards"] = padded(each, np.float32, 0.0)
         metadata = {
             "model": models[0],
             "temperature": _temperatures(trajectories, temperature),
@@ -134,6 +139,7 @@ class Batch:
                 reward=rewards[i],
                 logprobs=rows["old_log_probs"][i][:n] if "old_log_probs" in rows else None,
                 versions=rows["versions"][i][:n],
+                token_rewards=rows["token_rewards"][i][:n] if "token_rewards" in rows else None,
                 model=self.metadata["model"],
                 group_id=self.metadata["group_id"][i],
                 run_id=run_id[i],

@@ -9,12 +9,13 @@ may have an attribute ``awake``, a function f(probe, logp) that changes the prob
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.losses import LOSS_WEIGHTS, Term, WeightedLoss
 from plugrl.core.text.units import UNIT, repeated_units
 
 #: Trained tokens that a probe has at least, so that each side of each clip has some.
@@ -46,6 +47,26 @@ def dead_coefficients(loss: WeightedLoss, batch: Batch) -> dict[str, float]:
     }
 
 
+def dead_terms(loss: WeightedLoss, batch: Batch) -> dict[str, float]:
+    """The coefficients of the loss's terms that change no gradient, by their settings."""
+    if not loss.terms:
+        return {}
+    probe, logp = _awake(batch)
+    if not logp.numel():
+        return {}
+    with_terms = _gradient(loss, probe, logp)
+    return {
+        term.path: term.coefficient
+        for term in loss.terms
+        if torch.equal(with_terms, _gradient(_doubled_term(loss, term), probe, logp))
+    }
+
+
+def _doubled_term(loss: WeightedLoss, term: Term) -> WeightedLoss:
+    twice = replace(term, coefficient=2 * term.coefficient)
+    return replace(loss, terms=tuple(twice if each is term else each for each in loss.terms))
+
+
 def _coefficients(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, float]]:
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -61,7 +82,7 @@ def _doubled(loss: WeightedLoss, key: str) -> WeightedLoss:
     for parent in parents:
         section = section[parent]
     section[last] *= 2
-    return WeightedLoss(loss.function, ConfigView(values, checked=True))
+    return replace(loss, config=ConfigView(values, checked=True))
 
 
 def _awake(batch: Batch) -> tuple[Batch, torch.Tensor]:
@@ -84,10 +105,16 @@ def _awake(batch: Batch) -> tuple[Batch, torch.Tensor]:
     if "advantages" in probe.values:
         probe.values["advantages"] = uniform(-1.5, 1.5) * mask
     behaviour = probe.values.setdefault("old_log_probs", uniform(-4.0, -2.5)) * mask
-    return probe, (behaviour + uniform(-2.0, 2.0) * mask).requires_grad_()
+    logp = (behaviour + uniform(-2.0, 2.0) * mask).requires_grad_()
+    # What a service would compute beside log-probabilities.
+    probe.values["entropy"] = (uniform(0.5, 2.0) * mask).requires_grad_()
+    values = probe.values.get("old_values", torch.zeros_like(mask)) + uniform(-2.0, 2.0) * mask
+    probe.values["values"] = values.requires_grad_()
+    return probe, logp
 
 
 def _gradient(loss: WeightedLoss, probe: Batch, logp: torch.Tensor) -> torch.Tensor:
     total, _ = loss(logp, probe)
-    (gradient,) = torch.autograd.grad(total, logp)
-    return gradient
+    inputs = [logp, *(probe.values[name] for name in loss.needs)]
+    gradients = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+    return torch.stack(gradients)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.text import advantages
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 
@@ -100,8 +99,7 @@ def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Bat
         pad_token_id=inference.tokenizer.pad_token_id,
         temperature=worker.get("temperature") or 1.0,
     )  # fmt: skip
-    batch, _ = trainer._check_answer(trainer._prepare_batch(made))
-    batch = advantages.mirror(batch)
+    batch, _ = trainer._prepared(made)
     if "advantages" in batch.values:
         # Rows without an advantage are left out of a step; here each must count.
         signs = 1.0 - 2.0 * (torch.arange(len(batch)) % 2)[:, None]

@@ -31,6 +31,8 @@ Aggregation = Literal[
 
 #: Key of the per-token weights, [B, T], that ``weigh`` adds to a batch.
 LOSS_WEIGHTS = "loss_weights"
+#: Key of per-token factors, [B, T], of the loss but not of its terms; absent: 1.
+SAMPLER_WEIGHTS = "sampler_weights"
 #: What a loss may need besides log-probabilities: entropies of the distributions that tokens were
 #: drawn from, and values of states.
 NEEDS = ("entropy", "values")
@@ -66,16 +68,37 @@ def aggregation_weights(
 
 
 @dataclass(frozen=True)
+class Term:
+    """Something that is added to the loss of every token, such as an entropy bonus.
+
+    ``path`` is the setting of its coefficient below ``trainer.algorithm``; ``function`` answers as
+    a loss does and is multiplied by ``coefficient``; ``needs`` are names in :data:`NEEDS`.
+    """
+
+    path: str
+    coefficient: float
+    function: Callable[
+        [torch.Tensor, Batch],
+        tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]],
+    ]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class WeightedLoss:
-    """A loss function with its section of the configuration, ready to be applied."""
+    """A loss function with its section of the configuration, ready to be applied.
+
+    ``terms`` are added to it, unaffected by the weights that correct for the sampler.
+    """
 
     function: Loss
     config: Any
+    terms: tuple[Term, ...] = ()
 
     @property
     def skips_zero_advantage(self) -> bool:
         """Whether rows whose advantages are all zero have no gradient."""
-        return bool(getattr(self.function, "skips_zero_advantage", False))
+        return not self.terms and bool(getattr(self.function, "skips_zero_advantage", False))
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -93,7 +116,8 @@ class WeightedLoss:
                 f"loss {self.name} has needs={declared!r}; a tuple of names is expected, among: "
                 f"{', '.join(NEEDS)}"
             )
-        return tuple(declared)
+        extra = (name for term in self.terms for name in term.needs)
+        return tuple(dict.fromkeys((*declared, *extra)))
 
     def __call__(self, logp: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, Metrics]:
         """The weighted sum over ``batch`` and the metrics.
@@ -102,6 +126,12 @@ class WeightedLoss:
             ContractError: the loss function does not answer with [B, T] and metrics.
         """
         per_token, metrics = self._checked(self.function(logp, batch, self.config), logp)
+        if SAMPLER_WEIGHTS in batch.values:
+            per_token = per_token * batch.values[SAMPLER_WEIGHTS]
+        for term in self.terms:
+            added, more = term.function(logp, batch)
+            per_token = per_token + term.coefficient * added
+            metrics |= more
         weights = batch.values[LOSS_WEIGHTS]
         # Masked positions may hold anything, inf and NaN included: zero times NaN is NaN.
         total = torch.where(weights > 0, per_token * weights, 0.0).sum()
@@ -142,6 +172,29 @@ class WeightedLoss:
                 f"loss {self.name} gave metric {name!r} as {type(value).__name__}; a pair "
                 "(sum, count) of numbers is expected"
             ) from None
+
+
+_REMEDIES = {
+    "advantages": "`batch = self._compute_advantage(batch)`",
+    "old_log_probs": "`batch.values['old_log_probs'] = self._compute_old_log_probs(batch)`",
+    "teacher_log_probs": "`batch = self._add_teachers(batch)`, as trainer self_hosted_opd does,",
+}
+
+
+def required(batch: Batch, loss: str, *names: str) -> tuple[torch.Tensor, ...]:
+    """The tensors of ``batch.values`` that a loss cannot do without, in order.
+
+    Raises:
+        ContractError: one is missing; the message says what a trainer writes to add it.
+    """
+    for name in names:
+        if name not in batch.values:
+            remedy = _REMEDIES.get(name, f"`batch.values[{name!r}] = ...`")
+            raise ContractError(
+                f"loss {loss} needs batch.values[{name!r}], which the trainer did not set; "
+                f"write {remedy} in its _prepare_batch, or choose another trainer.algorithm.loss"
+            )
+    return tuple(batch.values[name] for name in names)
 
 
 def masked_sum(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,8 +6,8 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,14 +19,21 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text import advantages
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.coefficients import dead_coefficients
+from plugrl.core.text.coefficients import dead_coefficients, dead_terms
 from plugrl.core.text.losses import LOSS_WEIGHTS, Aggregation, WeightedLoss, aggregation_weights
 from plugrl.core.text.metrics import Means, rollout_metrics
 from plugrl.core.text.models import load_state
+from plugrl.core.text.policy import PolicyOptions, policy_findings, terms_of
+from plugrl.core.text.remote_preflight import unfit_services
+from plugrl.core.text.rewards import rewards_of_tokens
 from plugrl.core.text.services import TrainService
+from plugrl.core.text.shaping import Shaper
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
 from plugrl.core.text.units import rows_of_units, unit_count, with_their_units
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
 
 
 @dataclass
@@ -49,10 +56,17 @@ class AlgorithmConfig:
 
 
 @dataclass
+class PolicyAlgorithmConfig(PolicyOptions, AlgorithmConfig):
+    """How rewards become a gradient, with the options of policy-gradient trainers."""
+
+
+@dataclass
 class SelfHostedTrainerConfig(TrajectoryTrainerConfig):
     """The trainer section of a self-hosted trainer."""
 
-    algorithm: AlgorithmConfig = described(AlgorithmConfig, "advantage, loss and their options")
+    algorithm: PolicyAlgorithmConfig = described(
+        PolicyAlgorithmConfig, "advantage, loss and their options"
+    )
 
 
 class SelfHostedTrainer(TrajectoryTrainer):
@@ -66,6 +80,8 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
     Config: ClassVar[type] = SelfHostedTrainerConfig
     _probed = False
+    #: Metrics of the rewards of the batch that is prepared.
+    _shaped: Mapping[str, float] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -76,6 +92,13 @@ class SelfHostedTrainer(TrajectoryTrainer):
                 "_prepare_batch(self, batch) -> tuple[Batch, dict] and return the metrics"
             )
 
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Besides data and models: train services that take no gradient of any loss."""
+        yield from super().preflight(check)
+        yield from unfit_services(check, TrainService)
+        yield from policy_findings(check)
+
     @abstractmethod
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """Add what the loss needs to ``batch`` and return it with metrics."""
@@ -84,12 +107,17 @@ class SelfHostedTrainer(TrajectoryTrainer):
         """Train the model of ``trajectories`` once; its version grows by one."""
         model = trajectories[0].model
         service = self.models[model].trained()
-        batch = self._batch_of(trajectories)
-        batch, metrics = self._check_answer(self._prepare_batch(batch))
-        batch = advantages.mirror(batch)
+        batch, metrics = self._prepared(self._batch_of(trajectories))
         report = self._optimize(service, batch)
         service.version += 1
         return report | metrics
+
+    def _prepared(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """``batch`` with everything that the loss needs, and metrics of it."""
+        self._shaped = self._shaper.prepare(batch, self.models)
+        batch, metrics = self._check_answer(self._prepare_batch(batch))
+        self._shaper.check_shaped(type(self).__name__)
+        return advantages.mirror(batch), self._shaped | metrics
 
     def _batch_of(self, trajectories: Sequence[Trajectory]) -> Batch:
         """Trajectories of one model as a batch in which invalid ones train nothing."""
@@ -135,6 +163,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
             self._probed = True
             dead = dead_coefficients(loss, part)
             self.run.guards.dead_coefficients("trainer.algorithm.loss", dead)
+            self.run.guards.dead_coefficients("trainer.algorithm", dead_terms(loss, part))
 
     def _evidence(
         self, service: TrainService, part: Batch, totals: Mapping[str, tuple[float, float]]
@@ -223,7 +252,22 @@ class SelfHostedTrainer(TrajectoryTrainer):
     def _loss(self) -> WeightedLoss:
         section = self.config.algorithm.loss
         function = self._factory.load("loss", section, "trainer.algorithm.loss")
-        return WeightedLoss(function, section)
+        needs = getattr(self._advantage, "needs", ())
+        terms = terms_of(self.config.algorithm, values="values" in needs)
+        return WeightedLoss(function, section, tuple(terms))
+
+    @property
+    def _advantage(self) -> advantages.Advantage:
+        section = self.config.algorithm.advantage
+        function: advantages.Advantage = self._factory.load(
+            "advantage", section, "trainer.algorithm.advantage"
+        )
+        return function
+
+    @cached_property
+    def _shaper(self) -> Shaper:
+        worker = {} if self._context is None else self.hyper_params.rollout_worker
+        return Shaper(self.config.algorithm, worker.get("max_response_length"))
 
     @property
     def _pad_token_id(self) -> int:
@@ -238,24 +282,34 @@ class SelfHostedTrainer(TrajectoryTrainer):
         return rollout_metrics(batch.to_trajectories())
 
     def _reward_fn(self, batch: Batch) -> torch.Tensor:
-        """Rewards on the last trained token of each row, 0 elsewhere: [B, T]."""
-        mask = batch.values["loss_mask"]
-        positions = torch.arange(mask.shape[1]).expand_as(mask)
-        last = torch.where(mask != 0, positions, -1).max(1).values
-        scores = torch.zeros(mask.shape, dtype=torch.float32)
-        rows = (last >= 0).nonzero().flatten()
-        scores[rows, last[rows]] = batch.metadata["rewards"][rows]
-        return scores
+        """Rewards at the tokens that earned them, [B, T]; of the whole, at the last trained one."""
+        return rewards_of_tokens(batch)
 
     def _compute_old_log_probs(self, batch: Batch) -> torch.Tensor:
         """Log-probabilities under the model as it is now: [B, T]."""
         return self.models[batch.metadata["model"]].trained().compute_log_prob(batch)
 
     def _compute_advantage(self, batch: Batch) -> Batch:
-        """Add the advantages of ``algorithm.advantage`` to ``values`` and ``metadata``."""
-        section = self.config.algorithm.advantage
-        function = self._factory.load("advantage", section, "trainer.algorithm.advantage")
+        """Add the advantages of ``algorithm.advantage`` to ``values`` and ``metadata``.
+
+        Penalties of ``algorithm.kl.reward`` and ``algorithm.overlong`` are taken from the rewards
+        before.
+        """
+        self._shaped = {**self._shaped, **self._shaper.shape_rewards(batch)}
+        function, section = self._advantage, self.config.algorithm.advantage
+        if "values" in getattr(function, "needs", ()):
+            service = self.models[batch.metadata["model"]].trained()
+            batch.values["old_values"] = service.compute_values(batch)
         return advantages.attach(batch, advantages.compute(function, batch, section))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Besides models, data and counters: the coefficients of penalties."""
+        return {**super().state_dict(), "shaper": self._shaper.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave; it is applied when training goes on."""
+        super().load_state_dict(state)
+        self._shaper.load_state_dict(state.get("shaper", {}))
 
 
 def _prepared_fault(prepared: Any) -> str | None:

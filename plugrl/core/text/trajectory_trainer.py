@@ -256,18 +256,23 @@ class TrajectoryTrainer(Trainer):
                 )
             prompts = self._loader.next_batch()
             batch = self._rollouts.collect(prompts, step, self._sampling)
-            _add_columns(batch, prompts, self.hyper_params.trajectory_pool.key_list)
+            _add_columns(batch, prompts, self._kept_columns())
             pool.put(t for t in batch if t.model in trained)
             pool.loaded_batch_finished()
             collected += batch
         return collected
+
+    def _kept_columns(self) -> Sequence[str]:
+        """Columns of the data that trajectories carry along as extra fields."""
+        columns: Sequence[str] = self.hyper_params.trajectory_pool.key_list
+        return columns
 
     def _told(self, trajectories: list[Trajectory], step: int) -> dict[str, float]:
         """Guard the new trajectories, tell plugins of them, and give their metrics."""
         if self.uses_rewards and trajectories:
             self.run.guards.rewards(
                 step,
-                [t.reward for t in trajectories],
+                [t.total_reward for t in trajectories],
                 [t.valid for t in trajectories],
                 reason=next((t.failure for t in trajectories if not t.valid), ""),
             )

@@ -15,6 +15,7 @@ import torch
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.grouping import Grouping, mean_by
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -41,32 +42,18 @@ def grpo(
     config: Any,
 ) -> torch.Tensor:
     """Group-relative advantages, [R]; invalid trajectories get 0 and count nowhere."""
-    advantages = torch.zeros_like(rewards, dtype=torch.float32)
-    rows = valid.nonzero().flatten()
-    if not len(rows):
-        return advantages
-    pairs, run_of_row = torch.stack([group[rows], run[rows]], 1).unique(dim=0, return_inverse=True)
-    means = _mean_by(rewards[rows].double(), run_of_row, len(pairs))
-    groups, group_of_run = pairs[:, 0].unique(return_inverse=True)
-    baseline = _mean_by(means, group_of_run, len(groups))
-    centred = means - baseline[group_of_run]
+    grouping = Grouping.of(rewards, group, run, valid)
+    centred = grouping.centred
     if config.normalize:
-        runs = torch.bincount(group_of_run)
-        variance = _mean_by(centred.square(), group_of_run, len(groups)) * runs
+        of_run, runs = grouping.group_of_run, grouping.runs
+        variance = mean_by(centred.square(), of_run, len(runs)) * runs
         deviation = (variance / (runs - 1).clamp_min(1)).sqrt()
         # Rewards are float32, so a relative deviation below 1e-9 is rounding: they are equal.
         scale = torch.where(
-            deviation > 1e-9 * baseline.abs(), deviation + config.epsilon, torch.inf
+            deviation > 1e-9 * grouping.baseline.abs(), deviation + config.epsilon, torch.inf
         )
-        centred = centred / scale[group_of_run]
-    advantages[rows] = centred[run_of_row].float()
-    return advantages
-
-
-def _mean_by(values: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
-    """Mean of ``values`` for each number in ``index``: [size]."""
-    totals = torch.zeros(size, dtype=values.dtype).index_add_(0, index, values)
-    return totals / torch.bincount(index, minlength=size)
+        centred = centred / scale[of_run]
+    return grouping.spread(centred, len(rewards))
 
 
 grpo.Config = GrpoConfig  # type: ignore[attr-defined]

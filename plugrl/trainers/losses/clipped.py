@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.losses import masked_sum
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.losses import masked_sum, required
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-
-
-_NEEDED = {
-    "advantages": "`batch = self._compute_advantage(batch)`",
-    "old_log_probs": "`batch.values['old_log_probs'] = self._compute_old_log_probs(batch)`",
-}
 
 
 @dataclass
@@ -54,14 +48,9 @@ def clipped(
     Raises:
         ContractError: the batch has no advantages or no old log-probabilities.
     """
-    for name, remedy in _NEEDED.items():
-        if name not in batch.values:
-            raise ContractError(
-                f"loss clipped needs batch.values[{name!r}], which the trainer did not set; "
-                f"write {remedy} in its _prepare_batch, or choose another trainer.algorithm.loss"
-            )
-    advantages, mask = batch.values["advantages"], batch.values["loss_mask"]
-    log_ratio = torch.where(mask != 0, logp - batch.values["old_log_probs"], 0.0)
+    advantages, old = required(batch, "clipped", "advantages", "old_log_probs")
+    mask = batch.values["loss_mask"]
+    log_ratio = torch.where(mask != 0, logp - old, 0.0)
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
     plain, limited = -advantages * ratio, -advantages * bounded

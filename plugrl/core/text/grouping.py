@@ -1,0 +1,61 @@
+"""Means over the runs of a group, which advantages compare rewards with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The valid trajectories of a batch by run and group; every run counts once in its group.
+
+    ``rows`` ([V]) are the valid trajectories, ``run_of_row`` ([V]) the run of each among N runs,
+    ``group_of_run`` ([N]) the group of each run among G, and ``means`` ([N], float64) the mean
+    reward of each run.
+    """
+
+    rows: torch.Tensor
+    run_of_row: torch.Tensor
+    group_of_run: torch.Tensor
+    means: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, rewards: torch.Tensor, group: torch.Tensor, run: torch.Tensor, valid: torch.Tensor
+    ) -> Grouping:
+        """Group R trajectories, by the arguments of an advantage function."""
+        rows = valid.nonzero().flatten()
+        named = torch.stack([group[rows], run[rows]], 1)
+        pairs, run_of_row = torch.unique(named, dim=0, return_inverse=True)
+        means = mean_by(rewards[rows].double(), run_of_row, len(pairs))
+        _, group_of_run = torch.unique(pairs[:, 0], return_inverse=True)
+        return cls(rows, run_of_row, group_of_run, means)
+
+    @property
+    def runs(self) -> torch.Tensor:
+        """Runs of each group, [G]."""
+        return torch.bincount(self.group_of_run)
+
+    @property
+    def baseline(self) -> torch.Tensor:
+        """Mean over the runs of each group, [G]."""
+        return mean_by(self.means, self.group_of_run, len(self.runs))
+
+    @property
+    def centred(self) -> torch.Tensor:
+        """The mean of each run less that of its group, [N]; 0 for a run that is alone."""
+        return self.means - self.baseline[self.group_of_run]
+
+    def spread(self, of_run: torch.Tensor, size: int) -> torch.Tensor:
+        """A number of each run as one of each of ``size`` trajectories; invalid ones get 0."""
+        numbers = torch.zeros(size, dtype=torch.float32)
+        numbers[self.rows] = of_run[self.run_of_row].float()
+        return numbers
+
+
+def mean_by(values: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
+    """Mean of ``values`` for each number in ``index``: [size]; 0 for numbers without any."""
+    totals = torch.zeros(size, dtype=values.dtype).index_add_(0, index, values)
+    return totals / torch.bincount(index, minlength=size).clamp_min(1)

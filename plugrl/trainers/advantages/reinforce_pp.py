@@ -1,0 +1,64 @@
+"""REINFORCE++: returns of tokens, normalised over the whole batch.
+
+Source: arXiv 2501.03262. With r_t the reward of each trained token, that of the whole at the last
+one and penalties included, the return is G_t = r_t + gamma G_(t+1) over the trained tokens of a
+row, and A_t = (G_t - mean(G)) / (std(G) + epsilon) with mean and population deviation over all
+trained tokens of valid rows. ``baseline: group`` first takes the mean reward of the prompt's group
+from the reward of the whole (REINFORCE++-baseline there). Equal returns have advantage 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.grouping import Grouping
+from plugrl.core.text.rewards import add_at_the_end, discounted, normalised, rewards_of_tokens
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+@dataclass
+class ReinforcePpConfig:
+    """Options of the advantage ``reinforce_pp``."""
+
+    gamma: float = described(1.0, "discount of a token's return")
+    baseline: Literal["none", "group"] = described(
+        "none", "what is taken from rewards first: nothing, or the mean of the prompt's group"
+    )
+    normalize: bool = described(True, "subtract the mean and divide by the deviation of the batch")
+    epsilon: float = described(1e-8, "added to the deviation")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError("gamma must be from 0 to 1")
+        if self.epsilon < 0:
+            raise ConfigError("epsilon must not be negative")
+
+
+def reinforce_pp(
+    rewards: torch.Tensor,
+    group: torch.Tensor,
+    run: torch.Tensor,
+    valid: torch.Tensor,
+    batch: Batch,
+    config: Any,
+) -> torch.Tensor:
+    """Normalised returns of the trained tokens, [R, T]; invalid rows get 0 and count nowhere."""
+    mask = (batch.values["loss_mask"] != 0) & valid[:, None]
+    earned = batch
+    if config.baseline == "group":
+        grouping = Grouping.of(rewards, group, run, valid)
+        earned = batch.copy()
+        baseline = grouping.baseline[grouping.group_of_run]
+        add_at_the_end(earned, -grouping.spread(baseline, len(rewards)))
+    returns = discounted(rewards_of_tokens(earned), mask, config.gamma)
+    return normalised(returns, mask, config.epsilon) if config.normalize else returns
+
+
+reinforce_pp.Config = ReinforcePpConfig  # type: ignore[attr-defined]

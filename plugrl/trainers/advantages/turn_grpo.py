@@ -1,0 +1,86 @@
+"""GRPO by turns: each turn of a run is credited with the rewards from it on.
+
+Source: process supervision in DeepSeekMath (arXiv 2402.03300), section 4.1.3, with turns as steps.
+A turn is a span of trained tokens; its reward is the sum of those that it earned. The rewards of
+all turns of a group are normalised together, r~ = (r - mean(r)) / (std(r) + epsilon) with the
+sample deviation, and a turn's advantage is the sum of r~ over itself and the turns behind it. A
+group of one run, or of equal rewards, has advantage 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.grouping import mean_by
+from plugrl.core.text.rewards import rewards_of_tokens
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+@dataclass
+class TurnGrpoConfig:
+    """Options of the advantage ``turn_grpo``."""
+
+    normalize: bool = described(True, "divide by the deviation of the group's turns")
+    epsilon: float = described(1e-6, "added to the deviation")
+
+    def __post_init__(self) -> None:
+        if self.epsilon < 0:
+            raise ConfigError("epsilon must not be negative")
+
+
+def turn_grpo(
+    rewards: torch.Tensor,
+    group: torch.Tensor,
+    run: torch.Tensor,
+    valid: torch.Tensor,
+    batch: Batch,
+    config: Any,
+) -> torch.Tensor:
+    """Group-relative advantages of turns at their tokens, [R, T]; invalid rows get 0."""
+    mask = (batch.values["loss_mask"] != 0) & valid[:, None]
+    rows, turn_of_token, turns = _turns(mask)
+    if not turns:
+        return torch.zeros(mask.shape)
+    earned = rewards_of_tokens(batch)[mask].double()
+    of_turn = torch.zeros(turns, dtype=torch.float64).index_add_(0, turn_of_token, earned)
+    row_of_turn = torch.zeros(turns, dtype=torch.long).index_copy_(0, turn_of_token, rows)
+    groups, group_of_turn = group[row_of_turn].unique(return_inverse=True)
+    centred = of_turn - mean_by(of_turn, group_of_turn, len(groups))[group_of_turn]
+    count = torch.bincount(group_of_turn)
+    if config.normalize:
+        squares = mean_by(centred.square(), group_of_turn, len(groups)) * count
+        deviation = (squares / (count - 1).clamp_min(1)).sqrt()
+        scale = torch.where(deviation > 1e-9, deviation + config.epsilon, torch.inf)
+        centred = centred / scale[group_of_turn]
+    runs = torch.stack([group[row_of_turn], run[row_of_turn]], 1).unique(dim=0)[:, 0]
+    compared = torch.bincount(torch.searchsorted(groups, runs), minlength=len(groups)) > 1
+    centred = torch.where(compared[group_of_turn], centred, 0.0)
+    advantages = torch.zeros(mask.shape, dtype=torch.float64)
+    advantages[mask] = _from_it_on(centred, row_of_turn)[turn_of_token]
+    return advantages.float()
+
+
+def _turns(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """For each trained token its row and its turn, numbered over the batch; how many there are."""
+    before = torch.nn.functional.pad(mask[:, :-1], (1, 0))
+    number = (mask & ~before).flatten().cumsum(0).view(mask.shape)
+    turn_of_token = number[mask] - 1
+    return mask.nonzero()[:, 0], turn_of_token, int(turn_of_token.max()) + 1 if mask.any() else 0
+
+
+def _from_it_on(of_turn: torch.Tensor, row_of_turn: torch.Tensor) -> torch.Tensor:
+    """Sums over each turn and those behind it in its row; turns stand in the order of rows."""
+    total = of_turn.flip(0).cumsum(0).flip(0)
+    # What belongs to later rows is taken away again.
+    later = torch.searchsorted(row_of_turn, row_of_turn, right=True)
+    return total - torch.nn.functional.pad(total, (0, 1))[later]
+
+
+turn_grpo.Config = TurnGrpoConfig  # type: ignore[attr-defined]

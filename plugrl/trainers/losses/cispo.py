@@ -1,0 +1,53 @@
+"""CISPO: clipped importance weights in place of clipped updates.
+
+Source: MiniMax-M1 (arXiv 2506.13585), equations 4 and 5, without a lower bound, as there. With
+r = exp(logp - old_log_probs): loss = -sg[min(r, 1 + high)] A logp. Every token keeps a gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.losses import masked_sum, required
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+@dataclass
+class CispoConfig:
+    """Options of the loss ``cispo``."""
+
+    clip_ratio_high: float = described(4.0, "the weight of a token is at most 1 + this")
+
+    def __post_init__(self) -> None:
+        if self.clip_ratio_high < 0:
+            raise ConfigError("clip_ratio_high must not be negative")
+
+
+def cispo(
+    logp: torch.Tensor, batch: Batch, config: Any
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """REINFORCE with clipped importance weights per token, [B, T].
+
+    Raises:
+        ContractError: the batch has no advantages or no old log-probabilities.
+    """
+    advantages, old = required(batch, "cispo", "advantages", "old_log_probs")
+    mask = batch.values["loss_mask"]
+    log_ratio = torch.where(mask != 0, logp - old, 0.0).detach()
+    ratio, cap = log_ratio.exp(), 1 + config.clip_ratio_high
+    metrics = {
+        "clip_fraction": masked_sum((ratio > cap).float(), mask),
+        "kl_to_sampler": masked_sum(ratio - 1 - log_ratio, mask),
+    }
+    return -ratio.clamp_max(cap) * advantages * logp, metrics
+
+
+cispo.Config = CispoConfig  # type: ignore[attr-defined]
+cispo.skips_zero_advantage = True  # type: ignore[attr-defined]

@@ -1,0 +1,75 @@
+"""Group Sequence Policy Optimization: one ratio for a whole answer.
+
+Source: GSPO (arXiv 2507.18071). With |y| the number of trained tokens of a row, equation 7:
+s = exp(sum_t (logp_t - old_t) / |y|), the length-normalised ratio, and equation 5:
+loss = max(-A s, -A clip(s, 1 - low, 1 + high)). It is written in the form of equations 13 and 14
+(GSPO-token), s_t = sg[s] p_t / sg[p_t], whose gradient is the same when the tokens of a row share
+an advantage, and which allows each token its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.losses import masked_sum, required
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+@dataclass
+class GspoConfig:
+    """Options of the loss ``gspo``; ratios of sequences need far narrower ranges than of tokens."""
+
+    clip_ratio_low: float = described(3e-4, "the sequence's ratio is clipped below at 1 - this")
+    clip_ratio_high: float = described(4e-4, "the sequence's ratio is clipped above at 1 + this")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_ratio_low <= 1:
+            raise ConfigError("clip_ratio_low must be between 0 and 1")
+        if self.clip_ratio_high < 0:
+            raise ConfigError("clip_ratio_high must not be negative")
+
+
+def gspo(
+    logp: torch.Tensor, batch: Batch, config: Any
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """Clipped loss with the ratio of the row at each token, [B, T].
+
+    Raises:
+        ContractError: the batch has no advantages or no old log-probabilities.
+    """
+    advantages, old = required(batch, "gspo", "advantages", "old_log_probs")
+    mask = batch.values["loss_mask"]
+    log_ratio = torch.where(mask != 0, logp - old, 0.0)
+    mean = log_ratio.detach().sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp_min(1)
+    current = torch.where(mask != 0, logp, 0.0)
+    ratio = mean.exp() * (current - current.detach()).exp()
+    bounded = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+    plain, limited = -advantages * ratio, -advantages * bounded
+    metrics = {
+        "clip_fraction": masked_sum((limited > plain).float(), mask),
+        "sequence_ratio": masked_sum(ratio, mask),
+        "kl_to_sampler": masked_sum(log_ratio.exp() - 1 - log_ratio, mask),
+    }
+    return torch.maximum(plain, limited), metrics
+
+
+def awake(probe: Batch, logp: torch.Tensor) -> None:
+    """Give a probe rows whose ratios lie around the narrow clips."""
+    mask = probe.values["loss_mask"]
+    generator = torch.Generator().manual_seed(1)
+    ratios = 4e-3 * torch.rand(len(probe), 1, generator=generator) - 2e-3
+    probe.values["old_log_probs"] = (logp.detach() - ratios) * mask
+    sign = torch.where(torch.rand(len(probe), 1, generator=generator) < 0.5, -1.0, 1.0)
+    probe.values["advantages"] = sign * mask
+
+
+gspo.Config = GspoConfig  # type: ignore[attr-defined]
+gspo.awake = awake  # type: ignore[attr-defined]
+gspo.skips_zero_advantage = True  # type: ignore[attr-defined]

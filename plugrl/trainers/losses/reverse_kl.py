@@ -1,0 +1,72 @@
+"""The reverse KL divergence from a teacher, on tokens that the student sampled.
+
+Source: on-policy distillation, MiniLLM (arXiv 2306.08543) and GKD (arXiv 2306.13649); the estimate
+by sampled tokens. With k = coefficient (logp - teacher), KL(student || teacher) is the mean of k,
+and its gradient is E[k grad logp]: differentiating k itself would leave the teacher out. So
+loss = r sg[k] with r = exp(logp - old_log_probs), whose value is the importance-weighted estimate.
+With ``clip_ratio`` c: loss = max(r sg[k], clip(r, 1 - c, 1 + c) sg[k]), as in PPO.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.losses import masked_sum, required
+
+if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
+
+
+@dataclass
+class ReverseKlConfig:
+    """Options of the loss ``reverse_kl``."""
+
+    coefficient: float = described(1.0, "factor of the divergence")
+    clip_ratio: float | None = described(
+        None, "clip the ratio to the sampler at 1 - this and 1 + this; null: no clip"
+    )
+
+    def __post_init__(self) -> None:
+        if self.coefficient <= 0:
+            raise ConfigError("coefficient must be above 0")
+        if self.clip_ratio is not None and self.clip_ratio <= 0:
+            raise ConfigError("clip_ratio must be above 0, or null")
+
+
+def reverse_kl(
+    logp: torch.Tensor, batch: Batch, config: Any
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """The weighted divergence per token, [B, T]; advantages play no part.
+
+    Raises:
+        ContractError: the batch has no log-probabilities of a teacher or no old ones.
+    """
+    teacher, old = required(batch, "reverse_kl", "teacher_log_probs", "old_log_probs")
+    mask = batch.values["loss_mask"]
+    log_ratio = torch.where(mask != 0, logp - old, 0.0)
+    penalty = config.coefficient * torch.where(mask != 0, logp.detach() - teacher, 0.0)
+    ratio = log_ratio.exp()
+    loss = ratio * penalty
+    metrics = {"kl_to_sampler": masked_sum(ratio - 1 - log_ratio, mask)}
+    if config.clip_ratio is not None:
+        bounded = ratio.clamp(1 - config.clip_ratio, 1 + config.clip_ratio) * penalty
+        metrics["clip_fraction"] = masked_sum((bounded > loss).float(), mask)
+        loss = torch.maximum(loss, bounded)
+    return loss, metrics
+
+
+def awake(probe: Batch, logp: torch.Tensor) -> None:
+    """Give a probe teachers that find tokens likelier and less likely, whatever their ratio is."""
+    mask = probe.values["loss_mask"]
+    generator = torch.Generator().manual_seed(1)
+    gaps = 3 * torch.rand(mask.shape, generator=generator) - 1.5
+    probe.values["teacher_log_probs"] = (logp.detach() - gaps) * mask
+
+
+reverse_kl.Config = ReverseKlConfig  # type: ignore[attr-defined]
+reverse_kl.awake = awake  # type: ignore[attr-defined]
