@@ -15,7 +15,6 @@ from plugrl.core.blame import where
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.rewards import total_rewards
-from plugrl.core.text.rewards import total_rewards
 from plugrl.core.text.trajectory import Trajectory
 
 Advantage = Callable[
@@ -107,16 +106,20 @@ def _mirrored(batch: Batch) -> bool:
 
 
 def for_trajectories(
-    advantage: Advantage, trajectories: Sequence[Trajectory], config: Any
+    advantage: Advantage,
+    trajectories: Sequence[Trajectory],
+    config: Any,
+    batch: Batch | None = None,
 ) -> list[Trajectory]:
     """Set ``advantage`` on each trajectory, equal to what a batch of them would get.
 
     Advantages that differ within a trajectory also go to ``token_advantages``, one for each
-    trained token.
+    trained token. ``batch`` holds the trajectories, where the function reads more of them than
+    they have themselves.
     """
     if not trajectories:
         return []
-    batch = Batch.from_trajectories(trajectories)
+    batch = Batch.from_trajectories(trajectories) if batch is None else batch
     found = compute(advantage, batch, config)
     attached = attach(batch, found)
     means = attached.metadata["advantages"].tolist()

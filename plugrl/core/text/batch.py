@@ -116,8 +116,7 @@ class Batch:
         if all(t.logprobs is not None for t in trajectories):
             values["old_log_probs"] = padded([t.logprobs for t in trajectories], np.float32, 0.0)
         if any(t.token_rewards is not None for t in trajectories):
-            each = [t.token_rewards for t in trajectories]
-            values["token_rewards"] = padded(each, np.float32, 0.0)
+            values["token_rewards"] = padded([t.token_rewards for t in trajectories], np.float32, 0)
         metadata = {
             "model": models[0],
             "temperature": _temperatures(trajectories, temperature),

@@ -52,10 +52,6 @@ def rollout_metrics(
             metrics["token_reward"] = sum(t.total_reward for t in valid) / len(valid) - (
                 sum(rewards) / len(rewards)
             )
-        if any(t.token_rewards is not None for t in valid):
-            metrics["token_reward"] = sum(t.total_reward for t in valid) / len(valid) - (
-                sum(rewards) / len(rewards)
-            )
         metrics |= {
             "reward": sum(rewards) / len(rewards),
             "reward_min": min(rewards),

@@ -40,10 +40,6 @@ class Trajectory:
             or turns, each at the token that earned it or at the one that answers it. Advantages
             of tokens add ``reward`` at the last trained token; those of whole trajectories add the
             sum to ``reward``. ``None``: there are none.
-        token_rewards: rewards of single tokens, beside ``reward``, which is for the whole: of steps
-            or turns, each at the token that earned it or at the one that answers it. Advantages
-            of tokens add ``reward`` at the last trained token; those of whole trajectories add the
-            sum to ``reward``. ``None``: there are none.
         temperature: of the distribution that ``logprobs`` belong to. ``None``: the rollout
             worker's.
 
@@ -66,7 +62,6 @@ class Trajectory:
     is_val: bool = False
     advantage: float | None = None
     token_advantages: list[float] | None = None
-    token_rewards: list[float] | None = None
     token_rewards: list[float] | None = None
     temperature: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -99,20 +94,6 @@ class Trajectory:
                 raise ValueError(f"{self._name()}: a log-probability is no number") from None
             if not math.isfinite(total):
                 raise ValueError(f"{self._name()}: a log-probability is NaN or infinite")
-
-        if self.token_rewards is not None:
-            self._check_length("token_rewards", self.token_rewards, length)
-            try:
-                finite = math.isfinite(sum(self.token_rewards))
-            except TypeError:
-                raise ValueError(f"{self._name()}: a token's reward is no number") from None
-            if not finite:
-                raise ValueError(f"{self._name()}: a token's reward is NaN or infinite")
-
-    @property
-    def total_reward(self) -> float:
-        """The reward with those of single tokens."""
-        return self.reward + sum(self.token_rewards or ())
 
         if self.token_rewards is not None:
             self._check_length("token_rewards", self.token_rewards, length)
