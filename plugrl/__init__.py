@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from plugrl.core.text.evaluation import BaseEvaluationTarget as BaseEvaluationTarget
     from plugrl.core.text.evaluation import EvaluationRunResult as EvaluationRunResult
     from plugrl.core.text.evaluation import Evaluator as Evaluator
+    from plugrl.core.text.guides import (
+        compute_grpo_advantage_for_trajectories as compute_grpo_advantage_for_trajectories,
+    )
+    from plugrl.core.text.guides import log_grpo_metrics as log_grpo_metrics
+    from plugrl.core.text.guides import log_rollout_metrics as log_rollout_metrics
     from plugrl.core.text.losses import WeightedLoss as WeightedLoss
     from plugrl.core.text.losses import masked_sum as masked_sum
     from plugrl.core.text.optimizer import AdamParams as AdamParams
@@ -128,6 +133,11 @@ _MODULES = {
     "plugrl.core.text.advantages": ("group_numbers",),
     "plugrl.core.text.batch": ("Batch", "compute_position_id_with_mask", "padding_data"),
     "plugrl.core.text.evaluation": ("BaseEvaluationTarget", "EvaluationRunResult", "Evaluator"),
+    "plugrl.core.text.guides": (
+        "compute_grpo_advantage_for_trajectories",
+        "log_grpo_metrics",
+        "log_rollout_metrics",
+    ),
     "plugrl.core.text.losses": ("WeightedLoss", "masked_sum"),
     "plugrl.core.text.optimizer": ("AdamParams", "OptimizerConfig"),
     "plugrl.core.text.remote_api": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -76,6 +77,16 @@ class Trainer(ABC):
     #: Root sections this trainer reads, with their schemas (``None``: free keys).
     sections: ClassVar[Mapping[str, Any]] = {}
     capabilities: ClassVar[Capabilities] = Capabilities()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        method = cls.__dict__.get("train")
+        if inspect.isfunction(method) and "trajectories" in inspect.signature(method).parameters:
+            raise TypeError(
+                f"{cls.__name__}.train(trajectories) trains one step; derive from "
+                "TrajectoryTrainer and call it train_step(self, trajectories) -> {metric: number}, "
+                "since train(self) runs all steps"
+            )
 
     def __init__(self, config: Any) -> None:
         self.config: ConfigView = configure(type(self), config)

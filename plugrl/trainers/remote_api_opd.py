@@ -1,19 +1,16 @@
 """On-policy distillation on a service of named losses.
 
-Source: GKD (arXiv 2306.13649) and MiniLLM (arXiv 2306.08543), on tokens that the student sampled:
-the advantage of a token is -coefficient * (logp_student - logp_teacher), so that the gradient is
-that of the reverse KL divergence from the teacher. With a discount g, the advantage of a token also
-holds g times that of the next trained token: then a token answers for what follows it.
+Source: the advantage ``opd``, which names them. With the loss ``importance_sampling`` the gradient
+is that of the reverse KL divergence from the teacher, on tokens that the student sampled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
+from plugrl.core.config.schema import component, described
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.datums import with_logprobs
 from plugrl.core.text.remote_api import (
@@ -34,15 +31,7 @@ class RemoteOpdAlgorithmConfig(RemoteLossConfig):
     """Algorithm options of on-policy distillation."""
 
     teacher: str = described("teacher", "entry of models that is learned from")
-    coefficient: float = described(1.0, "factor of the divergence")
-    discount: float = described(0.0, "share of the next trained token's advantage that is added")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.coefficient <= 0:
-            raise ConfigError("coefficient must be above 0")
-        if not 0 <= self.discount <= 1:
-            raise ConfigError("discount must be from 0 to 1")
+    advantage: Any = component("advantage", "opd", help="from the teacher to advantages")
 
 
 @dataclass
@@ -82,20 +71,9 @@ class RemoteApiOpdTrainer(RemoteApiTrainer):
         trajectories = with_logprobs(student.trained_by(RemoteTrainService), trajectories)
         batch = Batch.from_trajectories(trajectories)
         check_same_tokens(algorithm.teacher, teacher, name, student.inference, batch)
+        batch.values["teacher_log_probs"] = score_batch(teacher, batch)
         mask = batch.values["loss_mask"] != 0
-        gaps = (batch.values["old_log_probs"] - score_batch(teacher, batch)) * mask
-        for trajectory, row, trained in zip(trajectories, gaps, mask, strict=True):
-            advantages = (-algorithm.coefficient * row[trained]).tolist()
-            trajectory.token_advantages = discounted(advantages, algorithm.discount)
         if bool(mask.any()):
+            gaps = batch.values["old_log_probs"] - batch.values["teacher_log_probs"]
             metrics["teacher_kl"] = float(gaps[mask].mean())
-        return trajectories
-
-
-def discounted(values: Sequence[float], discount: float) -> list[float]:
-    """Each value plus ``discount`` times the sum that belongs to the next one."""
-    total, sums = 0.0, []
-    for value in reversed(values):
-        total = value + discount * total
-        sums.append(total)
-    return sums[::-1]
+        return self._compute_advantage(trajectories, batch)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from plugrl.core.text.facts import Facts
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
 #: Per-token tensors of a batch made from trajectories, all [B, T]; ``old_log_probs`` and
@@ -30,11 +31,15 @@ class Batch:
 
     ``values`` holds tensors whose first dimension is the row; per-token ones are [B, T], right
     padded. ``metadata`` holds per-row facts: numbers as 1-D tensors of length B, anything else
-    as lists, and a few scalars such as ``batch_size`` and ``temperature``.
+    as lists, and a few scalars such as ``batch_size`` and ``temperature``. Advantages written to
+    ``metadata`` are in ``values`` at once, times the loss mask.
     """
 
     values: dict[str, torch.Tensor]
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.metadata = Facts(self.metadata, self.values)
 
     def __len__(self) -> int:
         if "batch_size" in self.metadata:

@@ -51,6 +51,12 @@ def _pool_findings(root: Any) -> Iterator[Finding]:
             f"a prompt is attempted data.rollout_repeat_n={samples} times, so no group of "
             f"{pool.group_size} attempts can become complete",
         )
+    if "run_id" in pool.key_list and "group_id" not in pool.key_list:
+        yield (
+            "trajectory_pool.key_list",
+            "run_id numbers the attempts at a prompt, so that a group would hold different "
+            "prompts; write group_id, which names the prompt",
+        )
     loaded = root.data.batch_size * samples
     waits = RULES[pool.check_batch_ready_function] == REACHED and pool.batch_size % loaded
     if waits and root.weight.staleness_threshold < 1:

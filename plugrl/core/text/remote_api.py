@@ -29,6 +29,7 @@ from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTra
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.batch import Batch
 
 RemoteAggregation = Literal[
     "token-mean",
@@ -233,12 +234,19 @@ class RemoteApiTrainer(TrajectoryTrainer):
         report = {"loss": answer.loss, "non_finite_rows": float(rows)}
         return means.means() | service.apply() | report
 
-    def _compute_advantage(self, trajectories: list[Trajectory]) -> list[Trajectory]:
-        """Give trajectories the advantages of ``algorithm.advantage``, as a batch gets them."""
+    def _compute_advantage(
+        self, trajectories: list[Trajectory], batch: Batch | None = None
+    ) -> list[Trajectory]:
+        """Give trajectories the advantages of ``algorithm.advantage``, as a batch gets them.
+
+        Args:
+            trajectories: those of a step.
+            batch: the same with what the advantage reads besides; None: it is made of them.
+        """
         section = self.config.algorithm.advantage
         factory = Factory(default_registry()) if self._context is None else self._context.factory
         function = factory.load("advantage", section, "trainer.algorithm.advantage")
-        return advantages.for_trajectories(function, trajectories, section)
+        return advantages.for_trajectories(function, trajectories, section, batch)
 
     @property
     def _service_holder(self) -> RemoteTrainService:

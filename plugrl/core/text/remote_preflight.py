@@ -21,6 +21,12 @@ def remote_findings(check: Preflight) -> Iterator[Finding]:
     for key, remedy in OF_ANY_LOSS.items():
         if algorithm.get(key) is not None:
             yield f"trainer.algorithm.{key}", remedy
+    advantage = check.component("trainer.algorithm.advantage")
+    if "values" in getattr(advantage, "needs", ()):
+        yield (
+            "trainer.algorithm.advantage",
+            "needs a value head, which no named loss trains; choose another, such as grpo",
+        )
     yield from unfit_services(check, RemoteTrainService)
     for service in trained_by(check).values():
         if issubclass(service, RemoteTrainService):
