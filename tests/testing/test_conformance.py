@@ -21,6 +21,11 @@ class TestSelfHostedCrossEntropy(TrainerContract):
     plugrl_trainer = "self_hosted_cross_entropy"
 
 
+class TestSelfHostedOpd(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "self_hosted_opd"
+
+
 class TestSequence(TrainerContract):
     __test__ = True
     plugrl_trainer = "sequence"

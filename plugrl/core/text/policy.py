@@ -183,6 +183,9 @@ def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:
             f"no model {kl.model!r} in models; it has: {', '.join(models)}; add the reference "
             "there, without a train service",
         )
+    advantage = check.component("trainer.algorithm.advantage")
+    if kl is not None and not getattr(advantage, "uses_rewards", True):
+        yield from _unused_penalties(algorithm)
     for kind in ("advantage", "loss"):
         path = f"trainer.algorithm.{kind}"
         needs = getattr(check.component(path), "needs", ())
@@ -192,10 +195,20 @@ def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:
         for name in models:
             train = models[name].get("train")
             if train is not None and not train.get("value_head"):
-                yield (
-                    path,
-                    (
-                        f"{algorithm[kind].get('type')} needs values of states, so set "
-                        f"models.{name}.train.value_head=true"
-                    ),
-                )
+                what = algorithm[kind].get("type")
+                setting = f"models.{name}.train.value_head=true"
+                yield path, f"{what} needs values of states, so set {setting}"
+
+
+def _unused_penalties(algorithm: Any) -> Iterator[tuple[str, str]]:
+    """Settings that change rewards, of which the advantage makes nothing."""
+    for path, value in (
+        ("kl.reward.coefficient", algorithm.kl.reward.coefficient),
+        ("overlong.buffer", algorithm.overlong.buffer),
+    ):
+        if value:
+            name = algorithm.advantage.get("type")
+            yield (
+                f"trainer.algorithm.{path}",
+                f"changes rewards, and the advantage {name} does not use them; leave it out",
+            )

@@ -56,3 +56,4 @@ def opd(
 
 
 opd.Config = OpdConfig  # type: ignore[attr-defined]
+opd.uses_rewards = False  # type: ignore[attr-defined]
