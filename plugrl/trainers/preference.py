@@ -13,7 +13,7 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.advantages import group_numbers
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.data import attempts, problems, require_column
-from plugrl.core.text.losses import LOSS_WEIGHTS, aggregation_weights
+from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.pairs import PREFERRED, Pairs
 from plugrl.core.text.self_hosted import SelfHostedTrainer
@@ -65,6 +65,11 @@ class PreferenceTrainer(SelfHostedTrainer):
             yield "rollout_worker.layout", f"is labels, and loss {name} compares pairs"
         if margins is not None and not getattr(loss, "takes_margins", False):
             yield "rollout_worker.margin_key", f"has no effect: loss {name} takes no margins"
+
+    @property
+    def _loss(self) -> WeightedLoss:
+        section = self.config.algorithm.loss
+        return WeightedLoss(self._factory.load("loss", section, "trainer.algorithm.loss"), section)
 
     @property
     def _compares(self) -> bool:
@@ -134,7 +139,7 @@ class PreferenceTrainer(SelfHostedTrainer):
             ConfigError: a row is not what the worker expects.
         """
         trajectories = self._rollouts.collect(prompts, 0, self._sampling)
-        batch, _ = self._check_answer(self._prepare_batch(self._batch_of(trajectories)))
+        batch, _ = self._prepared(self._batch_of(trajectories))
         batch.values[LOSS_WEIGHTS] = self._weights(batch.values["loss_mask"])
         return batch
 

@@ -13,6 +13,7 @@ from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.pairs import row_sums
 from plugrl.core.text.reference import ReferenceScores
+from plugrl.core.text.scoring import check_same_tokens
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.losses.kto import KL_REFERENCE
@@ -55,6 +56,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
     def __init__(self, config: Any, **options: Any) -> None:
         super().__init__(config, **options)
         self._scores: ReferenceScores | None = None
+        self._compared = False
         self._reference_weights: dict[str, torch.Tensor] | None = None
 
     @classmethod
@@ -111,9 +113,16 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
         if self.config.algorithm.reference == NO_REFERENCE:
             return torch.zeros(batch.values["input_ids"].shape)
         if self._scores is None:
-            service = self.models[self.config.algorithm.reference].inference
-            self._scores = ReferenceScores(service)
+            self._scores = self._new_scores()
+        if not self._compared:
+            self._compared = True
+            name, own = self.config.algorithm.reference, batch.metadata["model"]
+            reference, policy = self.models[name].inference, self.models[own].inference
+            check_same_tokens(name, reference, own, policy, batch)
         return self._scores.log_probs(batch, keep=keep)
+
+    def _new_scores(self) -> ReferenceScores:
+        return ReferenceScores(self.models[self.config.algorithm.reference].inference)
 
     def _refreshed(self, part: Batch) -> Batch:
         if not getattr(self._loss.function, "needs_reference_point", False):
@@ -145,7 +154,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
         if "reference_weights" in state:
             self._reference_weights = dict(state["reference_weights"])
         if "reference_scores" in state:
-            self._scores = ReferenceScores(self.models[self.config.algorithm.reference].inference)
+            self._scores = self._new_scores()
             self._scores.load_state_dict(state["reference_scores"])
 
 

@@ -1,0 +1,247 @@
+"""The losses dpo, ipo and kto: by hand, by TRL, by finite differences, and what they refuse."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from plugrl.core.config.view import configure
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.registry import default_registry
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.coefficients import dead_coefficients
+from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer, mismatched
+
+sys.path.insert(0, str(Path(__file__).parent))
+import preference_models
+
+# (loss, gradient norm) of TRL 1.16.0 with transformers 5.24 and torch 2.13, by trl_preferences.py.
+TRL = {
+    "dpo": (0.7680366039276123, 0.4968932271003723),
+    "ipo": (3.302934408187866, 4.240808010101318),
+    "kto": (0.5961431264877319, 0.1797480434179306),
+}
+OPTIONS = {
+    "dpo": {"beta": 0.3},
+    "ipo": {"beta": 0.3},
+    "kto": {"beta": 0.3, "desirable_weight": 1.5, "undesirable_weight": 0.7},
+}
+
+
+def weighted(name, **options):
+    function = default_registry().get("loss", name)
+    return WeightedLoss(function, configure(function, options))
+
+
+def two_pairs():
+    """Row sums of logp - ref: chosen 0.6 and -0.2, rejected -0.4 and 0.5."""
+    logp = torch.tensor(
+        [[0.0, -1.0, -0.5], [0.0, -2.0, 9.0], [0.0, -1.5, -0.5], [0.0, -0.25, -0.25]]
+    )
+    ref = torch.tensor([[0.0, -1.2, -0.9], [0.0, -1.6, 7.0], [0.0, -1.8, 0.0], [0.0, -0.5, -0.5]])
+    batch = Batch.from_trajectories([Trajectory([3, 4, 5], [0, 1, m]) for m in (1, 0, 1, 1)])
+    batch.values["ref_log_probs"] = ref
+    batch.metadata |= {
+        "unit": torch.tensor([0, 0, 4, 4]),
+        "preferred": torch.tensor([1.0, 0.0, 1.0, 0.0]),
+        "kl_reference": 0.1,
+    }
+    weights = aggregation_weights(batch.values["loss_mask"], "seq-mean-token-sum")
+    batch.values[LOSS_WEIGHTS] = weights
+    return logp.requires_grad_(), batch
+
+
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+# h of the pairs: 0.6 + 0.4 = 1.0 and -0.2 - 0.5 = -0.7. -log sigmoid(x) = softplus(-x).
+BY_HAND = [
+    ("dpo", {"beta": 0.5}, (softplus(-0.5) + softplus(0.35)) / 2),
+    (
+        "dpo",
+        {"beta": 0.5, "label_smoothing": 0.2},
+        (0.8 * softplus(-0.5) + 0.2 * softplus(0.5) + 0.8 * softplus(0.35) + 0.2 * softplus(-0.35))
+        / 2,
+    ),
+    # Means a token: 0.3 - (-0.4) = 0.7 and -0.1 - 0.25 = -0.35; the margin aimed at is 1.
+    ("ipo", {"beta": 0.5}, (0.3**2 + 1.35**2) / 2),
+    (
+        "kto",
+        {"beta": 2.0, "desirable_weight": 3.0},
+        (
+            3 * (1 - sigmoid(2 * 0.5))
+            + (1 - sigmoid(2 * 0.5))
+            + 3 * (1 - sigmoid(2 * -0.3))
+            + (1 - sigmoid(2 * -0.4))
+        )
+        / 4,
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), BY_HAND)
+def test_values_by_hand(name, options, expected):
+    total, _ = weighted(name, **options)(*two_pairs())
+    assert float(total.detach()) == pytest.approx(expected, rel=1e-6)
+
+
+def test_metrics_by_hand():
+    _, metrics = weighted("dpo", beta=0.5)(*two_pairs())
+    means = {name: total / count for name, (total, count) in metrics.items()}
+    # Implicit rewards: chosen 0.3 and -0.1, rejected -0.2 and 0.25.
+    expected = {"accuracy": 0.5, "margin": 0.075, "reward_chosen": 0.1, "reward_rejected": 0.025}
+    assert means == pytest.approx(expected, abs=1e-6)
+    _, metrics = weighted("kto", beta=0.5)(*two_pairs())
+    means = {name: total / count for name, (total, count) in metrics.items()}
+    # Against the reference point 0.1: 0.6 and -0.4 are right, -0.2 and 0.5 wrong.
+    assert means["accuracy"] == 0.5
+    assert means["kl_reference"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_tie_is_no_win_and_the_loss_is_that_of_equal_models(name):
+    logp, batch = two_pairs()
+    batch.values["ref_log_probs"] = logp.detach().clone()
+    batch.metadata["kl_reference"] = 0.0
+    total, metrics = weighted(name, beta=0.25)(logp, batch)
+    assert float(total.detach()) == pytest.approx({"dpo": math.log(2), "ipo": 4.0, "kto": 0.5}[name])
+    assert metrics["accuracy"][0] == 0
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradients_by_finite_differences(name):
+    logp, batch = two_pairs()
+    batch.values["ref_log_probs"] = batch.values["ref_log_probs"].double()
+    options = OPTIONS[name] | ({"label_smoothing": 0.1} if name == "dpo" else {})
+    loss = weighted(name, **options)
+    start = logp.detach().double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: loss(x, batch)[0], (start,), atol=1e-7)
+    (gradient,) = torch.autograd.grad(loss(start, batch)[0], start)
+    # What is preferred becomes likelier; the place without a trained token stays.
+    assert (gradient[[0, 2], 1] < 0).all()
+    assert (gradient[[1, 3], 1] > 0).all()
+    assert gradient[1, 2] == 0
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_numbers_are_alive_on_long_answers_of_one_kind(name):
+    batch = Batch.from_trajectories([Trajectory([1] + [2] * 3000, [0] + [1] * 3000)] * 2)
+    batch.values["ref_log_probs"] = torch.full((2, 3001), -1.0)
+    kinds = [1.0, 1.0] if name == "kto" else [1.0, 0.0]
+    batch.metadata |= {"preferred": torch.tensor(kinds), "kl_reference": 0.0}
+    if name != "kto":
+        batch.metadata["unit"] = torch.tensor([0, 0])
+    weights = aggregation_weights(batch.values["loss_mask"], "seq-mean-token-sum")
+    batch.values[LOSS_WEIGHTS] = weights
+    assert dead_coefficients(weighted(name, **OPTIONS[name]), batch) == {}
+
+
+def ours(name, **service):
+    """(loss, gradient norm) of the trainer on the rows of ``preference_models``."""
+    models = preference_models.make_models(**service)
+    tokenizer = models["policy"].inference.tokenizer
+    make = preference_models.labels if name == "kto" else preference_models.pairs
+    loss = {"type": name, **OPTIONS[name]}
+    trainer = SelfHostedDpoTrainer({"algorithm": {"loss": loss}}, models=models)
+    batch, _ = trainer._prepare_batch(Batch.from_trajectories(make(tokenizer)))
+    batch.values[LOSS_WEIGHTS] = trainer._weights(batch.values["loss_mask"])
+    batch = trainer._refreshed(batch)
+    service = models["policy"].trained()
+    loss = service.forward_backward(batch, trainer._loss)["loss"][0]
+    return loss, service.optimizer_step()["grad_norm"]
+
+
+@pytest.mark.parametrize("service", [{}, {"micro_batch_size": 1, "packing": "never"}])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_trainer_gives_the_numbers_of_trl(name, service):
+    assert ours(name, **service) == pytest.approx(TRL[name], rel=2e-5)
+
+
+@pytest.mark.slow
+def test_trl_still_gives_them(tmp_path):
+    python = os.environ.get("PLUGRL_BENCH_PEER_PYTHON")
+    if not python:
+        pytest.skip("PLUGRL_BENCH_PEER_PYTHON names no Python with TRL")
+    preference_models.write(preference_models.make_models(), tmp_path)
+    script = str(Path(__file__).with_name("trl_preferences.py"))
+    command = [python, script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, numbers in TRL.items():
+        assert found[name] == pytest.approx(numbers, rel=2e-5), name
+
+
+def test_mismatched_answers_by_hand():
+    made = Batch.from_trajectories(
+        [
+            Trajectory([2, 3, 4, 1], [0, 0, 1, 1]),
+            Trajectory([5, 6, 1], [0, 1, 1]),
+            Trajectory([7, 8, 9, 9, 9, 1], [0, 0, 1, 0, 1, 1]),
+        ]
+    )
+    other = mismatched(made, 6)
+    rows = [t.tokens for t in other.to_trajectories()]
+    assert rows == [[2, 3, 9, 9, 9, 1], [5, 4, 1], [7, 8, 6, 1]]
+    masks = [t.loss_mask for t in other.to_trajectories()]
+    assert masks == [[0, 0, 1, 0, 1, 1], [0, 1, 1], [0, 0, 1, 1]]
+    # A context that a joined row does not fit into: it is cut, and left out if nothing is left.
+    assert [t.tokens for t in mismatched(made, 2).to_trajectories()] == [[5, 4]]
+    assert mismatched(made.select([0]), 6) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda b: b.metadata.pop("preferred"), r"needs batch.metadata\['preferred'\]"),
+        (lambda b: b.values.pop("ref_log_probs"), r"needs batch.values\['ref_log_probs'\]"),
+        (
+            lambda b: b.metadata.update(preferred=torch.ones(4)),
+            "unit 0 has 2 preferred and 0 other rows",
+        ),
+        (
+            lambda b: b.values["loss_mask"][1].zero_(),
+            "unit 0 has 1 preferred and 0 other rows",
+        ),
+        (lambda b: b.metadata.pop("unit"), "unit 0 has 1 preferred and 0 other rows"),
+    ],
+)
+def test_what_is_no_pair_is_named(change, complaint):
+    logp, batch = two_pairs()
+    change(batch)
+    with pytest.raises(ContractError, match=f"loss dpo .*{complaint}|{complaint}"):
+        weighted("dpo")(logp, batch)
+
+
+def test_kto_without_a_reference_point_is_named():
+    logp, batch = two_pairs()
+    del batch.metadata["kl_reference"]
+    with pytest.raises(ContractError, match=r"loss kto needs batch.metadata\['kl_reference'\]"):
+        weighted("kto")(logp, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("dpo", {"beta": 0.0}, "beta: must be above 0"),
+        ("dpo", {"label_smoothing": 0.5}, "label_smoothing: must be from 0 to below 0.5"),
+        ("ipo", {"beta": -1.0}, "beta: must be above 0"),
+        ("kto", {"undesirable_weight": -1.0}, "undesirable_weight: must not be negative"),
+        ("kto", {"desirable_weight": 0.0, "undesirable_weight": 0.0}, "must not both be 0"),
+    ],
+)
+def test_wrong_options_are_named(name, options, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        weighted(name, **options)
