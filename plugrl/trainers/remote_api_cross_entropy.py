@@ -35,6 +35,10 @@ class RemoteApiCrossEntropyTrainer(RemoteApiTrainer):
 
     Config: ClassVar[type] = RemoteApiCrossEntropyConfig
     uses_rewards: ClassVar[bool] = False
+    #: For the conformance kit: a service that has losses by name.
+    conformance: ClassVar[dict[str, Any]] = {
+        "models": {"policy": {"train": {"type": "in_process"}}}
+    }
 
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]

@@ -17,6 +17,10 @@ class RemoteApiGrpoTrainer(RemoteApiTrainer):
 
     #: Named here, so that a key which it does not know is an error and not a free key.
     Config: ClassVar[type] = RemoteApiTrainerConfig
+    #: For the conformance kit: a service that has losses by name.
+    conformance: ClassVar[dict[str, Any]] = {
+        "models": {"policy": {"train": {"type": "in_process"}}}
+    }
 
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]

@@ -48,6 +48,29 @@ class RemoteApiOpdTrainer(RemoteApiTrainer):
 
     Config: ClassVar[type] = RemoteApiOpdConfig
     uses_rewards: ClassVar[bool] = False
+    #: For the conformance kit: a service that has losses by name, and another model to learn from.
+    conformance: ClassVar[dict[str, Any]] = {
+        "models": {
+            "policy": {"train": {"type": "in_process"}},
+            "teacher": {
+                "source": {
+                    "config": {
+                        "model_type": "qwen3",
+                        "hidden_size": 16,
+                        "intermediate_size": 32,
+                        "num_hidden_layers": 2,
+                        "num_attention_heads": 2,
+                        "num_key_value_heads": 1,
+                        "head_dim": 8,
+                        "max_position_embeddings": 16,
+                        "initializer_range": 0.3,
+                    },
+                    "tokenizer": {"characters": "ab"},
+                    "seed": 7,
+                }
+            },
+        }
+    }
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

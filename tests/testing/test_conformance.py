@@ -26,6 +26,21 @@ class TestSelfHostedOpd(TrainerContract):
     plugrl_trainer = "self_hosted_opd"
 
 
+class TestRemoteApiGrpo(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "remote_api_grpo"
+
+
+class TestRemoteApiCrossEntropy(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "remote_api_cross_entropy"
+
+
+class TestRemoteApiOpd(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "remote_api_opd"
+
+
 class TestSequence(TrainerContract):
     __test__ = True
     plugrl_trainer = "sequence"
