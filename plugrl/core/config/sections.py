@@ -81,6 +81,50 @@ class RuntimeMonitorConfig:
 
 
 @dataclass
+class CurriculumConfig:
+    """Which problems come more often, by difficulty and by what was learned of them."""
+
+    column: str | None = described(None, "column with the difficulty; null: one bucket")
+    edges: list[float] = described(
+        [], "numbers between the buckets, in order; empty: each value is a bucket"
+    )
+    advance_at: float | None = described(
+        None, "mean reward of the newest bucket at which the next opens; null: all are open"
+    )
+    window: int = described(64, "newest problems whose rewards `advance_at` looks at")
+    weights: list[float] | None = described(
+        None, "share of each bucket, the easiest first; null: as many as it has problems"
+    )
+    resample: Literal["none", "spread", "failure"] = described(
+        "none",
+        "none: epoch by epoch; else at random, more often where rewards differ (spread) or are "
+        "low (failure)",
+    )
+    floor: float = described(
+        0.1, "smallest weight of a problem that is resampled; the largest is 1"
+    )
+    memory: float = described(0.5, "share of the earlier value in a problem's moving averages")
+
+    def __post_init__(self) -> None:
+        if self.edges != sorted(set(self.edges)):
+            raise ConfigError("edges must rise")
+        if self.edges and self.column is None:
+            raise ConfigError("edges need column, the difficulty that they are compared with")
+        if self.advance_at is not None and self.column is None:
+            raise ConfigError("advance_at needs column: there is one bucket without it")
+        if self.window < 1:
+            raise ConfigError("window must be at least 1")
+        if self.weights is not None and not (
+            all(weight >= 0 for weight in self.weights) and sum(self.weights) > 0
+        ):
+            raise ConfigError("weights must not be negative, and one must be above 0")
+        if not 0 < self.floor <= 1:
+            raise ConfigError("floor must be above 0 and at most 1")
+        if not 0 <= self.memory < 1:
+            raise ConfigError("memory must be from 0 to below 1")
+
+
+@dataclass
 class DataConfig:
     """Where the prompts come from and in which order."""
 
@@ -94,6 +138,12 @@ class DataConfig:
     prompt_key: str = described("prompt", "column with the prompt")
     answer_key: str = described("answer", "column with the reference answer")
     filter_prompts: bool = described(False, "leave out prompts over max_prompt_length")
+    keep: dict[str, list[Any]] = described(
+        {}, "by column, the problems that stay: [low, high] of a number, or a list of values"
+    )
+    curriculum: CurriculumConfig | None = described(
+        None, "draw problems by difficulty or by what was learned; null: epoch by epoch"
+    )
     batch_size: int = described(32, "prompts a step")
     rollout_repeat_n: int = described(1, "samples a prompt")
     shuffle: bool = described(True, "reshuffle each epoch from the seed")
@@ -246,6 +296,14 @@ class TrajectoryPoolConfig:
     batch_size: int | None = described(
         None, "trajectories of a training batch; null: all of a loaded batch"
     )
+    max_idle_batches: int = described(
+        20, "loaded batches in a row that complete no group: the run ends"
+    )
+    drop_equal_groups: bool = described(
+        False,
+        "drop groups whose valid rewards are all equal; more prompts are loaded until a batch "
+        "is ready",
+    )
     check_batch_ready_function: Literal[
         "loaded_batch_finished",
         "batch_size_reached",
@@ -262,6 +320,8 @@ class TrajectoryPoolConfig:
             size = getattr(self, name)
             if size is not None and size < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.max_idle_batches < 1:
+            raise ConfigError("max_idle_batches must be at least 1")
         if self.check_batch_ready_function != "loaded_batch_finished" and self.batch_size is None:
             rule = self.check_batch_ready_function
             raise ConfigError(f"check_batch_ready_function {rule} needs batch_size")

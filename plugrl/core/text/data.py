@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, ScenarioInstance
+from plugrl.core.text.curriculum import Epochs, Order
+from plugrl.core.text.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,39 @@ def problems(
     return items
 
 
+def kept(items: Sequence[DataItem], rules: Mapping[str, Sequence[Any]]) -> Sequence[DataItem]:
+    """The problems that every rule keeps, by column.
+
+    A rule of two numbers is a range, ends included; any other lists the values that stay.
+
+    Raises:
+        ConfigError: a problem lacks the column, a range meets a value that is no number, or
+            nothing is left.
+    """
+    for column, rule in rules.items():
+        require_column(items, column, "data.keep")
+        is_range = len(rule) == 2 and all(type(end) in (int, float) for end in rule)
+        held = [item for item in items if _keeps(item[column], rule, column, is_range=is_range)]
+        if not held:
+            raise ConfigError(
+                f"data.keep.{column}: {list(rule)} keeps none of {len(items)} problems"
+            )
+        items = held
+    return items
+
+
+def _keeps(value: Any, rule: Sequence[Any], column: str, *, is_range: bool) -> bool:
+    if not is_range:
+        return value in rule
+    try:
+        return bool(rule[0] <= float(value) <= rule[1])
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"data.keep.{column}: {value!r:.60} is no number, so no range keeps it; list the "
+            "values that stay"
+        ) from None
+
+
 def require_column(items: Sequence[DataItem], column: str, setting: str) -> None:
     """Check that every problem has ``column``.
 
@@ -178,10 +211,11 @@ _ENCODER = json.JSONEncoder(default=_plain)
 
 
 class PromptLoader:
-    """Gives batches of prompts for ever; each epoch is a new permutation from the seed.
+    """Gives batches of prompts for ever, in the order of an :class:`Order`.
 
     Args:
         items: the problems.
+        order: which problem is next; None: epoch by epoch, as ``shuffle`` and ``seed`` say.
         batch_size: problems a batch.
         repeat: attempts at each; they share a group id and differ in run id.
         shuffle: whether an epoch is permuted.
@@ -192,6 +226,7 @@ class PromptLoader:
         self,
         items: Sequence[DataItem],
         *,
+        order: Order | None = None,
         batch_size: int,
         repeat: int = 1,
         shuffle: bool = True,
@@ -202,44 +237,41 @@ class PromptLoader:
         self._items = items
         self._batch_size = batch_size
         self._repeat = repeat
-        self._shuffle = shuffle
-        self._seed = seed
         self._keys = (prompt_key, answer_key)
-        self._epoch = 0
-        self._position = 0
-        self._order = self._permutation()
+        self._order = order or Epochs(len(items), shuffle=shuffle, seed=[seed])
 
     @property
     def items(self) -> Sequence[DataItem]:
         """The problems."""
         return self._items
 
-    def _permutation(self) -> list[int]:
-        if not self._shuffle:
-            return list(range(len(self._items)))
-        generator = np.random.default_rng([self._seed, self._epoch])
-        return [int(i) for i in generator.permutation(len(self._items))]
-
     def next_batch(self) -> list[Prompt]:
         """The next ``batch_size`` problems, each ``repeat`` times."""
         batch: list[Prompt] = []
         for _ in range(self._batch_size):
-            if self._position == len(self._order):
-                self._epoch += 1
-                self._position = 0
-                self._order = self._permutation()
-            index = self._order[self._position]
-            self._position += 1
-            turn = self._epoch * len(self._items) + index
-            group_id = f"{self._epoch}/{index}"
+            index, before = self._order.draw()
+            turn = before * len(self._items) + index
+            group_id = f"{before}/{index}"
             batch += attempts(self._items[index], index, turn, group_id, self._repeat, self._keys)
         return batch
 
-    def state_dict(self) -> dict[str, int | str]:
+    def observe(self, prompts: Sequence[Prompt], trajectories: Sequence[Trajectory]) -> None:
+        """Tell the order what the valid attempts at the prompts of a batch earned."""
+        rewards: dict[str, list[float]] = {}
+        for trajectory in trajectories:
+            if trajectory.valid:
+                rewards.setdefault(trajectory.group_id, []).append(trajectory.reward)
+        for group_id, index in {prompt.group_id: prompt.index for prompt in prompts}.items():
+            self._order.observe(index, rewards.get(group_id, []))
+
+    def metrics(self) -> dict[str, float]:
+        """Where the order stands."""
+        return self._order.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
         """The position in the data, and what tells other data apart."""
         return {
-            "epoch": self._epoch,
-            "position": self._position,
+            **self._order.state_dict(),
             "items": len(self._items),
             "fingerprint": self._fingerprint,
         }
@@ -268,8 +300,13 @@ class PromptLoader:
                 "data: the problems differ from those that the checkpoint was made with; resume "
                 "with the same data"
             )
-        self._epoch, self._position = state["epoch"], state["position"]
-        self._order = self._permutation()
+        try:
+            self._order.load_state_dict(state)
+        except KeyError:
+            raise ConfigError(
+                "data.curriculum: the checkpoint was made with another order of problems; resume "
+                "with the same curriculum"
+            ) from None
 
 
 def attempts(

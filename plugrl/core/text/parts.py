@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.data import PromptLoader, problems, require_column
+from plugrl.core.text.curriculum import Curriculum
+from plugrl.core.text.data import PromptLoader, kept, problems, require_column
 from plugrl.core.text.pass_at_k import Passing
 from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.validation import Validation
@@ -31,6 +32,7 @@ def make_pool(params: ConfigView) -> TrajectoryPool:
         group_size=section.group_size or params.data.rollout_repeat_n,
         batch_size=section.batch_size or 1,
         rule=section.check_batch_ready_function,
+        drop_equal_groups=section.drop_equal_groups,
     )
 
 
@@ -50,16 +52,22 @@ def make_loader(
     data = params.data
     items = problems(data, data.split, scenario)
     require_column(items, data.prompt_key, "data.prompt_key")
+    items = kept(items, data.keep)
     if data.filter_prompts:
         items = _short_enough(
             items, data.prompt_key, params.rollout_worker.max_prompt_length, encode
         )
+    seed = params.seed if data.seed is None else data.seed
+    order = None
+    if data.curriculum is not None:
+        order = Curriculum(items, data.curriculum, shuffle=data.shuffle, seed=seed)
     return PromptLoader(
         items,
+        order=order,
         batch_size=data.batch_size,
         repeat=data.rollout_repeat_n,
         shuffle=data.shuffle,
-        seed=params.seed if data.seed is None else data.seed,
+        seed=seed,
         prompt_key=data.prompt_key,
         answer_key=data.answer_key,
     )

@@ -60,6 +60,8 @@ class TrajectoryPool:
             attempt of the loaded batch has come back. ``batch_size_reached``: complete groups
             hold ``batch_size`` trajectories; the batch is the first groups that reach it. Their
             conjunction waits for both and takes everything.
+        drop_equal_groups: drop complete groups whose valid rewards are all equal: a group-relative
+            advantage learns nothing from them (DAPO, arXiv 2503.14476, dynamic sampling).
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class TrajectoryPool:
         group_size: int = 1,
         batch_size: int = 1,
         rule: str = LOADED,
+        drop_equal_groups: bool = False,
     ) -> None:
         self._key_list = tuple(key_list)
         self._group_size = group_size if key_list else 1
@@ -77,7 +80,10 @@ class TrajectoryPool:
         self._lines: dict[str, _Line] = {}
         self._lock = threading.RLock()
         self._arrived = 0
+        self._drop_equal_groups = drop_equal_groups
         self._counts = {"incomplete_groups": 0, "stale": 0}
+        if drop_equal_groups:
+            self._counts["equal_groups"] = 0
 
     def put(self, trajectories: Iterable[Trajectory]) -> None:
         """Add finished trajectories.
@@ -130,6 +136,15 @@ class TrajectoryPool:
                     if not over_batches and not group.complete(self._group_size):
                         group.given_up = True
                         self._counts["incomplete_groups"] += 1
+            if self._drop_equal_groups:
+                self._drop_equal()
+
+    def _drop_equal(self) -> None:
+        for name, line in self._lines.items():
+            for key, group in self._complete(name).items():
+                if len({t.reward for t in group.members if t.valid}) < 2:
+                    del line.groups[key]
+                    self._counts["equal_groups"] += 1
 
     def models(self) -> list[str]:
         """Models that have trajectories waiting."""
@@ -213,6 +228,8 @@ class TrajectoryPool:
             groups = self._lines.get(model, _Line()).groups
             held = sum(len(group.members) for group in groups.values())
             needs = f", and a batch needs {self._batch_size}" if self._rule != LOADED else ""
+            dropped = self._counts.get("equal_groups")
+            needs += f"; {dropped} groups were dropped for equal rewards" if dropped else ""
             return (
                 f"model {model!r} has {held} trajectories in {len(groups)} groups, "
                 f"{self.complete(model)} of them in complete groups of {self._group_size}{needs}"

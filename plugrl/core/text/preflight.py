@@ -116,6 +116,10 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
     if data.answer_key != "answer":
         # Somebody chose it, so somebody wants it.
         columns[_ANSWER] = data.answer_key
+    if not is_val:
+        columns |= {f"data.keep.{column}": column for column in data.keep}
+        if data.curriculum is not None and data.curriculum.column is not None:
+            columns["data.curriculum.column"] = data.curriculum.column
     source = check.root.validate.data_source_key
     if is_val and source != "data_source":
         columns["validate.data_source_key"] = source

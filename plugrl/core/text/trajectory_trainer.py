@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from plugrl.core.text.validation import Validation
 
 logger = logging.getLogger(__name__)
-#: Loaded batches in a row after which a pool that no group completes in ends the run.
-MAX_IDLE_BATCHES = 20
 
 
 @dataclass
@@ -248,14 +246,15 @@ class TrajectoryTrainer(Trainer):
         while not pool.ready():
             before, complete = complete, sum(pool.complete(name) for name in trained)
             idle = idle + 1 if complete == before else 0
-            if idle == MAX_IDLE_BATCHES:
+            if idle == self.hyper_params.trajectory_pool.max_idle_batches:
                 waiting = "; ".join(pool.describe(name) for name in trained)
                 raise RunError(
-                    f"{MAX_IDLE_BATCHES} loaded batches completed no group, so no training batch "
-                    f"gets ready (trajectory_pool): {waiting}"
+                    f"{idle} loaded batches completed no group, so no training batch gets ready "
+                    f"(trajectory_pool): {waiting}"
                 )
             prompts = self._loader.next_batch()
             batch = self._rollouts.collect(prompts, step, self._sampling)
+            self._loader.observe(prompts, batch)
             _add_columns(batch, prompts, self._kept_columns())
             pool.put(t for t in batch if t.model in trained)
             pool.loaded_batch_finished()
@@ -293,7 +292,7 @@ class TrajectoryTrainer(Trainer):
                 continue
             report = self.train_step(trajectories)
             metrics |= {f"{self._prefix('train', name)}/{key}": v for key, v in report.items()}
-        metrics |= self._pool.metrics()
+        metrics |= self._pool.metrics() | self._loader.metrics()
 
     def _prefix(self, what: str, model: str) -> str:
         """``what`` for metrics of the only trained model, ``what/model`` when there are more."""
