@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from plugrl.core.registry import register_evaluator as register_evaluator
     from plugrl.core.registry import register_inference_service as register_inference_service
     from plugrl.core.registry import register_loss as register_loss
+    from plugrl.core.registry import register_parser as register_parser
     from plugrl.core.registry import register_rollout_worker as register_rollout_worker
     from plugrl.core.registry import register_scenario as register_scenario
     from plugrl.core.registry import register_tracker as register_tracker
@@ -47,6 +48,16 @@ if TYPE_CHECKING:
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
     from plugrl.core.text.advantages import group_numbers as group_numbers
+    from plugrl.core.text.agents.agent import Agent as Agent
+    from plugrl.core.text.agents.conversation import Conversation as Conversation
+    from plugrl.core.text.agents.parsing import ParsedReply as ParsedReply
+    from plugrl.core.text.agents.parsing import Parser as Parser
+    from plugrl.core.text.agents.parsing import ToolCall as ToolCall
+    from plugrl.core.text.agents.worker import AgentEvaluationTarget as AgentEvaluationTarget
+    from plugrl.core.text.agents.worker import AgentRolloutWorker as AgentRolloutWorker
+    from plugrl.core.text.agents.worker import (
+        AgentRolloutWorkerConfig as AgentRolloutWorkerConfig,
+    )
     from plugrl.core.text.batch import Batch as Batch
     from plugrl.core.text.batch import (
         compute_position_id_with_mask as compute_position_id_with_mask,
@@ -121,6 +132,7 @@ _MODULES = {
         "register_evaluator",
         "register_inference_service",
         "register_loss",
+        "register_parser",
         "register_rollout_worker",
         "register_scenario",
         "register_tracker",
@@ -131,6 +143,14 @@ _MODULES = {
     "plugrl.core.run.trackers": ("Tracker",),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
     "plugrl.core.text.advantages": ("group_numbers",),
+    "plugrl.core.text.agents.agent": ("Agent",),
+    "plugrl.core.text.agents.conversation": ("Conversation",),
+    "plugrl.core.text.agents.parsing": ("ParsedReply", "Parser", "ToolCall"),
+    "plugrl.core.text.agents.worker": (
+        "AgentEvaluationTarget",
+        "AgentRolloutWorker",
+        "AgentRolloutWorkerConfig",
+    ),
     "plugrl.core.text.batch": ("Batch", "compute_position_id_with_mask", "padding_data"),
     "plugrl.core.text.evaluation": ("BaseEvaluationTarget", "EvaluationRunResult", "Evaluator"),
     "plugrl.core.text.guides": (

@@ -85,6 +85,13 @@ _ROWS = (
         form="f(logp[B, T], batch, config) -> (per_token[B, T], {name: (sum, count)})",
     ),
     Kind(
+        name="parser",
+        plural="parsers",
+        summary="finds tool calls and reasoning in a reply",
+        base="plugrl.core.text.agents.parsing:Parser",
+        form="parse(self, text) -> ParsedReply",
+    ),
+    Kind(
         name="inference_service",
         plural="inference_services",
         summary="answers requests to a model",

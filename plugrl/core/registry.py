@@ -43,6 +43,7 @@ __all__ = [
     "register_evaluator",
     "register_inference_service",
     "register_loss",
+    "register_parser",
     "register_rollout_worker",
     "register_scenario",
     "register_tracker",
@@ -313,4 +314,5 @@ register_advantage = _Decorator("advantage")
 register_loss = _Decorator("loss")
 register_inference_service = _Decorator("inference_service")
 register_train_service = _Decorator("train_service")
+register_parser = _Decorator("parser")
 register_tracker = _Decorator("tracker")

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -39,12 +40,43 @@ def test_long_prompts_are_left_out_and_the_log_says_how_many(tree, caplog):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "kind"), [([{"role": "user", "content": "a"}], "list"), (None, "NoneType")]
+    ("prompt", "fault"),
+    [
+        (None, "problem 0: 'prompt' holds NoneType, not text"),
+        ([], "problem 0: 'prompt' is an empty list; text or a list of messages"),
+        (["a"], "problem 0: 'prompt': message 0 is 'a'; a mapping with role and content"),
+    ],
 )
-def test_a_prompt_that_is_no_text_is_not_sent_to_the_model(tree, prompt, kind):
+def test_a_prompt_that_is_no_text_is_not_sent_to_the_model(tree, prompt, fault):
     write(tree, [{"prompt": prompt, "answer": "a"}])
-    with pytest.raises(RunError, match=rf"problem 0: 'prompt' holds {kind}, not text"):
+    with pytest.raises(RunError, match=re.escape(fault)):
         plugrl.train(tree)
+
+
+def test_a_prompt_of_messages_is_written_by_the_chat_template(tree):
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    write(tree, [{"prompt": messages, "answer": "a"}] * 2)
+    tree["models"]["policy"]["source"]["tokenizer"]["chat_template"] = (
+        "{% for m in messages %}{{ m.content }}b{% endfor %}"
+    )
+    seen = []
+
+    class Look:
+        @plugrl.hookimpl
+        def plugrl_rollouts_collected(self, trajectories):
+            seen.extend(trajectories)
+
+    tiny.train(tree, Look())
+    assert {tuple(t.tokens[: t.loss_mask.index(1)]) for t in seen} == {(2, 3, 3, 3)}
+
+
+def test_prompts_of_messages_are_measured_in_tokens_of_the_template(tree):
+    long = [{"role": "user", "content": "a" * 9}]
+    write(tree, [{"prompt": long, "answer": "a"}, *tiny.PROBLEMS])
+    tree["data"]["filter_prompts"] = True
+    tree["rollout_worker"]["max_prompt_length"] = 9
+    tree["validate"] = {"enabled": False}
+    assert plugrl.train(tree).checkpoint()["trainer"]["loader"]["items"] == len(tiny.PROBLEMS)
 
 
 class Stop:

@@ -55,13 +55,16 @@ ALIASES: dict[str, str] = {
     "rollout_worker.custom_evaluator_class_name": (
         "rollout_worker.evaluator.custom_evaluator_class_name"
     ),
+    "rollout_worker.nexau_agent_config_path": "rollout_worker.agent_config",
+    "rollout_worker.nexau_agent_workspace": "rollout_worker.agent_workspace",
     "trainer.max_prompt_length": "rollout_worker.max_prompt_length",
     "trainer.max_response_length": "rollout_worker.max_response_length",
 }
 
 #: Second spellings of a component's name, by kind.
 COMPONENT_NAMES: dict[str, dict[str, str]] = {
-    "rollout_worker": {"nexau": "single_turn", "simple": "single_turn"},
+    "rollout_worker": {"nexau": "agent", "simple": "single_turn"},
+    "parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes"},
     "train_service": {"nextrainer": "local", "self-hosted": "local", "self_hosted": "local"},
 }
 

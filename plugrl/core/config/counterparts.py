@@ -40,9 +40,6 @@ REMEDIES: dict[str, str] = {
     "rollout_worker.need_llm_inference": f"every worker has an inference service; {_OUT}",
     "rollout_worker.tokenizer": "write models.NAME.source, which has the tokenizer",
     "rollout_worker.max_sequence_length": "write max_prompt_length and max_response_length",
-    "rollout_worker.nexau_agent_config_path": "write a rollout worker with this key in its"
-    " Config, and name its file in custom_rollout_worker_module_path",
-    "rollout_worker.nexau_agent_workspace": "files by path import their neighbours; leave it out",
     "rollout_worker.task_name": "write experiment_name; the evaluator needs no name of the task",
     "trainer.algorithm.batch_size": "a step trains on data.batch_size x data.rollout_repeat_n"
     " answers; leave it out, or divide them with algorithm.minibatches",
@@ -77,6 +74,10 @@ REMEDIES: dict[str, str] = {
     "models.*.inference.base_url": _HERE,
     "models.*.inference.api_key": _HERE,
     "models.*.inference.max_retries": _HERE,
+    "models.*.inference.tool_parser": "write rollout_worker.tool_parser",
+    "models.*.inference.reasoning_parser": "write rollout_worker.reasoning_parser",
+    "models.*.inference.parse_tool_call_arguments": f"arguments are always read; {_OUT}",
+    "rollout_worker.enable_trace_prefix_merge": f"turns whose tokens go on are always one; {_OUT}",
     "models.*.inference.model_tag": f"models.NAME says which model it is; {_OUT}",
     "models.*.inference.freeze_for_weight_sync": f"sampling always waits for the weights; {_OUT}",
     "runtime_monitor.exception_handling": "write runtime_monitor.non_finite and max_skipped_steps",

@@ -1,0 +1,1 @@
+"""Agents: conversations of several turns with tools, recorded token by token."""

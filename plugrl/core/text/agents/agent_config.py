@@ -1,0 +1,239 @@
+"""``agent_config.yaml``: what an agent is told, which tools it has and how it samples."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from plugrl.core.config.check import Checker
+from plugrl.core.config.interpolation import resolve
+from plugrl.core.config.merge import Layer
+from plugrl.core.config.origins import Fault, fault_at, raise_faults, shown
+from plugrl.core.config.plain_values import locate
+from plugrl.core.config.reader import read_file
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.agents.tools import Tool, bind
+from plugrl.core.text.chat import Message, as_messages
+from plugrl.core.text.sampling import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ToolSection:
+    """One tool."""
+
+    name: str = described("", "how the model calls it")
+    binding: str = described("", "module:function; files of the workspace come first")
+    description: str = described("", "what the model is told about it")
+    parameters: dict[str, Any] = described({}, "JSON schema; empty: from the function's parameters")
+
+    def __post_init__(self) -> None:
+        for key in ("name", "binding"):
+            if not getattr(self, key):
+                raise ConfigError(f"{key} is missing; write name and binding: module:function")
+
+
+@dataclass
+class SamplingSection:
+    """How the agent samples in training; validation keeps its own temperature."""
+
+    temperature: float | None = described(None, "null: rollout_worker.temperature")
+    top_p: float | None = described(None, "null: rollout_worker.top_p")
+    top_k: int = described(0, "0: all tokens")
+    max_tokens: int | None = described(None, "tokens of one turn; null: what the limits leave")
+    stop: list[str] | str = described([], "strings that end a turn")
+    model: Any = described(None, "no effect: rollout_worker.model is asked")
+    base_url: Any = described(None, "no effect")
+    api_key: Any = described(None, "no effect")
+    api_type: Any = described(None, "no effect")
+    stream: Any = described(None, "no effect")
+    timeout: Any = described(None, "no effect")
+    max_retries: Any = described(None, "no effect")
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigError("max_tokens must be at least 1")
+        self.over(SamplingParams(), is_val=False)
+
+    def over(self, sampling: SamplingParams, *, is_val: bool) -> SamplingParams:
+        """``sampling`` with what is written here; in validation its temperature stays."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        changed: dict[str, Any] = {"stop": stop}
+        if self.max_tokens is not None:
+            changed["max_new_tokens"] = self.max_tokens
+        if not is_val:
+            changed["top_k"] = self.top_k
+            for name in ("temperature", "top_p"):
+                if getattr(self, name) is not None:
+                    changed[name] = getattr(self, name)
+        return replace(sampling, **changed)
+
+
+@dataclass
+class AgentSection:
+    """The whole file."""
+
+    type: Literal["agent"] = described("agent", "what the file describes")
+    name: str = described("agent", "for messages")
+    description: str = described("", "for people")
+    max_context_tokens: int | None = described(None, "tokens of a whole conversation; null: any")
+    max_iterations: int | None = described(None, "turns; null: rollout_worker.max_turns")
+    system_prompt: Any = described("", "text, a list of texts or messages, or a file")
+    system_prompt_type: Literal["string", "list", "file"] | None = described(
+        None, "how to read it; null: a list is a list, and other text is a string"
+    )
+    tool_call_mode: Literal["openai"] = described("openai", "tools are described by the template")
+    tools: list[ToolSection] = described([], "what it may call")
+    stop_tools: list[str] = described([], "tools whose result is the final answer")
+    llm_config: SamplingSection = described(SamplingSection, "sampling")
+    tracers: list[Any] = described([], "no effect: every turn is recorded")
+
+    def __post_init__(self) -> None:
+        for name in ("max_context_tokens", "max_iterations"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        # In lists, sections are plain mappings that were checked one by one.
+        tools: list[Any] = self.tools
+        names = [tool["name"] for tool in tools]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"tools must have names of their own; {twice!r} is there twice")
+        lost = next((name for name in self.stop_tools if name not in names), None)
+        if lost is not None:
+            raise ConfigError(f"stop_tools must be names of tools; {lost!r} is none")
+
+
+@dataclass(frozen=True)
+class AgentDefinition:
+    """An agent that is ready to run.
+
+    Attributes:
+        system: the messages before the query.
+        limit: tokens of a whole conversation; None: any number.
+        notes: what the file says and plugrl does differently.
+    """
+
+    name: str = "agent"
+    system: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    stop_tools: frozenset[str] = frozenset()
+    sampling: SamplingSection = field(default_factory=SamplingSection)
+    max_turns: int | None = None
+    limit: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def load_agent(path: str | Path, workspace: str | Path | None = None) -> AgentDefinition:
+    """Read an agent from its file.
+
+    Args:
+        path: the file.
+        workspace: the folder of its tools; None: that of the file.
+
+    Raises:
+        ConfigError: with all faults, each with file and line.
+    """
+    path = Path(path)
+    faults: list[Fault] = []
+    tree, origins, _ = read_file(path, faults)
+    layer = Layer(tree, origins)
+    checker = Checker(origins=layer.origins, unresolved=frozenset(resolve(layer, faults)))
+    values, section = checker.fields(layer.tree, AgentSection, ())
+    faults += checker.faults
+    loader = _Loader(checker, path, Path(workspace) if workspace else path.resolve().parent)
+    system = loader.system(values)
+    tools = loader.tools(values)
+    raise_faults(faults + loader.faults, f"the agent of {shown(path)} is wrong")
+    return AgentDefinition(
+        name=section.name,
+        system=tuple(system),
+        tools=tuple(tools),
+        stop_tools=frozenset(section.stop_tools),
+        sampling=section.llm_config,
+        max_turns=section.max_iterations,
+        limit=section.max_context_tokens,
+        notes=tuple(_notes(layer.tree, shown(path))),
+    )
+
+
+def _notes(tree: dict[str, Any], file: str) -> list[str]:
+    """What is said about keys that are accepted and have no effect."""
+    notes = []
+    if tree.get("tracers"):
+        notes.append(f"{file}: tracers have no effect; every turn is recorded token by token")
+    idle = ("model", "base_url", "api_key", "api_type", "stream", "timeout", "max_retries")
+    sampling = tree.get("llm_config") or {}
+    written = [f"llm_config.{key}" for key in idle if key in sampling and key != "api_type"]
+    if written:
+        names = ", ".join(written)
+        notes.append(f"{file}: {names} have no effect; the model rollout_worker.model is asked")
+    return notes
+
+
+class _Loader:
+    """Reads what a schema cannot know: files and functions."""
+
+    def __init__(self, checker: Checker, path: Path, workspace: Path) -> None:
+        self._origins = checker.origins
+        self._path = path
+        self._workspace = workspace
+        self.faults: list[Fault] = []
+
+    def _fault(self, path: tuple[str | int, ...], message: str) -> None:
+        self.faults.append(fault_at(self._origins, path, message))
+
+    def system(self, values: dict[str, Any]) -> list[Message]:
+        """The messages of the system prompt."""
+        prompt, kind = values["system_prompt"], values["system_prompt_type"]
+        kind = kind or ("list" if isinstance(prompt, list) else "string")
+        here = ("system_prompt",)
+        if kind == "list":
+            if not isinstance(prompt, list):
+                self._fault(here, "must be a list, as system_prompt_type says")
+                return []
+            items = [{"role": "system", "content": p} if isinstance(p, str) else p for p in prompt]
+            try:
+                return as_messages(items, "it") if items else []
+            except ConfigError as error:
+                self._fault(here, str(error))
+                return []
+        if prompt is not None and not isinstance(prompt, str):
+            self._fault(here, "must be text; for a list write system_prompt_type: list")
+            return []
+        if kind == "file":
+            prompt = self._read(prompt or "")
+        return [{"role": "system", "content": prompt}] if prompt else []
+
+    def _read(self, name: str) -> str:
+        origin = self._origins.get(("system_prompt",))
+        found = locate(name, origin) if name else None
+        try:
+            if found is not None:
+                return found.read_text(encoding="utf-8")
+            self._fault(("system_prompt",), f"no such file: {name}")
+        except (OSError, UnicodeDecodeError) as error:
+            self._fault(("system_prompt",), f"{name} cannot be read: {error}")
+        return ""
+
+    def tools(self, values: dict[str, Any]) -> list[Tool]:
+        """The tools, with their functions imported."""
+        found = []
+        sections = values["tools"] if isinstance(values["tools"], list) else []
+        for number, section in enumerate(sections):
+            if not isinstance(section, dict) or not isinstance(section.get("binding"), str):
+                continue
+            if not section["binding"] or not section["name"]:
+                continue
+            try:
+                function = bind(section["binding"], self._workspace)
+            except ConfigError as error:
+                self._fault(("tools", number, "binding"), str(error))
+                continue
+            options = {k: section[k] for k in ("name", "description", "parameters")}
+            found.append(Tool(function=function, **options))
+        return found

@@ -1,0 +1,243 @@
+"""``Conversation``: a dialogue with one model, of which every token is kept as it was sampled.
+
+The prompt of a turn is the exact tokens so far and those of the new messages. Only where the chat
+template writes the history differently from what was said, such as without its reasoning, a new
+trajectory begins with what the template writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.chat import ChatTokenizer, Message, chat_tokenizer
+from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
+
+if TYPE_CHECKING:
+    from plugrl.core.text.sampling import SamplingParams
+    from plugrl.core.text.services import Completion
+    from plugrl.core.text.worker import RolloutTask
+
+#: Asks a model: name, prompt tokens and sampling to a completion.
+Asks = Callable[[str, list[int], "SamplingParams"], Awaitable["Completion"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long a conversation may be, in tokens.
+
+    Args:
+        prompt: what comes before the first answer.
+        response: everything after it, of each trajectory.
+        total: a whole trajectory, what the model's context leaves.
+    """
+
+    prompt: int
+    response: int
+    total: int
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Tokens that follow one another, from a prompt to the last sampled one."""
+
+    text: str
+    tokens: list[int]
+    start: int
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    #: The message that a token was sampled for; -1: none.
+    owners: list[int] = field(default_factory=list)
+    finish_reason: FinishReason = "stop"
+    temperature: float | None = None
+
+    def written(self, text: str, tokens: Sequence[int]) -> None:
+        """Add tokens that nobody sampled."""
+        self.text += text
+        self.tokens += tokens
+        missing = len(self.tokens) - len(self.owners)
+        self.owners += [-1] * missing
+        self.logprobs += [0.0] * missing
+        self.versions += [NOT_SAMPLED] * missing
+
+    def sampled(self, text: str, completion: Completion, owner: int) -> None:
+        """Add the tokens of an answer."""
+        count = len(completion.tokens)
+        self.text += text
+        self.tokens += completion.tokens
+        self.logprobs += completion.logprobs
+        self.versions += completion.versions or [completion.version] * count
+        self.owners += [owner] * count
+        self.finish_reason = completion.finish_reason
+        self.temperature = completion.temperature
+
+
+class Conversation:
+    """A dialogue between messages that are given and replies that a model samples.
+
+    Args:
+        task: the attempt that it belongs to.
+        model: who is asked.
+        messages: what comes before the first reply.
+        tools: schemas of the tools, for the chat template.
+        budget: how long it may be.
+        ask: asks the model; None: ``task.ask``.
+
+    Attributes:
+        messages: everything said so far; replies hold the text that was sampled, and
+            ``tool_calls`` once they are known.
+        truncated: a limit of tokens or turns ended it.
+    """
+
+    def __init__(
+        self,
+        task: RolloutTask,
+        model: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        budget: Budget,
+        ask: Asks | None = None,
+    ) -> None:
+        self.messages: list[Message] = list(messages)
+        self.model = model
+        self.tools = list(tools)
+        self.truncated = False
+        self._task = task
+        self._tokenizer: ChatTokenizer = chat_tokenizer(task.tokenizers[model], model)
+        self._budget = budget
+        self._ask: Asks = ask or task.ask
+        self._segments: list[_Segment] = []
+
+    @property
+    def segments(self) -> int:
+        """How many trajectories it has become."""
+        return len(self._segments)
+
+    def add(self, message: Message) -> None:
+        """Say something; what the tokenizer cannot write is left out of tools' messages."""
+        content = message.get("content")
+        if message["role"] == "tool" and isinstance(content, str):
+            message = {**message, "content": self._tokenizer.writable(content)}
+        self.messages.append(message)
+
+    async def reply(self, sampling: SamplingParams) -> str | None:
+        """Let the model speak; None: no token is left for it, and the conversation is over.
+
+        Raises:
+            ConfigError: what comes before the first reply is over ``budget.prompt``, or the chat
+                template fails.
+        """
+        segment, text, tokens = self._prompt()
+        length = len(tokens) + (len(segment.tokens) if segment else 0)
+        start = segment.start if segment else length
+        room = self._room(start, length)
+        if room < 1:
+            self._no_room(length)
+            return None
+        if segment is None:
+            segment = _Segment("", [], len(tokens))
+            self._segments.append(segment)
+        segment.written(text, tokens)
+        sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
+        completion = await self._ask(self.model, list(segment.tokens), sampling)
+        said = self._tokenizer.decode(completion.tokens)
+        segment.sampled(said, completion, len(self.messages))
+        self.messages.append({"role": "assistant", "content": said})
+        self.truncated = completion.finish_reason == "length"
+        return said
+
+    def end_truncated(self) -> None:
+        """Say that a limit ended the conversation before an answer was final."""
+        self.truncated = True
+        if self._segments:
+            self._segments[-1].finish_reason = "length"
+
+    def _no_room(self, length: int) -> None:
+        if not self._segments:
+            raise ConfigError(
+                f"problem {self._task.item} has a prompt of {length} tokens, all told, "
+                f"which leaves no room in the {self._budget.total} tokens of a conversation; "
+                "lower rollout_worker.max_prompt_length and set data.filter_prompts"
+            )
+        self.end_truncated()
+
+    def _room(self, start: int, length: int) -> int:
+        budget = self._budget
+        if not self._segments and length > budget.prompt:
+            raise ConfigError(
+                f"problem {self._task.item} has a prompt of {length} tokens, all told, "
+                f"more than rollout_worker.max_prompt_length={budget.prompt}; "
+                "raise it or set data.filter_prompts"
+            )
+        whole = min(budget.total, budget.prompt + budget.response)
+        return min(budget.response - (length - start), whole - length)
+
+    def _prompt(self) -> tuple[_Segment | None, str, list[int]]:
+        """The segment that goes on, or None, and the text and tokens that come next."""
+        text = self._rendered()
+        if self._segments:
+            segment = self._segments[-1]
+            if text.startswith(segment.text):
+                rest = text[len(segment.text) :]
+                tokens = self._unsaid(segment, self._tokenizer.encode_chat(rest))
+                if tokens is not None:
+                    return segment, rest, tokens
+        return None, text, self._tokenizer.encode_chat(text)
+
+    def _unsaid(self, segment: _Segment, tokens: list[int]) -> list[int] | None:
+        """``tokens`` without the end token that was sampled already; None: it is another one."""
+        last = segment.tokens[-1]
+        if last != self._tokenizer.eos_token_id and self._tokenizer.decode([last]):
+            return tokens
+        return tokens[1:] if tokens[:1] == [last] else None
+
+    def _rendered(self) -> str:
+        """The messages as the template writes them, replies word for word where it can be."""
+        exact = [
+            {key: value for key, value in message.items() if key in _SAID}
+            if message["role"] == "assistant"
+            else message
+            for message in self.messages
+        ]
+        try:
+            return self._tokenizer.render_chat(exact, self.tools or None)
+        except ConfigError:
+            # Some templates refuse results of calls that no message has made.
+            structured = [_structured(message) for message in self.messages]
+            if structured == exact:
+                raise
+            return self._tokenizer.render_chat(structured, self.tools or None)
+
+    def trajectories(self, mask: Sequence[bool]) -> list[Trajectory]:
+        """What was sampled, to learn from.
+
+        Args:
+            mask: for each message, whether its tokens are trained. Only sampled ones can be.
+        """
+        return [self._trajectory(segment, mask) for segment in self._segments]
+
+    def _trajectory(self, segment: _Segment, mask: Sequence[bool]) -> Trajectory:
+        return Trajectory(
+            tokens=segment.tokens,
+            loss_mask=[int(owner >= 0 and bool(mask[owner])) for owner in segment.owners],
+            logprobs=segment.logprobs,
+            versions=segment.versions,
+            model=self.model,
+            group_id=self._task.group_id,
+            run_id=self._task.run_id,
+            finish_reason=segment.finish_reason,
+            is_val=self._task.is_val,
+            temperature=segment.temperature,
+        )
+
+
+_SAID = frozenset({"role", "content"})
+
+
+def _structured(message: Message) -> Message:
+    """A reply with its calls apart from its text."""
+    if "tool_calls" not in message:
+        return message
+    return {**message, "content": message.get("spoken", message["content"])}

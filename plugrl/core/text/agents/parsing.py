@@ -1,0 +1,90 @@
+"""Parsers: from the text of a reply to what it says, thinks and asks tools for.
+
+Models write malformed calls while they learn. What a parser cannot read is no failure of the
+attempt: it becomes a call with an ``error``, which the model is told, and which is counted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
+from plugrl.core.component import Component
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One call that a reply asks for.
+
+    Args:
+        name: of the tool; "" means the only tool that there is.
+        arguments: by the names of parameters, or in their order.
+        error: why the call cannot be read; it is told to the model and nothing is called.
+    """
+
+    name: str = ""
+    arguments: dict[str, Any] | list[Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(slots=True)
+class ParsedReply:
+    """What a reply holds.
+
+    Args:
+        content: what is said, without reasoning and calls; the final answer when nothing is called.
+        reasoning: what was thought before.
+        calls: in the order in which they are written.
+        error: what is wrong with the reply as a whole; it is told to the model.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    error: str = ""
+
+
+class Parser(Component, ABC):
+    """Reads replies; subclass it for another way of writing tool calls or reasoning."""
+
+    @abstractmethod
+    def parse(self, text: str) -> ParsedReply:
+        """Read ``text``. What is malformed becomes an ``error`` in the result.
+
+        Parsers stand in a row: the next one reads the ``content`` of this one.
+        """
+
+
+def parse_reply(parsers: Sequence[Parser], text: str) -> ParsedReply:
+    """Read ``text`` with one parser after the other.
+
+    A parser that raises, or answers something else, gives a reply with an error.
+    """
+    whole = ParsedReply(content=text)
+    for parser in parsers:
+        part = _parsed(parser, whole.content)
+        whole.content = part.content
+        whole.reasoning = "\n".join(filter(None, (whole.reasoning, part.reasoning)))
+        whole.calls += part.calls
+        whole.error = whole.error or part.error
+    return whole
+
+
+def _parsed(parser: Parser, text: str) -> ParsedReply:
+    name = type(parser).__name__
+    try:
+        part = parser.parse(text)
+    except (Exception, SystemExit) as error:
+        at = raised_at(error)
+        fault = f"{name}.parse raised {one_line(error)}" + (f" ({at})" if at else "")
+        key = failure_key(parser, error)
+        warn_once(
+            parser, key, f"a reply cannot be read: {fault}; the traceback is in log.txt", error
+        )
+        return ParsedReply(content=text, error="the reply cannot be read")
+    if not isinstance(part, ParsedReply):
+        raise TypeError(f"{name}.parse returned {type(part).__name__}; a ParsedReply is expected")
+    return part

@@ -1,0 +1,1 @@
+"""Multiplication that a small model can only do with a tool."""

@@ -1,0 +1,1 @@
+"""Built-in parsers of replies, one file each."""

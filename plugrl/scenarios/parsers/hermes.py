@@ -1,0 +1,54 @@
+"""Calls as Hermes and Qwen models write them: ``<tool_call>{"name": ..., ...}</tool_call>``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall
+from plugrl.scenarios.parsers.calls import call_of, call_of_object
+
+
+@dataclass
+class HermesConfig:
+    """Options of the parser ``hermes``."""
+
+    opening: str = described("<tool_call>", "what a call begins with")
+    closing: str = described("</tool_call>", "what a call ends with")
+
+    def __post_init__(self) -> None:
+        for name in ("opening", "closing"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} must not be empty")
+
+
+class HermesParser(Parser):
+    """JSON objects between tags; several calls may stand in one reply.
+
+    A call whose closing tag is missing reaches to the next opening tag or to the end, and is
+    carried out when its JSON is whole.
+    """
+
+    Config: ClassVar[type] = HermesConfig
+
+    def parse(self, text: str) -> ParsedReply:
+        """Read the calls; the rest is content."""
+        first, *parts = text.split(self.config.opening)
+        content, calls = [first], []
+        for part in parts:
+            inside, closed, after = part.partition(self.config.closing)
+            call, after = (call_of(inside), after) if closed else self._unclosed(inside)
+            calls.append(call)
+            content.append(after)
+        return ParsedReply(content="".join(content).strip() if calls else text, calls=calls)
+
+    def _unclosed(self, text: str) -> tuple[ToolCall, str]:
+        """The call that ``text`` begins with, and what follows it."""
+        try:
+            value, end = json.JSONDecoder().raw_decode(text.lstrip())
+        except (ValueError, RecursionError):
+            return ToolCall(error=f"{self.config.closing} is missing, and the call is no JSON"), ""
+        return call_of_object(value), text.lstrip()[end:]

@@ -1,0 +1,54 @@
+"""Reasoning between tags: ``<think>...</think>``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.agents.parsing import ParsedReply, Parser
+
+
+@dataclass
+class ThinkTagConfig:
+    """Options of the parser ``think_tag``."""
+
+    opening: str = described("<think>", "what reasoning begins with")
+    closing: str = described("</think>", "what reasoning ends with")
+
+    def __post_init__(self) -> None:
+        for name in ("opening", "closing"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} must not be empty")
+
+
+class ThinkTagParser(Parser):
+    """Takes reasoning out of a reply.
+
+    Without an opening tag everything before the closing one is reasoning: templates often write
+    the opening one. Without a closing tag the rest of the reply is reasoning and the reply has an
+    error, so that nothing which was only thought counts as an answer or as a call.
+    """
+
+    Config: ClassVar[type] = ThinkTagConfig
+
+    def parse(self, text: str) -> ParsedReply:
+        """Read reasoning and content."""
+        opening, closing = self.config.opening, self.config.closing
+        before, opened, rest = text.partition(opening)
+        if closing in before or not opened:
+            thought, closed, after = text.partition(closing)
+            return self._rest(thought, after) if closed else ParsedReply(content=text)
+        thought, closed, after = rest.partition(closing)
+        if not closed:
+            error = f"the reasoning has no {closing}"
+            return ParsedReply(content=before.strip(), reasoning=thought.strip(), error=error)
+        return self._rest(thought, before + after)
+
+    def _rest(self, thought: str, after: str) -> ParsedReply:
+        """What follows may have reasoning of its own."""
+        more = self.parse(after) if self.config.opening in after else ParsedReply(content=after)
+        more.content = more.content.strip()
+        more.reasoning = "\n".join(filter(None, (thought.strip(), more.reasoning)))
+        return more
