@@ -6,9 +6,8 @@ is that of the reverse KL divergence from the teacher, on tokens that the studen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from plugrl.core.config.schema import component, described
 from plugrl.core.text.batch import Batch
@@ -19,18 +18,14 @@ from plugrl.core.text.remote_api import (
     RemoteLossConfig,
 )
 from plugrl.core.text.remote_service import RemoteTrainService
-from plugrl.core.text.scoring import check_same_tokens, score_batch
 from plugrl.core.text.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
+from plugrl.trainers.teachers import TaughtTrainer, TeacherOptions
 
 
 @dataclass
-class RemoteOpdAlgorithmConfig(RemoteLossConfig):
+class RemoteOpdAlgorithmConfig(TeacherOptions, RemoteLossConfig):
     """Algorithm options of on-policy distillation."""
 
-    teacher: str = described("teacher", "entry of models that is learned from")
     advantage: Any = component("advantage", "opd", help="from the teacher to advantages")
 
 
@@ -43,7 +38,7 @@ class RemoteApiOpdConfig(RemoteApiTrainerConfig):
     )
 
 
-class RemoteApiOpdTrainer(RemoteApiTrainer):
+class RemoteApiOpdTrainer(TaughtTrainer, RemoteApiTrainer):
     """Moves a student towards a teacher on what the student samples; rewards play no part."""
 
     Config: ClassVar[type] = RemoteApiOpdConfig
@@ -72,29 +67,14 @@ class RemoteApiOpdTrainer(RemoteApiTrainer):
         }
     }
 
-    @classmethod
-    def preflight(cls, check: Preflight) -> Iterator[Finding]:
-        """Besides what every remote-API trainer looks for: the teacher."""
-        yield from super().preflight(check)
-        name, models = check.section.algorithm.teacher, check.root.get("models") or {}
-        if name not in models:
-            message = f"no model {name!r} in models, which has: {', '.join(models) or 'none'}"
-            yield "trainer.algorithm.teacher", message
-        elif models[name].get("train") is not None:
-            message = "a teacher is not trained; leave its train service out"
-            yield f"models.{name}.train", message
-
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
         if not trajectories:
             return trajectories
-        name, algorithm = trajectories[0].model, self.config.algorithm
-        student, teacher = self.models[name], self.models[algorithm.teacher].inference
-        trajectories = with_logprobs(student.trained_by(RemoteTrainService), trajectories)
-        batch = Batch.from_trajectories(trajectories)
-        check_same_tokens(algorithm.teacher, teacher, name, student.inference, batch)
-        batch.values["teacher_log_probs"] = score_batch(teacher, batch)
+        service = self.models[trajectories[0].model].trained_by(RemoteTrainService)
+        trajectories = with_logprobs(service, trajectories)
+        batch = self._add_teachers(Batch.from_trajectories(trajectories))
         mask = batch.values["loss_mask"] != 0
         if bool(mask.any()):
             gaps = batch.values["old_log_probs"] - batch.values["teacher_log_probs"]

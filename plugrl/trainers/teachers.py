@@ -1,0 +1,101 @@
+"""Teachers of on-policy distillation: which models they are, and what they say of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.scoring import check_same_tokens, score_batch
+from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+
+@dataclass
+class TeacherOptions:
+    """Whom a student learns from."""
+
+    teacher: list[str] | str = described(
+        "teacher", "entry of models that is learned from, or several: the mean of their logarithms"
+    )
+    teacher_key: str | None = described(
+        None, "data column that names the teacher of each problem, among those of teacher"
+    )
+
+    def __post_init__(self) -> None:
+        parent: Any = super()
+        if hasattr(parent, "__post_init__"):
+            parent.__post_init__()
+        if not self.teacher:
+            raise ConfigError("teacher must name at least one entry of models")
+
+
+class TaughtTrainer(TrajectoryTrainer):
+    """A trajectory trainer whose ``algorithm`` section has :class:`TeacherOptions`."""
+
+    def __init__(self, config: Any, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self._compared: set[tuple[str, str]] = set()
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Besides what other trainers look for: the teachers."""
+        yield from super().preflight(check)
+        models = check.root.get("models") or {}
+        for name in _names(check.section.algorithm.teacher):
+            if name not in models:
+                message = f"no model {name!r} in models, which has: {', '.join(models) or 'none'}"
+                yield "trainer.algorithm.teacher", message
+            elif models[name].get("train") is not None:
+                message = "a teacher is not trained; leave its train service out"
+                yield f"models.{name}.train", message
+
+    def _kept_columns(self) -> Sequence[str]:
+        key = self.config.algorithm.teacher_key
+        columns = super()._kept_columns()
+        return columns if key is None else [*columns, key]
+
+    def _add_teachers(self, batch: Batch) -> Batch:
+        """Add ``teacher_log_probs`` ([B, T]), at the temperature of the sampling.
+
+        Raises:
+            ConfigError: a teacher is no model, or its tokens are others.
+            RunError: a problem names none of the teachers.
+        """
+        names, key = _names(self.config.algorithm.teacher), self.config.algorithm.teacher_key
+        if key is None:
+            scores = [self._scores(name, batch, None) for name in names]
+            batch.values["teacher_log_probs"] = torch.stack(scores).mean(0)
+            return batch
+        wanted = batch.metadata.get(key, [None] * len(batch))
+        chosen = torch.zeros(batch.values["loss_mask"].shape)
+        trained = (batch.values["loss_mask"] != 0).any(1).tolist()
+        for name, some in zip(wanted, trained, strict=True):
+            if some and name not in names:
+                raise RunError(
+                    f"a problem has {key}={name!r} (trainer.algorithm.teacher_key), which is none "
+                    f"of the teachers: {', '.join(names)}"
+                )
+        for name in names:
+            rows = torch.tensor([entry == name for entry in wanted])
+            chosen += self._scores(name, batch, rows)
+        batch.values["teacher_log_probs"] = chosen
+        return batch
+
+    def _scores(self, name: str, batch: Batch, rows: torch.Tensor | None) -> torch.Tensor:
+        student, teacher = batch.metadata["model"], self.models[name].inference
+        if (name, student) not in self._compared:
+            check_same_tokens(name, teacher, student, self.models[student].inference, batch)
+            self._compared.add((name, student))
+        return score_batch(teacher, batch, rows)
+
+
+def _names(teacher: Any) -> list[str]:
+    return [teacher] if isinstance(teacher, str) else list(teacher)
