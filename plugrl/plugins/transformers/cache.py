@@ -45,16 +45,16 @@ class RowLayer(DynamicLayer):
         return self.keys, self.values
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one column, [B, H, D] each; returns all columns that are used.
+        """Write one column, [B, H, D] each; returns all columns that are used, [B * H, columns, D].
 
-        They are at least :data:`NARROWEST`; a mask must hide the surplus.
+        The columns are at least :data:`NARROWEST`; a mask must hide the surplus.
         """
         start, self.length = self.length, self.length + 1
-        all_keys, all_values = self._buffers
-        all_keys.select(2, start).copy_(keys)
-        all_values.select(2, start).copy_(values)
+        for buffer, states in zip(self._buffers, (keys, values), strict=True):
+            buffer.select(2, start).copy_(states)
         seen = max(self.length, NARROWEST)
-        return all_keys.narrow(2, 0, seen), all_values.narrow(2, 0, seen)
+        all_keys, all_values = self._flat
+        return all_keys.narrow(1, 0, seen), all_values.narrow(1, 0, seen)
 
     def get_seq_length(self) -> int:
         """Columns that are used."""
@@ -73,8 +73,10 @@ class RowLayer(DynamicLayer):
         kept, more = len(rows), len(picks) if other is not None else 0
         made = []
         for number, old in enumerate(self._buffers):
-            # Zeros, since a mask does not save a row from what is not a number.
-            new = old.new_zeros(kept + more, old.shape[1], columns, old.shape[3])
+            new = old.new_empty(kept + more, old.shape[1], columns, old.shape[3])
+            # Zeros, since a mask does not save a row from what is not a number. Later columns are
+            # read only after they were written.
+            new[:, :, : max(width, NARROWEST)] = 0
             used = min(self.length, width)
             states = old.narrow(2, self.length - used, used).index_select(0, rows)
             new[:kept, :, width - used : width] = states
@@ -83,6 +85,7 @@ class RowLayer(DynamicLayer):
                 new[kept:, :, width - other.length : width] = states.index_select(0, picks)
             made.append(new)
         self._buffers = (made[0], made[1])
+        self._flat = (made[0].flatten(0, 1), made[1].flatten(0, 1))
         self.length = width
 
     def place(self, slots: torch.Tensor, other: RowLayer, picks: torch.Tensor) -> None:

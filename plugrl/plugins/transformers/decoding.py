@@ -141,8 +141,7 @@ class Decoder:
             return steps >= min(_LOOK_EVERY, self._longest)
         if self._text_ends or steps >= self._nearest:
             return True
-        drawn = self._last.numpy()
-        return any(bool((drawn == stop).any()) for stop in self._stops)
+        return not self._stops.isdisjoint(self._last.tolist())
 
     def _look(self) -> list[Row]:
         """Hand the tokens drawn since the last look to their rows."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.linalg import vector_norm
 from torch.nn import Parameter
-from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from plugrl.plugins.transformers.cache import RowCache
+from plugrl.plugins.transformers.norms import Norm, States, exact
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,14 +59,15 @@ class LeanBody:
         self._body = body
         self._layers = [_Layer(layer, model.config) for layer in body.layers]
         self.key_heads = int(model.config.num_key_value_heads)
-        self._norm = body.norm.weight
-        self._eps = float(model.config.rms_norm_eps)
+        self._norm = Norm(body.norm)
+        self._exact = exact(model.dtype)
         self._angles = torch.empty(0)
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Take over weights that are not views of the model's."""
+        self._norm.refresh()
         for layer in self._layers:
             layer.refresh()
 
@@ -83,12 +86,12 @@ class LeanBody:
             positions: [B, 1].
             cache: of this model.
         """
-        states = embedding(tokens, self._body.embed_tokens.weight)
+        states = self._norm.states(embedding(tokens, self._body.embed_tokens.weight))
         # A row is in the first column at the earliest, so no position reaches the length.
         angles = self._angles_at(positions[:, 0], cache.get_seq_length())
         for layer, cached in zip(self._layers, cache.layers, strict=True):
-            states = layer.step(states, mask, angles, cached)
-        return rms_norm(states, states.shape[-1:], self._norm, self._eps)
+            layer.step(states, mask, angles, cached)
+        return self._norm(states)
 
     @torch.no_grad()
     def sequences(
@@ -108,7 +111,7 @@ class LeanBody:
             cache: an empty one, which gets the keys and values.
         """
         rows, length = tokens.shape
-        states = embedding(tokens.flatten(), self._body.embed_tokens.weight)
+        states = self._norm.states(embedding(tokens.flatten(), self._body.embed_tokens.weight))
         angles = self._angles_at(positions.flatten(), length)
         mask = None
         if real is not None:
@@ -118,16 +121,15 @@ class LeanBody:
             mask = ((distance >= 0) & real[:, None, None, :]) | (distance == 0)
         for number, layer in enumerate(self._layers):
             cached = None if cache is None else cache.layers[number]
-            states = layer.sequences(states, rows, mask, angles, cached)
-        states = rms_norm(states, states.shape[-1:], self._norm, self._eps)
-        return states.view(rows, length, -1)
+            layer.sequences(states, rows, mask, angles, cached)
+        return self._norm(states).view(rows, length, -1)
 
     def _angles_at(self, positions: torch.Tensor, length: int) -> torch.Tensor:
         """The rotary positions, [N, 1, D / 2], as complex numbers."""
         if length >= len(self._angles):
             count = (length // _POSITIONS + 1) * _POSITIONS
             every = torch.arange(count, device=positions.device)[None]
-            like = self._norm.new_empty(1, dtype=_exact(self._norm.dtype))
+            like = torch.empty(1, dtype=self._exact, device=positions.device)
             cos, sin = self._body.rotary_emb(like, every)
             half = cos.shape[-1] // 2
             self._angles = torch.complex(cos[0, :, :half], sin[0, :, :half])[:, None]
@@ -137,75 +139,81 @@ class LeanBody:
 class _Layer:
     def __init__(self, layer: Any, config: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self._eps = float(config.rms_norm_eps)
         self._width = attention.head_dim
         self._scale = float(attention.scaling)
         self._queries = config.num_attention_heads
         self._keys = config.num_key_value_heads
-        #: Columns of queries and keys, which the positions turn.
-        self._turning = (self._queries + self._keys) * self._width
-        self._attention = attention
-        self._norm_1 = layer.input_layernorm.weight
-        self._norm_2 = layer.post_attention_layernorm.weight
+        #: Columns of queries and keys, which the positions turn, and of values.
+        self._columns = [n * self._width for n in (self._queries + self._keys, self._keys)]
+        self._norm_1 = Norm(layer.input_layernorm)
+        self._norm_2 = Norm(layer.post_attention_layernorm)
         self._gate_up = _joined((mlp.gate_proj, mlp.up_proj), "weight").t()
         self._out, self._down = (m.weight.detach().t() for m in (attention.o_proj, mlp.down_proj))
-        self._nothing = torch.zeros_like(self._norm_1[:1])
+        self._exact = exact(self._gate_up.dtype)
+        self._nothing = torch.zeros_like(self._gate_up[0, :1])
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        three = [attention.q_proj, attention.k_proj, attention.v_proj]
+        self._qkv = self._copied([m.weight.unflatten(0, (-1, self._width)) for m in three]).t()
         self._bias: torch.Tensor | None = None
+        if three[0].bias is not None:
+            self._bias = self._copied([m.bias.unflatten(0, (-1, self._width)) for m in three])
         self._head_norm: torch.Tensor | None = None
+        if hasattr(attention, "q_norm"):
+            norms = (attention.q_norm, self._queries), (attention.k_norm, self._keys)
+            heads = self._copied([m.weight.expand(n, -1) for m, n in norms])
+            self._head_norm = heads.view(-1, self._width)
+            self._epsilon = heads.new_full((1,), attention.q_norm.variance_epsilon).to(self._exact)
+
+    def _copied(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """What :meth:`refresh` keeps equal to ``parts`` ([heads, D, ...]), [all heads * D, ...].
+
+        The first two are queries and keys. What a position turns together is side by side in the
+        copy; models keep the real parts of a head before the imaginary ones.
+        """
+        parts = [part.detach() for part in parts]
+        whole = torch.cat(parts)
+        for number, target in enumerate(whole.split([len(part) for part in parts])):
+            part = parts[number]
+            if number < 2:
+                part = part.unflatten(1, (2, -1)).transpose(1, 2)
+                target = target.unflatten(1, (-1, 2))
+            self._copies.append((target, part))
+        return whole.flatten(0, 1)
 
     def refresh(self) -> None:
-        """Copy what is needed in another order or shape than the model has it."""
-        parts = [getattr(self._attention, f"{name}_proj") for name in "qkv"]
-        heads = (self._queries, self._keys)
-        weights = [part.weight.detach() for part in parts]
-        paired = [_paired(w, n) for w, n in zip(weights, heads, strict=False)]
-        self._qkv = torch.cat([*paired, weights[2]]).t()
-        if parts[0].bias is not None:
-            biases = [part.bias.detach() for part in parts]
-            paired = [_paired(b, n) for b, n in zip(biases, heads, strict=False)]
-            self._bias = torch.cat([*paired, biases[2]])
-        if hasattr(self._attention, "q_norm"):
-            norms = (self._attention.q_norm.weight, self._attention.k_norm.weight)
-            each = [_paired(w.detach(), 1).repeat(n) for w, n in zip(norms, heads, strict=True)]
-            self._head_norm = torch.cat(each).to(_exact(each[0].dtype))
-            one = self._head_norm.new_full((self._width, 1), 1 / self._width)
-            # The mean over each head as a matrix product: a sum over few columns is slower.
-            self._mean = torch.block_diag(*[one] * sum(heads))
-            self._least = self._mean.new_full((1,), self._eps)
+        """Copy what is needed in another order than the model has it."""
+        self._norm_1.refresh()
+        self._norm_2.refresh()
+        for target, source in self._copies:
+            target.copy_(source)
 
     def step(
-        self, states: torch.Tensor, mask: torch.Tensor | None, angles: torch.Tensor, cached: Any
-    ) -> torch.Tensor:
-        """One token a row: [B, H], which is overwritten."""
-        turned, values = self._heads(states, angles)
-        keys, values = cached.append(turned[:, self._queries :], values)
-        batch, _, length, width = keys.shape
-        many = batch * self._keys
-        queries = turned[:, : self._queries].reshape(many, -1, width)
+        self, states: States, mask: torch.Tensor | None, angles: torch.Tensor, cached: Any
+    ) -> None:
+        """Change the states of one token a row, [B, H]."""
+        queries, new, values = self._heads(states, angles)
+        keys, values = cached.append(new, values)
         scores = torch.baddbmm(
             self._nothing if mask is None else mask,
-            queries,
-            keys.view(many, length, width).transpose(1, 2),
+            queries.reshape(len(keys), -1, self._width),
+            keys.transpose(1, 2),
             beta=0 if mask is None else 1,
             alpha=self._scale,
         )
-        seen = torch.bmm(scores.softmax(-1), values.view(many, length, width))
-        return self._finished(states, seen.view(batch, -1))
+        self._finish(states, torch.bmm(scores.softmax(-1), values).view(len(queries), -1))
 
     def sequences(
         self,
-        states: torch.Tensor,
+        states: States,
         rows: int,
         mask: torch.Tensor | None,
         angles: torch.Tensor,
         cached: Any,
-    ) -> torch.Tensor:
-        """All tokens of ``rows`` sequences: [B * T, H], which is overwritten."""
-        turned, values = self._heads(states, angles)
-        turned, values = (
-            each.unflatten(0, (rows, -1)).transpose(1, 2) for each in (turned, values)
+    ) -> None:
+        """Change the states of all tokens of ``rows`` sequences, [B * T, H]."""
+        queries, keys, values = (
+            each.unflatten(0, (rows, -1)).transpose(1, 2) for each in self._heads(states, angles)
         )
-        queries, keys = turned.split((self._queries, self._keys), 1)
         if cached is not None:
             cached.update(keys, values)
         seen = scaled_dot_product_attention(
@@ -217,46 +225,31 @@ class _Layer:
             scale=self._scale,
             enable_gqa=self._queries != self._keys,
         )
-        return self._finished(states, seen.transpose(1, 2).reshape(len(states), -1))
+        self._finish(states, seen.transpose(1, 2).reshape(len(angles), -1))
 
-    def _heads(
-        self, states: torch.Tensor, angles: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries and keys at their positions, [N, heads, D] together, and values."""
-        count = len(states)
-        normed = rms_norm(states, states.shape[-1:], self._norm_1, self._eps)
+    def _heads(self, states: States, angles: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Queries and keys at their positions, and values: [N, heads, D] each."""
+        normed, shape = self._norm_1(states), (len(angles), -1, self._width)
         if self._bias is None:
             joined = torch.mm(normed, self._qkv)
         else:
             joined = torch.addmm(self._bias, normed, self._qkv)
-        turning = joined[:, : self._turning].to(angles.real.dtype)
+        turning, values = joined.split(self._columns, 1)
+        turning = turning.to(self._exact).view(shape)
         if self._head_norm is not None:
-            means = torch.addmm(self._least, turning.square(), self._mean)
-            turning = turning.view(count, -1, self._width) * means.rsqrt_()[..., None]
-            turning = turning.view(count, -1).mul_(self._head_norm)
-        pairs = torch.view_as_complex(turning.view(count, -1, self._width // 2, 2))
-        turned = torch.view_as_real(pairs * angles).view(count, -1, self._width)
-        return turned.to(joined.dtype), joined[:, self._turning :].view(count, -1, self._width)
+            norm = vector_norm(turning, dim=-1, keepdim=True)
+            least = torch.addcmul(self._epsilon, norm, norm, value=1 / self._width)
+            turning = (turning * least.rsqrt_()).mul_(self._head_norm)
+        pairs = torch.view_as_complex(turning.unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(pairs * angles).view(shape).to(joined.dtype)
+        queries, keys = turned.split((self._queries, self._keys), 1)
+        return queries, keys, values.view(shape)
 
-    def _finished(self, states: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    def _finish(self, states: States, seen: torch.Tensor) -> None:
         """What follows attention, [N, H]."""
-        states.addmm_(seen, self._out)
-        normed = rms_norm(states, states.shape[-1:], self._norm_2, self._eps)
-        gate, up = torch.mm(normed, self._gate_up).chunk(2, -1)
-        return states.addmm_(silu(gate).mul_(up), self._down)
-
-
-def _paired(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """The rows of each head in the order that puts side by side what a position turns together.
-
-    Models keep the real parts of a head before the imaginary ones.
-    """
-    return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-
-def _exact(dtype: torch.dtype) -> torch.dtype:
-    """The precision of norms of heads and of angles."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+        states.own.addmm_(seen, self._out)
+        gate, up = torch.mm(self._norm_2(states), self._gate_up).chunk(2, -1)
+        states.own.addmm_(silu(gate).mul_(up), self._down)
 
 
 def _joined(modules: Any, name: str) -> torch.Tensor:
