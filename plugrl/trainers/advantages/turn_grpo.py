@@ -59,7 +59,7 @@ def turn_grpo(
         deviation = (squares / (count - 1).clamp_min(1)).sqrt()
         scale = torch.where(deviation > 1e-9, deviation + config.epsilon, torch.inf)
         centred = centred / scale[group_of_turn]
-    runs = torch.stack([group[row_of_turn], run[row_of_turn]], 1).unique(dim=0)[:, 0]
+    runs = torch.stack([group[row_of_turn], run[row_of_turn]], 1).unique(dim=0)[:, 0].contiguous()
     compared = torch.bincount(torch.searchsorted(groups, runs), minlength=len(groups)) > 1
     centred = torch.where(compared[group_of_turn], centred, 0.0)
     advantages = torch.zeros(mask.shape, dtype=torch.float64)
