@@ -52,6 +52,7 @@ def opened(
     *,
     runs_folder: str | Path = "runs",
     checkpoint: str = "newest",
+    alone: bool = True,
 ) -> Iterator[Saved]:
     """Open a run or a model folder.
 
@@ -61,6 +62,8 @@ def opened(
         overrides: ``key=value`` strings, over all else.
         runs_folder: where runs are looked up.
         checkpoint: of a run: ``newest``, ``best`` (by its validation score) or a step.
+        alone: whether the process takes its seeds, threads and environment; one that is in the
+            middle of another run must not.
 
     Raises:
         UsageError: there is no such run or checkpoint.
@@ -74,7 +77,8 @@ def opened(
         state = checkpoints.load(path)["trainer"]
         tree, state = _innermost(prepare(read_tree(folder, "opened"), preflight=False), state)
         experiment, origin = _of_run(tree, evaluation, overrides), str(path)
-    enter(experiment)
+    if alone:
+        enter(experiment)
     run = UnrecordedRun("a saved state")
     stand_in: Any = run
     trainer = build_trainer(_last(experiment.validated), experiment.registry, stand_in)
@@ -241,10 +245,10 @@ def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = Fals
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty; name a new folder")
-    with closing(_text_trainer(saved).loaded_models()) as models:
-        service = models[model].trained()
+    trainer = _text_trainer(saved)
+    with closing(trainer.loaded_models()) as models:
         try:
-            service.export(folder, models[model].inference.tokenizer, adapter=adapter)
+            trainer.export(models[model], folder, adapter=adapter)
         except OSError as error:
             raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
     return f"wrote {'the adapter of ' if adapter else ''}{model} of {saved.origin} to {folder}"

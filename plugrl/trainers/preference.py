@@ -17,6 +17,7 @@ from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weig
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.pairs import PREFERRED, Pairs
 from plugrl.core.text.self_hosted import SelfHostedTrainer
+from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.units import UNIT
 
@@ -147,10 +148,14 @@ class PreferenceTrainer(SelfHostedTrainer):
         """The loss and its metrics on a prepared batch, under the weights as they are now."""
         service = self.models[batch.metadata["model"]].trained()
         batch = self._refreshed(batch)
-        value, metrics = self._loss(service.compute_log_prob(batch), batch)
+        value, metrics = self._loss(self._outputs(service, batch), batch)
         totals = Means()
         totals.add({**metrics, "loss": (float(value), 1.0)})
         return totals.means()
+
+    def _outputs(self, service: TrainService, batch: Batch) -> torch.Tensor:
+        """The log-probabilities that the loss reads, [B, T], and in ``batch`` what else it does."""
+        return service.compute_log_prob(batch)
 
     def _report_score(self, scores: Mapping[str, float]) -> None:
         split = next(iter(self._validated_splits))

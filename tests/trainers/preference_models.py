@@ -52,6 +52,10 @@ def make_models(**options):
     service = LocalTrainService({"grad_clip_norm": 1e9, **options})
     service.load(spec("policy"))
     given_weights(service._model, 0.0)
+    head = service._forward.value_head
+    if head is not None:
+        service.fix_value_bias()
+        head.weight.data = torch.cos(torch.arange(CONFIG["hidden_size"]).float())[None]
     made["policy"].train = service
     return Models(made)
 
@@ -90,6 +94,9 @@ def write(models, folder):
     for name, model in models.items():
         model.inference._model.save_pretrained(folder / name)
         model.inference.tokenizer.wrapped.save_pretrained(folder / name)
+    models["policy"].trained().export_scorer(
+        folder / "reward", models["policy"].inference.tokenizer
+    )
     keys = ("prompt", "chosen", "rejected")
     rows = [dict(zip(keys, row, strict=True)) for row in PAIRS]
     (folder / "pairs.json").write_text(json.dumps(rows))
@@ -97,3 +104,9 @@ def write(models, folder):
     (folder / "margins.json").write_text(json.dumps(rows))
     rows = [{"prompt": p, "completion": text, "label": bool(good)} for p, text, good in LABELS]
     (folder / "labels.json").write_text(json.dumps(rows))
+
+
+def target(answer):
+    from plugrl.core.text.evaluation import BaseEvaluationTarget
+
+    return BaseEvaluationTarget(answer)

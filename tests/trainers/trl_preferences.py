@@ -1,7 +1,7 @@
 """Losses and gradient norms of TRL's preference trainers on one batch, as JSON.
 
 It runs where TRL is installed: ``python trl_preferences.py FOLDER``. The folder holds the models
-``policy``, ``reference`` and perhaps ``reward`` and the rows ``pairs.json`` and ``labels.json``.
+``policy``, ``reference`` and ``reward``, and the rows ``pairs``, ``margins`` and ``labels``.
 """
 
 import json
@@ -57,14 +57,14 @@ def preference(kind, config, data, **options):
     return outcome(trainer)
 
 
-def reward(**options):
+def reward(data, **options):
     model = AutoModelForSequenceClassification.from_pretrained(
         folder / "reward", num_labels=1, dtype=torch.float32
     )
     trainer = RewardTrainer(
         model=model,
         args=RewardConfig(**COMMON, **options),
-        train_dataset=rows("margins" if (folder / "margins.json").exists() else "pairs"),
+        train_dataset=rows(data),
         processing_class=tokenizer,
     )
     return outcome(trainer)
@@ -81,7 +81,7 @@ found = {
         desirable_weight=1.5,
         undesirable_weight=0.7,
     ),
+    "bradley_terry": reward("pairs", center_rewards_coefficient=0.1),
+    "bradley_terry with margins": reward("margins"),
 }
-if (folder / "reward").exists():
-    found["bradley_terry"] = reward(center_rewards_coefficient=0.1)
 print(json.dumps(found))

@@ -267,6 +267,23 @@ class TrainService(BaseTrainService):
         """
         self._no_value_head()
 
+    def fix_value_bias(self) -> None:
+        """Keep the bias of the value head at 0; called before training, perhaps more than once.
+
+        A reward model needs it, because sequence classifiers have none. A service without value
+        heads has nothing to do.
+        """
+
+    def export_scorer(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """Write the model with its value head as a reward model for other software.
+
+        Raises:
+            UsageError: this service writes no such folders, or the model has no such form.
+        """
+        raise UsageError(
+            f"{type(self).__name__} has no export_scorer method, so it writes no reward models"
+        )
+
     def _no_value_head(self) -> NoReturn:
         raise ConfigError(
             "values of states are needed, and the train service has no value head; set "

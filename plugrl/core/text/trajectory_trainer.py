@@ -28,6 +28,8 @@ from plugrl.core.text.worker_pool import pooled_rollouts
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from plugrl.core.config.preflight import Finding, Preflight
@@ -196,6 +198,15 @@ class TrajectoryTrainer(Trainer):
         for sync in parts.make_syncs(self.hyper_params, models).values():
             sync()
         return models
+
+    def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
+        """Write one of the loaded models to a new folder, in the form that others read.
+
+        Raises:
+            UsageError: its service writes no such folders, or there is no adapter.
+            ConfigError: the model is frozen.
+        """
+        model.service().export(folder, model.inference.tokenizer, adapter=adapter)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the loaded state on the problems of ``validate``; every attempt is a sample.

@@ -267,6 +267,25 @@ class LocalTrainService(TrainService):
             self._model.save_pretrained(folder, state_dict=dict(self.weights()))
         tokenizer.wrapped.save_pretrained(folder)  # type: ignore[attr-defined]
 
+    def fix_value_bias(self) -> None:
+        """Keep the bias of the value head at 0."""
+        if self._forward.value_head is not None:
+            self._forward.value_head.bias.requires_grad_(False)
+
+    def export_scorer(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """Write a sequence classifier of one label, an adapter merged.
+
+        Raises:
+            ConfigError: there is no value head.
+            UsageError: the architecture has no such classifier.
+        """
+        from plugrl.plugins.transformers.classifier import write_classifier
+
+        head = self._forward.value_head
+        if head is None:
+            self._no_value_head()
+        write_classifier(self._model, self.weights(), head, tokenizer, folder)
+
     def save_adapter(self, folder: str | Path) -> None:
         """Write the adapter as ``peft`` reads it: ``PeftModel.from_pretrained(model, folder)``.
 

@@ -1,0 +1,218 @@
+"""The evaluator ``reward_model``: a trained model says how good an answer is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.chat import encode_prompt
+from plugrl.core.text.evaluation import (
+    BaseEvaluationTarget,
+    EvaluationItem,
+    EvaluationRunResult,
+    Evaluator,
+)
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.plugins.transformers.loading import without_bars
+from plugrl.plugins.transformers.tokenizer import HubTokenizer
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.services import Tokenizer, TrainService
+
+#: Decimals of a reward: those below depend on which answers are scored together.
+_DECIMALS = 4
+
+
+@dataclass
+class RewardModelConfig:
+    """Options of the evaluator ``reward_model``."""
+
+    path: str | None = described(
+        None, "folder of a sequence classifier with one label", file="optional"
+    )
+    run: str | None = described(
+        None, "run of trainer reward_model: its folder, or its id in runs/", file="optional"
+    )
+    checkpoint: str = described("newest", "of run: newest, best or a step")
+    model: str = described("policy", "of run: the model, a key of its `models`")
+    batch_size: int = described(16, "answers that are scored at once")
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.run is None):
+            raise ConfigError("give either path (a folder) or run (a trained reward model)")
+        if self.batch_size < 1:
+            raise ConfigError("batch_size must be at least 1")
+
+
+class RewardModelEvaluator(Evaluator):
+    """Rewards an answer with the number that a reward model gives to prompt and answer.
+
+    It is read at an end-of-sequence token behind the answer, whether or not the answer was cut off.
+    """
+
+    Config: ClassVar[type] = RewardModelConfig
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """A folder that holds no sequence classifier."""
+        path = check.section.path
+        if path is not None:
+            fault = _folder_fault(Path(os.path.expanduser(path)))
+            if fault:
+                yield f"{check.path}.path", f"{path}: {fault}"
+
+    def evaluate(
+        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
+    ) -> EvaluationRunResult:
+        """Score one answer.
+
+        Raises:
+            ConfigError: the reward model cannot be loaded.
+            ValueError: prompt and answer are longer than its context.
+        """
+        return self.evaluate_batch([(data, evaluation_target)])[0]
+
+    def evaluate_batch(self, items: Sequence[EvaluationItem]) -> list[EvaluationRunResult]:
+        """Score several answers.
+
+        Raises:
+            ConfigError: the reward model cannot be loaded.
+            ValueError: prompt and answer are longer than its context.
+        """
+        rows = [self._tokens(data, target) for data, target in items]
+        # Rows of like lengths together: padding costs as much as tokens.
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        rewards = [0.0] * len(rows)
+        for start in range(0, len(order), self.config.batch_size):
+            some = order[start : start + self.config.batch_size]
+            for i, reward in zip(some, self._scorer([rows[i] for i in some]), strict=True):
+                rewards[i] = round(reward, _DECIMALS)
+        return [EvaluationRunResult(r, metrics={"reward_model": r}) for r in rewards]
+
+    def _tokens(self, data: Mapping[str, Any], target: BaseEvaluationTarget) -> list[int]:
+        tokenizer, limit = self._scorer.tokenizer, self._scorer.limit
+        prompt = encode_prompt(tokenizer, data[self.prompt_key])
+        tokens = [*prompt, *tokenizer.encode(target.final_answer), tokenizer.eos_token_id]
+        if len(tokens) > limit:
+            raise ValueError(
+                f"prompt and answer have {len(tokens)} tokens, and the reward model takes {limit}"
+            )
+        return tokens
+
+    @cached_property
+    def _scorer(self) -> _Scorer:
+        if self.config.path is not None:
+            return _Classifier(Path(os.path.expanduser(self.config.path)))
+        return _of_run(self.config.run, self.config.checkpoint, self.config.model)
+
+
+class _Scorer(Protocol):
+    tokenizer: Tokenizer
+    limit: int
+
+    def __call__(self, rows: Sequence[list[int]], /) -> list[float]:
+        """The reward of each row of tokens."""
+
+
+class _Classifier:
+    """A sequence classifier from a folder; its own code finds the token that is scored."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        fault = _folder_fault(folder)
+        if fault:
+            raise ConfigError(f"reward model {folder}: {fault}")
+        try:
+            with without_bars():
+                self._model, info = AutoModelForSequenceClassification.from_pretrained(
+                    folder, local_files_only=True, output_loading_info=True
+                )
+            self.tokenizer: Tokenizer = HubTokenizer(
+                AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            )
+        except PlugrlError:
+            raise
+        except Exception as error:
+            text = str(error).strip().splitlines() or ["no message"]
+            raise ConfigError(f"reward model {folder}: {text[0]}") from error
+        if info["missing_keys"]:
+            name = sorted(info["missing_keys"])[0]
+            raise ConfigError(f"reward model {folder}: it holds no weights {name}")
+        self._model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        config = self._model.config.get_text_config()
+        self.limit = int(getattr(config, "max_position_embeddings", 2**31))
+        self._padding = self._model.config.pad_token_id
+
+    @torch.no_grad()
+    def __call__(self, rows: Sequence[list[int]], /) -> list[float]:
+        if self._padding is None and len(rows) > 1:
+            return [self([row])[0] for row in rows]
+        width = max(map(len, rows))
+        fill = self._padding or 0
+        ids = torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+        device = self._model.device
+        logits = self._model(
+            input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
+        ).logits
+        return [float(score) for score in logits[:, 0].float()]
+
+
+class _Checkpoint:
+    """The value head of a train service, at the last token of each row."""
+
+    def __init__(self, service: TrainService, tokenizer: Tokenizer, limit: int) -> None:
+        self._service = service
+        self.tokenizer = tokenizer
+        self.limit = limit
+
+    def __call__(self, rows: Sequence[list[int]], /) -> list[float]:
+        # The value of the state before one more token, which is not read.
+        end = self.tokenizer.eos_token_id
+        made = [Trajectory([*row, end], [0] * len(row) + [1]) for row in rows]
+        values = self._service.compute_values(
+            Batch.from_trajectories(made, pad_token_id=self.tokenizer.pad_token_id)
+        )
+        return values.sum(1).tolist()
+
+
+def _of_run(run: str, checkpoint: str, name: str) -> _Scorer:
+    from plugrl.core.saved import opened
+    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
+
+    with opened(run, checkpoint=checkpoint, alone=False) as saved:
+        if not isinstance(saved.trainer, TrajectoryTrainer):
+            raise ConfigError(f"run {run} trains no model of language; name one of reward_model")
+        model = saved.trainer.loaded_models()[name]
+        limit = model.inference.max_sequence_length
+        return _Checkpoint(model.trained(), model.inference.tokenizer, limit)
+
+
+def _folder_fault(folder: Path) -> str:
+    """What is wrong with the folder of a reward model; empty: nothing that its header shows."""
+    from transformers import AutoConfig
+
+    if not folder.is_dir():
+        return "there is no such folder; models are never downloaded"
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:
+        return f"no usable model folder: {str(error).strip().splitlines()[0]}"
+    architectures = getattr(config, "architectures", None) or []
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        found = ", ".join(architectures) or "none named"
+        return f"no sequence classifier ({found}); `plugrl export` writes one of a reward model"
+    if config.num_labels != 1:
+        return f"it has {config.num_labels} labels; a reward model has one"
+    return ""
