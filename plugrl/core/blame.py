@@ -61,7 +61,9 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def component_error(error: Exception, records: Iterable[Record], default: Any = None) -> RunError:
+def component_error(
+    error: BaseException, records: Iterable[Record], default: Any = None
+) -> RunError:
     """The one line about an exception that escaped a component's code.
 
     Args:

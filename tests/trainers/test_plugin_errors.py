@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plugrl.core.errors import EXIT_RUN_FAILED, RunError
+from plugrl.core.errors import EXIT_RUN_FAILED, RunError, RunInterrupted
 from plugrl.core.experiment import load_run, prepare, start
 
 TRAINER = """
@@ -119,6 +119,24 @@ def test_an_error_in_a_trainer_names_it_and_keeps_the_traceback(config, tmp_path
     log = (folder / "log.txt").read_text()
     assert "KeyError: 'x'" in log
     assert f'"{file}", line {line_of(file, "values")}' in log
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(0)", "GeneratorExit"])
+def test_an_exception_that_would_end_the_process_names_the_code_too(config, tmp_path, raised):
+    tree, file = own_trainer(config, tmp_path, f"raise {raised}")
+    line, _ = failed(tree)
+    assert f"trainer 'Mine' raised {raised.partition('(')[0]}" in line
+    assert f"{file.name}:{line_of(file, 'raise')}" in line
+
+
+def test_a_real_interrupt_still_interrupts(config, tmp_path):
+    body = "import os, signal; os.kill(os.getpid(), signal.SIGINT); return batch, {}"
+    tree, _ = own_trainer(config, tmp_path, body)
+    tree["trainer"]["algorithm"] = {"loss": "cross_entropy"}
+    with pytest.raises(RunInterrupted, match="interrupted after step 1"):
+        start(prepare(tree))
+    (folder,) = Path(tree["settings"]["runs_folder"]).glob("*/*")
+    assert load_run(folder).status["state"] == "interrupted"
 
 
 @pytest.mark.parametrize("kind", ["loss", "advantage"])

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import failure_key, warn_once
-from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.errors import PlugrlError
 from plugrl.core.text.failures import failed, overrun, raised
 from plugrl.core.text.fibers import Fibers, Overrun
 from plugrl.core.text.returned import Limits, checked
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
+from plugrl.core.text.timing import Clock, Marked
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import CURRENT, RolloutTask, RolloutWorker
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from plugrl.core.text.judging import BatchWork, Judgement
     from plugrl.core.text.lockstep import Round
     from plugrl.core.text.services import Tokenizer
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,101 +40,6 @@ class Occasion:
         """(seed, step, item, run): validation draws from streams of its own."""
         phase = -self.step - 1 if self.is_val else self.step
         return self.seed, phase, prompt.turn, prompt.run_id
-
-
-def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run``, also where a loop runs already, as in a notebook.
-
-    Raises:
-        RunError: a task that a worker has started by itself called ``exit``.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        with ThreadPoolExecutor(1) as threads:
-            return threads.submit(asyncio.run, coroutine).result()
-    try:
-        return asyncio.run(coroutine)
-    except SystemExit as error:
-        raise RunError(f"a task that a worker started called exit ({error})") from error
-
-
-class _Clock:
-    """The time limit of one attempt; waiting for a model does not count."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._left = seconds
-        self._scope: asyncio.Timeout | None = None
-        self._waits = 0
-
-    @property
-    def expired(self) -> bool:
-        return self._scope is not None and self._scope.expired()
-
-    def limit(self) -> AbstractAsyncContextManager[Any]:
-        if self._left is None:
-            return nullcontext()
-        self._scope = asyncio.timeout(self._left)
-        return self._scope
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        scope, now = self._scope, asyncio.get_running_loop().time
-        if scope is None or self._left is None:
-            yield
-            return
-        if not self._waits:
-            self._left = max(0.0, (scope.when() or now()) - now())
-            scope.reschedule(None)
-        self._waits += 1
-        try:
-            yield
-        finally:
-            self._waits -= 1
-            if not self._waits and not scope.expired():
-                scope.reschedule(now() + self._left)
-
-    @contextmanager
-    def resumed(self) -> Iterator[None]:
-        """Count again inside a :meth:`paused` block."""
-        scope, now = self._scope, asyncio.get_running_loop().time
-        if scope is None or self._left is None:
-            yield
-            return
-        scope.reschedule(now() + self._left)
-        try:
-            yield
-        finally:
-            if not scope.expired():
-                self._left = max(0.0, (scope.when() or now()) - now())
-                scope.reschedule(None)
-
-
-class _Marked:
-    """Awaits something and tells each time when its code begins and ceases to run."""
-
-    def __init__(self, awaited: Awaitable[Any], mark: Callable[[int], None], number: int) -> None:
-        self._awaited = awaited
-        self._mark = mark
-        self._number = number
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps: Any = self._awaited.__await__()
-        resume, value = steps.send, None
-        while True:
-            self._mark(self._number)
-            try:
-                waits = resume(value)
-            except StopIteration as stop:
-                return stop.value
-            finally:
-                self._mark(-1)
-            try:
-                resume, value = steps.send, (yield waits)
-            except BaseException as error:
-                resume, value = steps.throw, error
 
 
 class Attempts:
@@ -200,21 +102,20 @@ class Attempts:
     async def _attempt(
         self, round_: Round, number: int, prompt: Prompt, occasion: Occasion
     ) -> list[Trajectory]:
-        clock = _Clock(self._timeout)
+        clock = Clock(self._timeout)
         task = self._task(round_, number, prompt, occasion, clock)
         CURRENT.set(task)
         try:
-            awaited: Awaitable[Any] = self._result(task, clock)
-            if self._mark is not None:
-                awaited = _Marked(awaited, self._mark, number)
-            trajectories = checked(self._worker, await awaited, self._limits)
+            result = await self._result(task, clock, number)
+            trajectories = checked(self._worker, result, self._limits)
             if task.logged and trajectories:
                 # Once an attempt, whatever number of trajectories it has.
                 trajectories[-1].metrics.update(task.logged)
             return trajectories
         except PlugrlError:
             raise
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, KeyboardInterrupt) as error:
+            # Ctrl-C cancels first. An interrupt without that is one that the worker has raised.
             current = asyncio.current_task()
             if current is None or current.cancelling():
                 raise
@@ -222,28 +123,34 @@ class Attempts:
         except (Exception, SystemExit, GeneratorExit) as error:
             reason = None
             if clock.expired or isinstance(error, Overrun):
-                reason = overrun(self._worker, self._timeout)
+                reason = overrun(self._worker, self._timeout, abandoned=clock.abandoned)
             return [self._failure(prompt, occasion, error, reason)]
 
-    async def _result(self, task: RolloutTask, clock: _Clock) -> object:
+    async def _result(self, task: RolloutTask, clock: Clock, number: int) -> object:
+        def marked(awaited: Awaitable[Any]) -> Awaitable[Any]:
+            if self._mark is None:
+                return awaited
+            # Code that was left behind says nothing of the attempts of now.
+            mark = self._mark
+            return Marked(awaited, lambda n: None if clock.abandoned else mark(n), number)
+
         rollout = self._worker.rollout
         if inspect.iscoroutinefunction(rollout):
-            async with clock.limit():
-                return await rollout(task)
-        if self._worker.asks_now:
-            # A time limit of a marked attempt is held by whoever marks it.
-            seconds = self._timeout if self._mark is None else None
-            context = contextvars.copy_context()
-            result: Any = await self._fibers.run(lambda: context.run(rollout, task), seconds)
-        else:
-            result = rollout(task)
-        if not inspect.isawaitable(result):
-            return result
-        async with clock.limit():
-            return await result
+            return await clock.bound(marked(rollout(task)))
+        result: Any = await marked(self._plain(task))
+        return await clock.bound(marked(result)) if inspect.isawaitable(result) else result
+
+    async def _plain(self, task: RolloutTask) -> object:
+        rollout = self._worker.rollout
+        if not self._worker.asks_now:
+            return rollout(task)
+        # A time limit of a marked attempt is held by whoever marks it.
+        seconds = self._timeout if self._mark is None else None
+        context = contextvars.copy_context()
+        return await self._fibers.run(lambda: context.run(rollout, task), seconds)
 
     def _task(
-        self, round_: Round, number: int, prompt: Prompt, occasion: Occasion, clock: _Clock
+        self, round_: Round, number: int, prompt: Prompt, occasion: Occasion, clock: Clock
     ) -> RolloutTask:
         coordinates = occasion.coordinates(prompt)
 
@@ -253,6 +160,9 @@ class Attempts:
             params = task.sampling if sampling is None else sampling
             stream = (*coordinates, task.turns)
             task.turns += 1
+            if clock.expired:
+                # Code that swallowed its cancellation waits here until it is left behind.
+                await asyncio.get_running_loop().create_future()
             request = GenerationRequest(list(tokens), self._ending(model, params), stream)
             with clock.paused():
                 answer = await round_.ask(number, model, request)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.component import Component
 from plugrl.core.errors import UsageError
+from plugrl.core.text.timing import run_coroutine
 
 if TYPE_CHECKING:
     from plugrl.core.text.sampling import SamplingParams
@@ -174,8 +175,6 @@ def evaluate(
     Raises:
         EvaluationFailedError: it raised, or its answer is no finite reward with float metrics.
     """
-    from plugrl.core.text.attempts import run_coroutine
-
     try:
         result = evaluator.evaluate(data, target)
         if inspect.isawaitable(result):

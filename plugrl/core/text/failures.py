@@ -58,10 +58,11 @@ def raised(worker: RolloutWorker, error: BaseException) -> str:
     return f"{named(worker)} raised {one_line(error)}" + (f" ({at})" if at else place_of(worker))
 
 
-def overrun(worker: RolloutWorker, seconds: float | None) -> str:
-    """What a failure says whose attempt passed the limit."""
+def overrun(worker: RolloutWorker, seconds: float | None, *, abandoned: bool = False) -> str:
+    """What a failure says whose attempt passed the limit; ``abandoned``: its code still runs."""
     limit = f"rollout_worker.timeout={seconds or 0:g} seconds"
-    return f"{named(worker)} passed {limit}{place_of(worker)}"
+    still = " and swallowed its cancellation, so it is left behind" if abandoned else ""
+    return f"{named(worker)} passed {limit}{still}{place_of(worker)}"
 
 
 def numbers_fault(trajectory: Trajectory) -> str | None:

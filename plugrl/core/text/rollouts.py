@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from plugrl.core.text.attempts import Attempts, Occasion, run_coroutine
+from plugrl.core.text.attempts import Attempts, Occasion
 from plugrl.core.text.lockstep import Pending, Round, serve
 from plugrl.core.text.returned import Limits
 from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.timing import run_coroutine
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker
 

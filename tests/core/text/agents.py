@@ -1,6 +1,7 @@
 """Rollout workers of a user's file, good and bad, for the tests of worker processes."""
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -123,6 +124,63 @@ class Sleeps(Turns):
         if task.item == 1:
             await asyncio.sleep(300)
         return await super().rollout(task)
+
+
+class Swallows(Turns):
+    """Goes on whatever is thrown into it."""
+
+    async def rollout(self, task):
+        while task.item == 1:
+            try:
+                await self.wait(task)
+            except BaseException as error:
+                if isinstance(error, GeneratorExit):
+                    raise
+        return await super().rollout(task)
+
+    async def wait(self, task):
+        await asyncio.sleep(0.01)
+
+
+class SwallowsInATask(Swallows):
+    """Waits for a task that goes on, so that no cancellation reaches the attempt."""
+
+    async def wait(self, task):
+        async def stubborn():
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(300)
+
+        await asyncio.create_task(stubborn())
+
+
+class AsksOn(Swallows):
+    async def wait(self, task):
+        await asyncio.sleep(300 if task.turns == 0 else 0)
+        await task.ask("policy", [2], SAMPLING)
+
+
+class CleansUp(Turns):
+    async def rollout(self, task):
+        try:
+            if task.item == 1:
+                await asyncio.sleep(300)
+        finally:
+            await asyncio.sleep(0.1)
+            Path(os.environ["AGENTS_NOTES"], f"cleaned-{task.item}-{task.run_id}").touch()
+        return await super().rollout(task)
+
+
+class Interrupts(Turns):
+    def between(self, task, turn):
+        if task.item == 1:
+            raise KeyboardInterrupt
+
+
+def interrupts(task):
+    if task.item == 1:
+        raise KeyboardInterrupt
+    return plain(task)
 
 
 def unpicklable(task):

@@ -216,6 +216,47 @@ def test_what_can_be_stopped_is_invalid_alone(collect, name, processes):
 
 
 @pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("name", ["Swallows", "SwallowsInATask", "AsksOn"])
+def test_code_that_swallows_its_cancellation_is_left_behind(collect, name, processes):
+    collect("plain", processes)
+    started = time.monotonic()
+    found = without_pid(collect(name, processes, timeout=0.3))
+    assert time.monotonic() - started < 5
+    failures = [t.failure for t in found if not t.valid]
+    reason = f"{name}.rollout passed rollout_worker.timeout=0.3 seconds and swallowed its cancel"
+    assert [failure.startswith(reason) for failure in failures] == [True, True]
+    expected = [t for t in collect("plain", 0) if t.group_id != "0/1"]
+    assert [t for t in found if t.valid] == expected
+    assert collect.pool.take_restarts() == 0
+    # What was left behind disturbs nobody.
+    assert without_pid(collect("Turns", processes)) == collect("plain", 0)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_cancelled_code_may_clean_up(collect, processes):
+    found = collect("CleansUp", processes, timeout=0.3)
+    assert [t.valid for t in found] == [True, True, False, False, True, True, True, True]
+    assert not any("swallowed" in t.failure for t in found)
+    assert sorted(path.name for path in collect.notes.glob("cleaned-1*")) == [
+        "cleaned-1-0",
+        "cleaned-1-1",
+    ]
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("name", ["Interrupts", "interrupts"])
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_an_interrupt_that_code_raises_fails_its_attempt(collect, name, processes, timeout):
+    found = without_pid(collect(name, processes, timeout=timeout))
+    failures = [t.failure for t in found if not t.valid]
+    assert len(failures) == 2
+    called = "interrupts" if name == "interrupts" else "Interrupts.rollout"
+    for failure in failures:
+        assert failure.startswith(f"{called} raised KeyboardInterrupt (tests/core/text/agents.py:")
+    assert collect.pool.take_restarts() == 0
+
+
+@pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [

@@ -1,0 +1,202 @@
+"""Time limits of attempts, and event loops that end although code in them does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from plugrl.core.errors import RunError
+
+T = TypeVar("T")
+#: Seconds that cancelled code has for its cleaning up; what goes on after it is left behind.
+PATIENCE = 1.0
+#: How often tasks are ended that others started when they were ended.
+_ROUNDS = 5
+#: What was left behind. Python would throw into its coroutines if it collected them.
+_left_behind: list[asyncio.Task[Any]] = []
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run``, also where a loop runs already, as in a notebook.
+
+    Tasks that swallow their cancellation are left behind, where ``asyncio.run`` waits for ever.
+
+    Raises:
+        RunError: a task that a worker has started by itself called ``exit``.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(_run, coroutine).result()
+    try:
+        return _run(coroutine)
+    except SystemExit as error:
+        raise RunError(f"a task that a worker started called exit ({error})") from error
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    # The runner turns Ctrl-C into a cancellation; it is not closed, since that waits.
+    runner = asyncio.Runner()
+    loop = runner.get_loop()
+    try:
+        return runner.run(coroutine)
+    finally:
+        try:
+            _end_all(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _end_all(loop: asyncio.AbstractEventLoop) -> None:
+    # An exit or an interrupt in one of the tasks stops the loop; the others go on to their ends.
+    for _ in range(_ROUNDS):
+        tasks = asyncio.all_tasks(loop) - set(_left_behind)
+        if not tasks:
+            return
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_until_complete(_end(tasks))
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel what still runs, and leave behind what does not end."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        done, going = await asyncio.wait(tasks, timeout=PATIENCE)
+        for task in done:
+            if not task.cancelled():
+                task.exception()
+        for task in going:
+            leave_behind(task)
+
+
+def leave_behind(task: asyncio.Task[Any]) -> None:
+    """Give up a task that does not end, without a word of ``asyncio`` about it."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    _left_behind.append(task)
+
+
+class Clock:
+    """The time limit of one attempt; waiting for a model does not count.
+
+    Attributes:
+        abandoned: whether the code went on after it was cancelled.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._left = seconds
+        self._scope: asyncio.Timeout | None = None
+        self._waits = 0
+        self.abandoned = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is over."""
+        return self._scope is not None and self._scope.expired()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count while a model is waited for."""
+        scope, now = self._scope, asyncio.get_running_loop().time
+        if scope is None or self._left is None:
+            yield
+            return
+        if not self._waits:
+            self._left = max(0.0, (scope.when() or now()) - now())
+            scope.reschedule(None)
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if not self._waits and not scope.expired():
+                scope.reschedule(now() + self._left)
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Count again inside a :meth:`paused` block."""
+        scope, now = self._scope, asyncio.get_running_loop().time
+        if scope is None or self._left is None:
+            yield
+            return
+        scope.reschedule(now() + self._left)
+        try:
+            yield
+        finally:
+            if not scope.expired():
+                self._left = max(0.0, (scope.when() or now()) - now())
+                scope.reschedule(None)
+
+    async def bound(self, awaited: Awaitable[T]) -> T:
+        """The result of ``awaited``, which has the time that is left.
+
+        Code that swallows its cancellation is left behind.
+
+        Raises:
+            TimeoutError: the time was over; :attr:`abandoned` says whether it still runs.
+            BaseException: whatever the code raises.
+        """
+        if self._left is None:
+            return await awaited
+        inner = asyncio.ensure_future(_caught(awaited))
+        try:
+            self._scope = asyncio.timeout(self._left)
+            async with self._scope:
+                # Unlike an await, this ends at once when the time is over.
+                await asyncio.wait({inner})
+        except TimeoutError:
+            inner.cancel()
+            await asyncio.wait({inner}, timeout=PATIENCE)
+            self.abandoned = not inner.done()
+            if self.abandoned:
+                leave_behind(inner)
+            raise
+        finally:
+            inner.cancel()
+        result, error = inner.result()
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+
+class Marked:
+    """Awaits something and tells each time when its code begins and ceases to run."""
+
+    def __init__(self, awaited: Awaitable[Any], mark: Callable[[int], None], number: int) -> None:
+        self._awaited = awaited
+        self._mark = mark
+        self._number = number
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self._awaited.__await__()
+        resume, value = steps.send, None
+        while True:
+            self._mark(self._number)
+            try:
+                waits = resume(value)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                self._mark(-1)
+            try:
+                resume, value = steps.send, (yield waits)
+            except BaseException as error:
+                resume, value = steps.throw, error
+
+
+async def _caught(awaited: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+    """A result or an exception as a value: as exceptions, some would end the event loop."""
+    try:
+        return await awaited, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return None, error
