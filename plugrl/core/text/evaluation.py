@@ -164,7 +164,10 @@ def is_plain(evaluator: Evaluator) -> bool:
 
 
 class EvaluationFailedError(Exception):
-    """An evaluator raised or answered something that is no judgement."""
+    """An evaluator raised or answered something that is no judgement.
+
+    An evaluator may raise it itself; the text is then all that is said, besides its name.
+    """
 
 
 def evaluate(
@@ -179,6 +182,8 @@ def evaluate(
         result = evaluator.evaluate(data, target)
         if inspect.isawaitable(result):
             result = run_coroutine(_awaited(result))
+    except EvaluationFailedError:
+        raise
     except (Exception, SystemExit) as error:
         raise failed_with(evaluator, error, data) from error
     return checked(evaluator, result)
@@ -192,6 +197,8 @@ async def evaluate_async(
         result = evaluator.evaluate(data, target)
         if inspect.isawaitable(result):
             result = await result
+    except EvaluationFailedError:
+        raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise failed_with(evaluator, error, data) from error
     return checked(evaluator, result)

@@ -4,29 +4,36 @@ Run it with ``--plugrl-evaluator NAME``, or subclass :class:`EvaluatorContract` 
 ``plugrl_evaluator``. An evaluator declares what it needs as ``conformance``: ``config`` (its
 section), ``data`` (one problem), and ``right`` and ``wrong`` (an answer of each sort); by
 default ``{"data": {"prompt": "1+1=", "answer": "2"}, "right": "2", "wrong": "3"}``. One that
-raises on answers which it cannot judge says why as ``refuses``; such answers train nothing.
+raises on answers which it cannot judge says why as ``refuses``; such answers train nothing. One
+that asks a model gives ``reply``, a function from the text of a prompt to that of the answer.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
 from plugrl.core.kinds import Record
 from plugrl.core.registry import default_registry
+from plugrl.core.text.attempts import run_coroutine
 from plugrl.core.text.evaluation import (
+    ASKING,
     BaseEvaluationTarget,
     EvaluationFailedError,
+    EvaluationRunResult,
     Evaluator,
-    evaluate,
+    evaluate_async,
+    works_on_batches,
 )
+from plugrl.core.text.judging import Judgement, judge_batch, make_evaluator
+from plugrl.core.text.services import Completion
 from plugrl.testing.processes import location, resolved_elsewhere
 
 DEFAULT: Mapping[str, Any] = {
@@ -35,6 +42,7 @@ DEFAULT: Mapping[str, Any] = {
     "right": "2",
     "wrong": "3",
     "refuses": None,
+    "reply": None,
 }
 HOSTILE = (
     "",
@@ -47,6 +55,53 @@ HOSTILE = (
     "é漢字🙂",
     "NaN",
 )
+
+
+class _Letters:
+    pad_token_id, eos_token_id = 0, 1
+
+    def encode(self, text: str, /) -> list[int]:
+        return [ord(letter) + 2 for letter in text]
+
+    def decode(self, tokens: Sequence[int], /) -> str:
+        return "".join(chr(token - 2) for token in tokens if token > 1)
+
+
+class _Script(Mapping[str, Any]):
+    """A model of any name whose answers a function writes."""
+
+    def __init__(self, reply: Callable[[str], str]) -> None:
+        self._reply = reply
+        self._tokenizer = _Letters()
+        self.tokenizers = self
+
+    def __getitem__(self, name: str) -> _Letters:
+        return self._tokenizer
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    async def ask(self, model: str, tokens: Sequence[int], sampling: Any = None, /) -> Completion:
+        answer = self._tokenizer.encode(self._reply(self._tokenizer.decode(tokens)))
+        return Completion(answer, [-1.0] * len(answer), "stop", 0)
+
+
+def judged(
+    evaluator: Evaluator, example: Mapping[str, Any], data: Mapping[str, Any], answer: str
+) -> EvaluationRunResult:
+    """What ``evaluator`` says of ``answer``, asked as a rollout worker asks it."""
+
+    async def ask() -> EvaluationRunResult:
+        ASKING.set(_Script(example["reply"]) if example["reply"] else None)
+        return await evaluate_async(evaluator, data, BaseEvaluationTarget(answer))
+
+    return run_coroutine(ask())
 
 
 class EvaluatorContract:
@@ -68,9 +123,17 @@ class EvaluatorContract:
         return copy.deepcopy({**DEFAULT, **getattr(cls, "conformance", {})})
 
     @pytest.fixture
-    def evaluator(self, cls: type[Evaluator], example: dict[str, Any]) -> Evaluator:
-        built: Evaluator = build(cls, example["config"])
-        return built
+    def evaluator(self, record: Record, example: dict[str, Any]) -> Evaluator:
+        section = configure(
+            default_registry().load(record), {"type": record.reference, **example["config"]}
+        )
+        return make_evaluator(
+            Factory(default_registry(), {"evaluator": record}),
+            section,
+            "evaluator",
+            reference_key="answer",
+            prompt_key="prompt",
+        )
 
     def test_metadata_names_it(self, record: Record) -> None:
         assert record.distribution, f"{record.name} comes from no installed package"
@@ -91,7 +154,7 @@ class EvaluatorContract:
         self, evaluator: Evaluator, example: dict[str, Any]
     ) -> None:
         right, wrong = (
-            evaluate(evaluator, example["data"], BaseEvaluationTarget(example[which])).reward
+            judged(evaluator, example, example["data"], example[which]).reward
             for which in ("right", "wrong")
         )
         assert right > wrong
@@ -101,7 +164,7 @@ class EvaluatorContract:
         self, evaluator: Evaluator, example: dict[str, Any], answer: str
     ) -> None:
         try:
-            result = evaluate(evaluator, example["data"], BaseEvaluationTarget(answer))
+            result = judged(evaluator, example, example["data"], answer)
         except EvaluationFailedError:
             if not example["refuses"]:
                 raise
@@ -112,15 +175,28 @@ class EvaluatorContract:
     def test_equal_answers_get_equal_rewards(
         self, evaluator: Evaluator, example: dict[str, Any]
     ) -> None:
-        target = BaseEvaluationTarget(example["right"])
-        first = evaluate(evaluator, example["data"], target)
-        assert evaluate(evaluator, example["data"], target) == first
+        first = judged(evaluator, example, example["data"], example["right"])
+        assert judged(evaluator, example, example["data"], example["right"]) == first
+
+    def test_a_batch_is_judged_like_its_answers(
+        self, evaluator: Evaluator, example: dict[str, Any]
+    ) -> None:
+        if not works_on_batches(evaluator):
+            pytest.skip("it judges one answer at a time")
+        answers = [example["right"], example["wrong"], "", example["right"]]
+        entries = [Judgement((example["data"], BaseEvaluationTarget(a))) for a in answers]
+        run_coroutine(judge_batch(evaluator, entries))
+        for entry, answer in zip(entries, answers, strict=True):
+            try:
+                assert entry.outcome == judged(evaluator, example, example["data"], answer)
+            except EvaluationFailedError:
+                assert isinstance(entry.outcome, EvaluationFailedError)
 
     def test_it_leaves_the_problem_as_it_was(
         self, evaluator: Evaluator, example: dict[str, Any]
     ) -> None:
         data = dict(example["data"])
-        evaluate(evaluator, data, BaseEvaluationTarget(example["right"]))
+        judged(evaluator, example, data, example["right"])
         assert data == example["data"]
 
 

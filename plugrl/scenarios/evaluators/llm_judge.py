@@ -1,0 +1,212 @@
+"""A language model as judge: it is shown the answer, and its reply is read for a score."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import regex
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.suggest import did_you_mean
+from plugrl.core.text.chat import as_messages, chat_tokenizer, is_messages
+from plugrl.core.text.evaluation import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    EvaluationRunResult,
+    Evaluator,
+)
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.scenarios.evaluators.numbers import parse_number
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+TEMPLATE = """\
+You grade answers. Compare the answer with the reference and give it a score from 0 (wrong) to 1
+(right).
+
+Question:
+{question}
+
+Reference:
+{reference}
+
+Answer:
+{answer}
+
+Think briefly, then end with a line such as "Score: 0.5"."""
+_FIELDS = re.compile(r"\{(question|answer|reference)\}")
+
+
+@dataclass
+class LlmJudgeConfig:
+    """Options of the evaluator ``llm_judge``."""
+
+    model: str = described("judge", "the model that judges, a key of `models`")
+    template: str = described(
+        TEMPLATE, "what it is asked; {question}, {answer} and {reference} are filled in"
+    )
+    chat: bool = described(True, "send it as a chat message, by the model's template, or as text")
+    question_key: str | None = described(
+        None, "column with the question; null: that of data.prompt_key"
+    )
+    answer_key: str | None = described(
+        None, "column with the reference answer; null: that of data.answer_key"
+    )
+    parse: Literal["regex", "json"] = described("regex", "how a reply is read for its score")
+    pattern: str = described(
+        r"score\s*[:=]\s*([-+]?[\d.]+(?:\s*/\s*\d+)?)",
+        "regex: its first group in the last match is the score; case does not matter",
+    )
+    json_key: str = described("score", "json: key of the score in the last object of the reply")
+    minimum: float = described(0.0, "lowest score; a lower one is no score")
+    maximum: float = described(1.0, "highest score; a higher one is no score")
+    normalize: bool = described(False, "scale scores from minimum..maximum to 0..1")
+    temperature: float = described(0.0, "sampling temperature of the judge; 0: greedy")
+    max_response_length: int = described(512, "longest reply in tokens")
+
+    def __post_init__(self) -> None:
+        named = set(_FIELDS.findall(self.template))
+        if "answer" not in named:
+            raise ConfigError("template has no {answer}, so the judge would not see it")
+        try:
+            groups = regex.compile(self.pattern).groups
+        except regex.error as error:
+            raise ConfigError(f"pattern is no regular expression: {error}") from None
+        if groups < 1:
+            raise ConfigError("pattern needs a group (...) around the score")
+        if not self.minimum < self.maximum:
+            raise ConfigError("minimum must be below maximum")
+        if self.temperature < 0:
+            raise ConfigError("temperature must not be negative")
+        if self.max_response_length < 1:
+            raise ConfigError("max_response_length must be at least 1")
+
+
+class LlmJudgeEvaluator(Evaluator):
+    """The score that a model of ``models`` gives an answer.
+
+    Metrics: ``judge_score`` and ``judge_tokens``, the length of the reply. A reply without a score
+    makes the attempt invalid.
+    """
+
+    Config: ClassVar[type] = LlmJudgeConfig
+    conformance: ClassVar[dict[str, Any]] = {
+        "config": {"chat": False, "template": "{question}{reference}|{answer}"},
+        # What the model replies to a prompt.
+        "reply": lambda prompt: f"Score: {float(prompt.endswith('|2'))}",
+    }
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """The model must be there."""
+        models, name = check.root.get("models") or {}, check.section.model
+        if models and name not in models:
+            close = did_you_mean(name, models, 1)
+            yield (
+                f"{check.path}.model",
+                f"no model {name!r} in models; it has: " + (f"{', '.join(models)}{close}"),
+            )
+
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The columns that the template shows."""
+        found = {}
+        named = set(_FIELDS.findall(section["template"]))
+        for field, key, general in (
+            ("question", "question_key", "prompt_key"),
+            ("reference", "answer_key", "answer_key"),
+        ):
+            if field in named:
+                own = section[key]
+                setting = f"data.{general}" if own is None else f"{path}.{key}"
+                found[setting] = data[general] if own is None else own
+        return found
+
+    async def evaluate(
+        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
+    ) -> EvaluationRunResult:
+        """Ask the judge and read its reply.
+
+        Raises:
+            KeyError: the problem has no such column.
+            EvaluationFailedError: the reply holds no score between ``minimum`` and ``maximum``.
+        """
+        config = self.config
+        values = {"answer": evaluation_target.final_answer}
+        named = set(_FIELDS.findall(config.template))
+        if "question" in named:
+            values["question"] = _text(data[config.question_key or self.prompt_key])
+        if "reference" in named:
+            values["reference"] = str(data[config.answer_key or self.reference_key])
+        # Once over the template: what an answer holds in braces stays as it is.
+        prompt = _FIELDS.sub(lambda match: values[match[1]], config.template)
+        sampling = SamplingParams(
+            temperature=config.temperature, max_new_tokens=config.max_response_length
+        )
+        completion = await self.ask(config.model, self._tokens(prompt), sampling)
+        reply = self.tokenizer(config.model).decode(completion.tokens)
+        score = self._score(reply)
+        if config.normalize:
+            score = (score - config.minimum) / (config.maximum - config.minimum)
+        return EvaluationRunResult(
+            reward=score,
+            ground_truth=values.get("reference", ""),
+            metrics={"judge_score": score, "judge_tokens": float(len(completion.tokens))},
+            extra_info={"judge_reply": reply},
+        )
+
+    def _tokens(self, prompt: str) -> list[int]:
+        tokenizer: Any = self.tokenizer(self.config.model)
+        prompt = tokenizer.writable(prompt) if hasattr(tokenizer, "writable") else prompt
+        if not self.config.chat:
+            return list(tokenizer.encode(prompt))
+        tokenizer = chat_tokenizer(tokenizer, self.config.model)
+        return tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
+
+    def _score(self, reply: str) -> float:
+        config = self.config
+        found = self._json_score(reply) if config.parse == "json" else self._pattern_score(reply)
+        number = None if found is None else parse_number(found)
+        if number is None or not config.minimum <= number <= config.maximum:
+            raise EvaluationFailedError(
+                f"LlmJudgeEvaluator: no score from {config.minimum:g} to {config.maximum:g} in the "
+                f"reply {reply[-120:]!r} of model {config.model!r}"
+            )
+        return float(number)
+
+    def _pattern_score(self, reply: str) -> str | None:
+        found = None
+        for match in regex.finditer(self.config.pattern, reply, regex.IGNORECASE, timeout=1.0):
+            found = match.group(1)
+        return found
+
+    def _json_score(self, reply: str) -> str | None:
+        """The score of the last JSON object in the reply that has one."""
+        decoder, found, position = json.JSONDecoder(), None, reply.find("{")
+        while position >= 0:
+            end = position + 1
+            try:
+                value, end = decoder.raw_decode(reply, position)
+            except (ValueError, RecursionError):
+                value = {}
+            score = value.get(self.config.json_key)
+            if isinstance(score, (int, float, str)) and not isinstance(score, bool):
+                found = str(score)
+            position = reply.find("{", end)
+        return found
+
+
+def _text(value: Any) -> str:
+    """A column as text; of messages, who says what."""
+    if not is_messages(value):
+        return str(value)
+    messages = as_messages(value, "the question")
+    return "\n".join(f"{message['role']}: {message.get('content') or ''}" for message in messages)

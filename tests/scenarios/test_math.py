@@ -1,0 +1,111 @@
+r"""The evaluator ``math``: equality of expressions, boxes, rewards, and a limit that holds."""
+
+import threading
+import time
+
+import pytest
+
+from plugrl.core.component import build
+from plugrl.core.config.view import configure
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.scenarios.evaluators.math import MathEvaluator
+from plugrl.scenarios.evaluators.math_grading import last_boxed
+
+CACHE = {}
+
+
+def judged(answer, reference, **options):
+    key = repr(sorted(options.items()))
+    evaluator = CACHE.setdefault(key, build(MathEvaluator, options))
+    return evaluate(evaluator, {"answer": reference}, BaseEvaluationTarget(answer))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "correct"),
+    [
+        (r"\boxed{0.5}", r"\frac{1}{2}", True),
+        (r"\boxed{\frac{2}{4}}", "1/2", True),
+        ("so the answer is 42", "42", True),
+        ("so the answer is 43", "42", False),
+        (r"It is $x=3$.", "3", True),
+        (r"\boxed{x^2+2x+1}", "(x+1)^2", True),
+        (r"\boxed{x^2+2x}", "(x+1)^2", False),
+        (r"\boxed{(1,2)}", "(1,2)", True),
+        (r"\boxed{(2,1)}", "(1,2)", False),
+        (r"\boxed{\{1,2\}}", r"\{2,1\}", True),
+        ("1,234", "1234", True),
+        (r"first \boxed{1}, then \boxed{2}", "2", True),
+        (r"first \boxed{2}, then \boxed{1}", "2", False),
+        (r"\boxed{2} and 7", "$2$", True),
+        (r"\boxed{\sqrt{8}}", r"2\sqrt{2}", True),
+    ],
+)
+def test_equal_in_value(answer, reference, correct):
+    result = judged(answer, reference)
+    assert (result.reward, result.metrics["correct"]) == (correct, correct)
+
+
+def test_rewards_for_format_and_the_box():
+    options = {"boxed": "require", "format_reward": 0.1, "wrong_reward": -0.5}
+    assert judged(r"\boxed{2}", "2", **options).reward == 1.0
+    assert judged(r"\boxed{3}", "2", **options).reward == 0.1
+    unboxed = judged("2", "2", **options)
+    assert unboxed.reward == -0.5
+    assert unboxed.metrics == {"correct": 0.0, "extracted": 0.0, "boxed": 0.0}
+    assert judged(r"\boxed{}", "2", **options).reward == -0.5
+    assert judged(r"\boxed{3}, no: 2", "2", boxed="ignore").metrics["boxed"] == 1.0
+    assert judged(r"\boxed{2}", "2").extra_info == {"extracted": "2"}
+
+
+def test_a_reference_that_cannot_be_read_is_a_failure_and_no_wrong_answer():
+    with pytest.raises(EvaluationFailedError, match="nothing can be read in the reference '? !'"):
+        judged("2", "? !")
+
+
+HARD = r"$9^{9^{9^{9}}}$"
+
+
+def test_an_endless_comparison_is_interrupted_in_any_thread():
+    failures = []
+
+    def attempt():
+        try:
+            judged(HARD, "2", time_limit=0.5)
+        except EvaluationFailedError as error:
+            failures.append(str(error))
+
+    started = time.monotonic()
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join(60)
+    assert time.monotonic() - started < 30
+    assert len(failures) == 1
+    assert "more than 0.5 seconds of processor time" in failures[0]
+    assert judged("2", "2", time_limit=0.5).reward == 1.0
+
+
+def test_a_timeout_can_count_as_wrong():
+    options = {"time_limit": 0.5, "on_timeout": "wrong", "wrong_reward": -1.0}
+    result = judged(HARD, "2", **options)
+    assert (result.reward, result.metrics["timeout"]) == (-1.0, 1.0)
+    assert judged("2", "2", **options).metrics["timeout"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        (r"\boxed{a{b}c} d", "a{b}c"),
+        (r"\boxed{1} \boxed{2", "1"),
+        (r"\fbox{3}", "3"),
+        (r"\boxed{", None),
+        ("none", None),
+    ],
+)
+def test_the_last_whole_box(text, inside):
+    assert last_boxed(text) == inside
+
+
+def test_options_that_cannot_be_meant_are_refused():
+    with pytest.raises(ConfigError, match="time_limit: must be above 0"):
+        configure(MathEvaluator, {"time_limit": 0})
