@@ -234,15 +234,16 @@ class _Layer:
             joined = torch.mm(normed, self._qkv)
         else:
             joined = torch.addmm(self._bias, normed, self._qkv)
-        turning, values = joined.split(self._columns, 1)
+        # Methods without a layer of Python around them, here and below.
+        turning, values = joined.split_with_sizes(self._columns, 1)
         turning = turning.to(self._exact).view(shape)
         if self._head_norm is not None:
             norm = vector_norm(turning, dim=-1, keepdim=True)
             least = torch.addcmul(self._epsilon, norm, norm, value=1 / self._width)
             turning = (turning * least.rsqrt_()).mul_(self._head_norm)
-        pairs = torch.view_as_complex(turning.unflatten(-1, (-1, 2)))
+        pairs = torch.view_as_complex(turning.view(len(angles), -1, self._width // 2, 2))
         turned = torch.view_as_real(pairs * angles).view(shape).to(joined.dtype)
-        queries, keys = turned.split((self._queries, self._keys), 1)
+        queries, keys = turned.split_with_sizes((self._queries, self._keys), 1)
         return queries, keys, values.view(shape)
 
     def _finish(self, states: States, seen: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from plugrl.plugins.transformers.cache import NARROWEST, RowCache
 from plugrl.plugins.transformers.head import body_and_head
@@ -176,9 +177,11 @@ class Runner:
         targets = torch.tensor(prompt[1:], device=self.device)
         out = [0.0]
         for start in range(0, len(targets), _HEAD_CHUNK):
-            logits = self.logits(hidden[start : start + _HEAD_CHUNK]) / temperature
-            picked = logits.gather(-1, targets[start : start + _HEAD_CHUNK, None])[:, 0]
-            out += (picked - logits.logsumexp(-1)).tolist()
+            logits = self.logits(hidden[start : start + _HEAD_CHUNK])
+            if temperature != 1:
+                logits = logits / temperature
+            wanted = targets[start : start + _HEAD_CHUNK]
+            out += (-cross_entropy(logits, wanted, reduction="none")).tolist()
         return out
 
     def _forward(
