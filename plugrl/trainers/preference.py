@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 #: Rows that are read at once before the first step.
 _READ = 256
+#: What the conformance kit changes in its task: the prompt itself is the worse answer.
+JUDGED: Mapping[str, Any] = {
+    "data": {"rollout_repeat_n": 1},
+    "rollout_worker": {
+        "type": "preference",
+        "evaluator": None,
+        "chosen_key": "answer",
+        "rejected_key": "prompt",
+    },
+}
 
 
 @dataclass
@@ -95,6 +105,19 @@ class PreferenceTrainer(SelfHostedTrainer):
             batch.metadata[UNIT] = group_numbers(list(attempt))
             Pairs.of(batch, self._loss.name)
         return batch, {}
+
+    @property
+    def _unit_size(self) -> int:
+        return 2 if self._compares else 1
+
+    def _on_trial(self, batch: Batch) -> Batch:
+        rows = torch.arange(len(batch))
+        batch.metadata |= {
+            PREFERRED: (rows + 1) % 2,
+            "group_id": [str(row // 2) for row in rows.tolist()],
+            "run_id": torch.zeros_like(rows),
+        }
+        return batch
 
     def _weights(self, loss_mask: torch.Tensor) -> torch.Tensor:
         return aggregation_weights(loss_mask, "seq-mean-token-sum")

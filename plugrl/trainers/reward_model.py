@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +15,11 @@ from plugrl.core.text.batch import Batch, compute_position_id_with_mask
 from plugrl.core.text.models import Model, Models
 from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
-from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
+from plugrl.trainers.preference import (
+    JUDGED,
+    PreferenceAlgorithmConfig,
+    PreferenceTrainer,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -42,6 +46,11 @@ class RewardModelTrainer(PreferenceTrainer):
     """
 
     Config: ClassVar[type] = RewardModelConfig
+    #: Sections with which the conformance kit trains it.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **JUDGED,
+        "models": {"policy": {"train": {"value_head": True}}},
+    }
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

@@ -17,7 +17,11 @@ from plugrl.core.text.scoring import check_same_tokens
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.losses.kto import KL_REFERENCE
-from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
+from plugrl.trainers.preference import (
+    JUDGED,
+    PreferenceAlgorithmConfig,
+    PreferenceTrainer,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -52,6 +56,25 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
     """
 
     Config: ClassVar[type] = SelfHostedDpoConfig
+    #: Sections with which the conformance kit trains it: the reference has other weights.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **JUDGED,
+        "models": {
+            "reference": {
+                "source": {
+                    "config": {
+                        "model_type": "llama",
+                        "hidden_size": 16,
+                        "intermediate_size": 16,
+                        "num_hidden_layers": 1,
+                        "num_attention_heads": 2,
+                        "max_position_embeddings": 16,
+                    },
+                    "tokenizer": {"characters": "ab"},
+                }
+            }
+        },
+    }
 
     def __init__(self, config: Any, **options: Any) -> None:
         super().__init__(config, **options)

@@ -41,6 +41,16 @@ class TestRemoteApiOpd(TrainerContract):
     plugrl_trainer = "remote_api_opd"
 
 
+class TestSelfHostedDpo(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "self_hosted_dpo"
+
+
+class TestRewardModel(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "reward_model"
+
+
 class TestSequence(TrainerContract):
     __test__ = True
     plugrl_trainer = "sequence"
@@ -49,6 +59,86 @@ class TestSequence(TrainerContract):
 class TestExactMatch(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "exact_match"
+
+
+class TestRegex(EvaluatorContract):
+    __test__ = True
+    plugrl_evaluator = "regex"
+
+
+class TestMath(EvaluatorContract):
+    __test__ = True
+    plugrl_evaluator = "math"
+
+
+class TestWeighted(EvaluatorContract):
+    __test__ = True
+    plugrl_evaluator = "weighted"
+
+
+class TestLlmJudge(EvaluatorContract):
+    __test__ = True
+    plugrl_evaluator = "llm_judge"
+
+
+class TestCode(EvaluatorContract):
+    __test__ = True
+    plugrl_evaluator = "code"
+
+
+class TestReasoningGym(EvaluatorContract):
+    __test__ = True
+    plugrl_evaluator = "reasoning_gym"
+
+
+class TestRewardModelEvaluator(EvaluatorContract):
+    __test__ = True
+    plugrl_evaluator = "reward_model"
+
+    @pytest.fixture
+    def example(self, tmp_path):
+        """A folder whose rewards are those of the task, as far as random weights go."""
+        section = reward_model_folder(tmp_path / "reward")
+        return {
+            "config": {"path": section},
+            "data": {"prompt": "1+1="},
+            "right": "2",
+            "wrong": "3",
+            "refuses": "prompt and answer are longer than its context",
+        }
+
+
+def reward_model_folder(folder):
+    """Write a small classifier that gives the answer 2 a larger number than the answer 3."""
+    import torch
+
+    from plugrl.core.config.view import ConfigView
+    from plugrl.core.text.batch import Batch
+    from plugrl.core.text.services import ModelSpec
+    from plugrl.core.text.trajectory import Trajectory
+    from plugrl.plugins.transformers.loading import load_tokenizer
+    from plugrl.plugins.transformers.train_service import LocalTrainService
+
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": 64,
+        "initializer_range": 0.5,
+    }
+    source = {"path": None, "config": config, "tokenizer": {"characters": "0123456789+="}}
+    spec = ModelSpec("policy", ConfigView({**source, "dtype": "float32"}, checked=True), 0, "cpu")
+    service, tokenizer = LocalTrainService({"value_head": True}), load_tokenizer(spec)
+    service.load(spec)
+    head = service._forward.value_head
+    torch.nn.init.ones_(head.weight)
+    ends = [tokenizer.encode(f"1+1={answer}") + [tokenizer.eos_token_id] * 2 for answer in "23"]
+    rows = [Trajectory(tokens, [0] * (len(tokens) - 1) + [1]) for tokens in ends]
+    right, wrong = service.compute_values(Batch.from_trajectories(rows)).sum(1).tolist()
+    head.weight.data *= 1.0 if right > wrong else -1.0
+    service.export_scorer(folder, tokenizer)
+    return str(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.config.validation import ValidatedConfig
+from plugrl.core.registry import default_registry
 
 Rows = list[tuple[str, str]]
 
@@ -26,6 +27,7 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
         return []
     trainer = validated.tree["trainer"]
     prompts, samples = data["batch_size"], data.get("rollout_repeat_n", 1)
+    samples *= _trajectories(validated)
     sequences = prompts * samples
     pool = validated.tree.get("trajectory_pool") or {}
     if pool.get("check_batch_ready_function", "loaded_batch_finished") != "loaded_batch_finished":
@@ -45,6 +47,16 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
         rows.append(("sequences in all", str(steps * sequences)))
         rows.append(("optimizer steps in all", str(steps * passes * splits)))
     return rows
+
+
+def _trajectories(validated: ValidatedConfig) -> int:
+    """Sequences of one attempt, as the rollout worker says."""
+    record, section = validated.records.get("rollout_worker"), validated.tree.get("rollout_worker")
+    count = None
+    if record is not None:
+        worker = default_registry().load(record)
+        count = getattr(worker, "trajectories_per_attempt", None)
+    return 1 if count is None else int(count(section))
 
 
 def _loaded(prompts: int, samples: int, sequences: int) -> Rows:

@@ -59,6 +59,7 @@ def _try_model(trainer: SelfHostedTrainer, name: str, device: str) -> tuple[int,
     what = f"model {name!r}: {rows} sequences of {tokens} tokens do not"
     with _fitting(device, what, _advice(trainer, name)):
         batch = trainer._weighed(_batch(trainer, name, rows, tokens), trainer._loss)
+        batch = trainer._refreshed(batch)
         service.forward_backward(batch, trainer._loss)
         service.optimizer_step()
         service.forward_backward(batch, trainer._loss)
@@ -73,12 +74,17 @@ def _size(trainer: SelfHostedTrainer, name: str) -> tuple[int, int]:
         int(worker.max_prompt_length) + int(worker.max_response_length),
         trainer.models[name].inference.max_sequence_length,
     )
-    loaded = params.data.batch_size * params.data.rollout_repeat_n
+    attempts = params.data.batch_size * params.data.rollout_repeat_n
+    worker_class = trainer._factory.load("rollout_worker", worker, "rollout_worker")
+    loaded = attempts * worker_class.trajectories_per_attempt(worker)
     sequences = max(loaded, params.trajectory_pool.batch_size or 0)
     rows = -(-sequences // trainer.config.algorithm.minibatches)
+    fitting = train.get("micro_batch_size") or rows
     if train.get("micro_batch_tokens"):
-        return max(1, min(rows, train.micro_batch_tokens // tokens)), tokens
-    return min(rows, train.get("micro_batch_size") or rows), tokens
+        fitting = train.micro_batch_tokens // tokens
+    # A unit is never split, however small the micro-batches are.
+    unit = trainer._unit_size
+    return max(1, min(rows, fitting) // unit) * unit, tokens
 
 
 def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Batch:
@@ -99,7 +105,7 @@ def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Bat
         pad_token_id=inference.tokenizer.pad_token_id,
         temperature=worker.get("temperature") or 1.0,
     )  # fmt: skip
-    batch, _ = trainer._prepared(made)
+    batch, _ = trainer._prepared(trainer._on_trial(made))
     if "advantages" in batch.values:
         # Rows without an advantage are left out of a step; here each must count.
         signs = 1.0 - 2.0 * (torch.arange(len(batch)) % 2)[:, None]

@@ -123,9 +123,12 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
     source = check.root.validate.data_source_key
     if is_val and source != "data_source":
         columns["validate.data_source_key"] = source
+    judges = getattr(check.component("rollout_worker"), "judges_training", True)
     for path in check.validated.records:
         # The worker, its evaluator, and evaluators that this one is made of.
         reads = getattr(check.component(path), "columns", None)
+        if path.startswith("rollout_worker.") and not (is_val or judges):
+            continue
         if reads is not None and path.partition(".")[0] == "rollout_worker":
             columns |= reads(section_at(check.root, path), data, path, is_val=is_val)
     return columns

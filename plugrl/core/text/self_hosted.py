@@ -211,6 +211,15 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
         return try_step(self)
 
+    @property
+    def _unit_size(self) -> int:
+        """Rows of a unit, see :mod:`plugrl.core.text.units`."""
+        return 1
+
+    def _on_trial(self, batch: Batch) -> Batch:
+        """The rows of a dry run with what the trajectories of this algorithm have besides."""
+        return batch
+
     def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
         algorithm = self.config.algorithm
         seed, units = self.hyper_params.seed, unit_count(batch)

@@ -198,6 +198,8 @@ class RolloutWorker(Component, ABC):
     #: Whether a plain ``rollout`` may call ``task.ask_now``. One that never does is called in
     #: place when this is false, which is faster than in a thread.
     asks_now: ClassVar[bool] = True
+    #: Whether the evaluator judges attempts that are trained on, or held-out ones alone.
+    judges_training: ClassVar[bool] = True
 
     def __init__(self, config: Any = None, evaluator: Evaluator | None = None) -> None:
         super().__init__(config)
@@ -209,6 +211,11 @@ class RolloutWorker(Component, ABC):
     ) -> Mapping[str, str]:
         """The columns that it reads besides the prompt, as :meth:`Evaluator.columns`."""
         return {}
+
+    @classmethod
+    def trajectories_per_attempt(cls, section: Mapping[str, Any]) -> int:
+        """How many trajectories an attempt gives, as far as the section tells; for plans."""
+        return 1
 
     @abstractmethod
     def rollout(

@@ -39,7 +39,7 @@ class PreferenceRolloutWorker(SingleTurnRolloutWorker):
 
     Config: ClassVar[type] = PreferenceConfig
     asks_now = False
-    judges_training = False
+    judges_training: ClassVar[bool] = False
 
     @classmethod
     def columns(
@@ -47,6 +47,11 @@ class PreferenceRolloutWorker(SingleTurnRolloutWorker):
     ) -> Mapping[str, str]:
         """The columns of the layout."""
         return _columns(section, path)
+
+    @classmethod
+    def trajectories_per_attempt(cls, section: Mapping[str, Any]) -> int:
+        """Two for a pair."""
+        return 2 if section["layout"] == "pairs" else 1
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
