@@ -12,6 +12,8 @@ from plugrl.core.text.sampling import SamplingParams, stream_seeds, uniforms
 
 #: Steps whose random numbers are made at once.
 _AHEAD = 32
+#: Where the most probable of the tokens that can be drawn has less, it is computed without others.
+_FAINT = 1e-30
 
 
 class Sampler:
@@ -54,6 +56,7 @@ class Sampler:
         self._pairs: tuple[torch.Tensor, ...] | None = None
         self._hidden: tuple[torch.Tensor, torch.Tensor | None] | None = None
         self._never = torch.tensor(-torch.inf, device=device)
+        self._nothing = torch.tensor(0.0, device=device)
 
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The next token of each row and its log-probability at the row's temperature.
@@ -66,8 +69,14 @@ class Sampler:
         """
         scaled = logits if self._heat is None else logits / self._heat
         blocked = self._blocks(logits.shape[-1])
-        kept = scaled if blocked is None else scaled.index_put(blocked, self._never)
-        probs = kept.softmax(-1)
+        probs = scaled.softmax(-1)
+        faint = False
+        if blocked is not None:
+            probs.index_put_(blocked, self._nothing)
+            # What is left may be too little for float32. A look at it makes an accelerator wait.
+            faint = probs.is_cuda or float(probs.amax(-1).min()) < _FAINT
+            if faint:
+                probs = scaled.index_put(blocked, self._never).softmax(-1)
         if self._greedy is None:
             chosen = self._sampled(probs)
         else:
@@ -77,7 +86,7 @@ class Sampler:
         self._step += 1
         # What is drawn of all tokens is never so improbable that its mass is 0.
         logprobs = probs.gather(-1, chosen).log_()
-        if blocked is not None:
+        if faint:
             logprobs = self._with_blocked(scaled, chosen, logprobs)
         return chosen[:, 0], logprobs[:, 0]
 
@@ -117,8 +126,9 @@ class Sampler:
         ahead = self._step % _AHEAD
         if ahead == 0 or self._draws is None:
             positions = self._counts + self._step + np.arange(_AHEAD)[:, None]
-            self._draws = torch.from_numpy(uniforms(self._seeds, positions)).to(self._device)
-        return self._draws[ahead][:, None]
+            numbers = uniforms(self._seeds, positions)[..., None]
+            self._draws = torch.from_numpy(numbers).to(self._device)
+        return self._draws[ahead]
 
     def _blocks(self, vocabulary: int) -> tuple[torch.Tensor, ...] | None:
         """Rows and their stop tokens that cannot be drawn yet."""
