@@ -36,7 +36,7 @@ def mine(task, worker):
 
 
 def numbers(run):
-    return [{k: v for k, v in row.items() if "restarts" not in k} for row in comparable(run)]
+    return [{k: v for k, v in row.items() if "/worker_" not in k} for row in comparable(run)]
 
 
 def plugrl(*arguments):

@@ -38,8 +38,9 @@ class WorkerPool:
     def __init__(self, max_restarts: int = 10) -> None:
         self._max_restarts = max_restarts
         self._handles: list[WorkerHandle | None] = []
+        self._deaths = 0
         self._restarts = 0
-        self._told = 0
+        self._overdue = 0
 
     def grow(self, count: int) -> None:
         """Start processes until there are ``count``; it does not wait for them."""
@@ -60,19 +61,36 @@ class WorkerPool:
         Raises:
             RunError: too many have died.
         """
-        self._handles[index] = None
         self._restarts += 1
-        if self._restarts > self._max_restarts:
+        self._deaths += 1
+        if self._deaths > self._max_restarts:
             raise RunError(
-                f"{reason}; {self._restarts} worker processes have died, more than "
+                f"{reason}; {self._deaths} worker processes have died, more than "
                 f"runtime_monitor.max_worker_restarts={self._max_restarts} allows"
             )
+        return self._replace(index, reason)
+
+    def replace_overdue(self, index: int, reason: str) -> WorkerHandle:
+        """Start a process in the place of one whose code passed its time limit.
+
+        That is no death: each costs its attempt, so that they need no bound of their own.
+        """
+        self._overdue += 1
+        return self._replace(index, reason)
+
+    def _replace(self, index: int, reason: str) -> WorkerHandle:
+        self._handles[index] = None
         logger.warning("%s; another process takes over", reason)
         return self.handle(index)
 
     def take_restarts(self) -> int:
-        """How many processes were replaced since the last call."""
-        new, self._told = self._restarts - self._told, self._restarts
+        """How many processes died and were replaced since the last call."""
+        new, self._restarts = self._restarts, 0
+        return new
+
+    def take_overdue(self) -> int:
+        """How many were replaced since the last call because code passed its time limit."""
+        new, self._overdue = self._overdue, 0
         return new
 
     def discard(self, indices: Sequence[int]) -> None:
@@ -147,7 +165,10 @@ class PooledRollouts:
 
     def metrics(self) -> dict[str, float]:
         """What happened to the processes since the last call."""
-        return {"rollout/worker_restarts": float(self._pool.take_restarts())}
+        return {
+            "rollout/worker_restarts": float(self._pool.take_restarts()),
+            "rollout/worker_timeouts": float(self._pool.take_overdue()),
+        }
 
     def collect(self, prompts: Sequence[Prompt], occasion: Occasion) -> dict[int, list[Trajectory]]:
         """The trajectories of every prompt, by its place.
@@ -228,7 +249,7 @@ class PooledRollouts:
     def _on_hung(self, seat: _Seat, number: int) -> None:
         if number in seat.open:
             self._invalid(seat, number, overrun(self._worker, self._setup.timeout))
-        self._died(seat, hung=number)
+        self._overdue(seat, number)
 
     def _on_round(
         self, seat: _Seat, asked: list[tuple[int, Asked]], done: list[tuple[int, bytes]]
@@ -275,24 +296,28 @@ class PooledRollouts:
         except WorkerDied:
             self._died(seat)
 
-    def _died(self, seat: _Seat, hung: int | None = None) -> None:
-        """Replace a process and give its attempts back; one that kills twice is invalid.
+    def _overdue(self, seat: _Seat, number: int) -> None:
+        """Replace a process that ended itself because the code of an attempt did not come back."""
+        seat.handle.end()
+        limit = self._setup.timeout or 0
+        reason = (
+            f"{seat.handle.name} was ended because problem {self._items[number].prompt.index} "
+            f"passed rollout_worker.timeout={limit:g} seconds"
+        )
+        seat.handle = self._pool.replace_overdue(seat.index, reason)
+        self._start(seat)
 
-        Args:
-            seat: whose process is gone.
-            hung: the attempt because of which it ended itself.
-        """
+    def _died(self, seat: _Seat) -> None:
+        """Replace a process and give its attempts back; one that kills twice is invalid."""
         old, culprit = seat.handle, seat.handle.marked
         suspects = {culprit} if culprit in seat.open else set(seat.open)
-        if hung is not None:
-            suspects, what = set(), f"attempted problem {self._items[hung].prompt.index}"
-        elif not old.ready:
+        if not old.ready:
             suspects, what = set(), "built its worker"
         elif culprit in seat.open:
             what = f"attempted problem {self._items[culprit].prompt.index}"
         else:
             what = f"had {len(seat.open)} attempts"
-        how = old.end() if hung is None else f"did not come back ({old.end()})"
+        how = old.end()
         seat.handle = self._pool.replace(seat.index, f"{old.name} {how} while it {what}")
         for number in sorted(suspects):
             self._items[number].deaths += 1

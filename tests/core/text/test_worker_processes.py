@@ -185,7 +185,8 @@ def test_one_killed_between_two_steps_is_replaced(collect):
 
 
 @pytest.mark.parametrize("name", ["hangs", "Blocks"])
-def test_code_that_hangs_ends_its_process(collect, name):
+def test_code_that_hangs_ends_its_process(collect, name, caplog):
+    collect.pool = WorkerPool(max_restarts=0)
     expected = collect("plain", 0)
     found = without_pid(collect(name, 2, timeout=0.5))
     for trajectory, other in zip(found, expected, strict=True):
@@ -197,7 +198,12 @@ def test_code_that_hangs_ends_its_process(collect, name):
             assert trajectory.failure.startswith(reason)
         else:
             assert trajectory == other
-    assert collect.pool.take_restarts() == 2
+    # It is the time limit that ended them: no death, and no lack of memory.
+    assert collect.pool.take_restarts() == 0
+    assert collect.pool.take_overdue() == 2
+    assert "memory" not in caplog.text
+    said = "worker-2 was ended because problem 1 passed rollout_worker.timeout=0.5 seconds; another"
+    assert said in caplog.text
     if name == "hangs":
         left = subprocess.run(["pgrep", "-f", "sleep 300.125"], capture_output=True, check=False)
         assert left.stdout == b""
