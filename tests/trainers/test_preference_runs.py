@@ -1,0 +1,319 @@
+"""Runs on judged answers: they learn, resume exactly, and name bad rows before the first step."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from plugrl.core.config.plan import batch_plan
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.experiment import build_trainer, prepare, resume, start
+from plugrl.core.runless import NoRun
+
+LETTERS = "abcdef"
+PAIRS = [
+    {"prompt": a + b, "chosen": a, "rejected": b} for a, b in itertools.permutations(LETTERS, 2)
+]
+random.Random(0).shuffle(PAIRS)
+TRAINED, HELD_OUT = PAIRS[:24], PAIRS[24:]
+SMALL = {
+    "config": {"hidden_size": 32, "intermediate_size": 64},
+    "tokenizer": {"characters": LETTERS},
+}
+
+
+@pytest.fixture
+def tree(config, tmp_path):
+    """A run on the given rows; ``reference`` is a frozen model like the policy."""
+
+    def make(name="self_hosted_dpo", rows=TRAINED, held_out=HELD_OUT, steps=2, **sections):
+        files = []
+        for file, content in (("rows.jsonl", rows), ("held_out.jsonl", held_out)):
+            (tmp_path / file).write_text("".join(json.dumps(row) + "\n" for row in content))
+            files.append(str(tmp_path / file))
+        made = config(
+            name,
+            models={"policy": {"source": SMALL, "train": {"value_head": name == "reward_model"}}},
+            data={"data_files": files[:1], "batch_size": len(rows), "rollout_repeat_n": 1},
+            validate={"data": {"data_files": files[1:]}, "every": 0},
+            rollout_worker={"type": "preference", "evaluator": None},
+            trainer={"total_train_steps": steps},
+        )
+        if name == "self_hosted_dpo":
+            made["models"]["reference"] = {"source": made["models"]["policy"]["source"]}
+        for section, changes in sections.items():
+            made[section] = merged(made.get(section) or {}, changes)
+        return made
+
+    return make
+
+
+def merged(base, over):
+    from plugrl.testing.tiny import merged
+
+    return merged(base, over)
+
+
+def test_dpo_learns_a_preference(tree):
+    run = start(prepare(tree(steps=25)))
+    before, after = run.metrics[0], run.metrics[-1]
+    # The policy begins as its reference.
+    assert before["validation/loss"] == pytest.approx(0.6931, abs=1e-4)
+    assert before["validation/margin"] == pytest.approx(0, abs=1e-5)
+    assert after["validation/accuracy"] > 0.9
+    assert after["validation/margin"] > 1
+    assert after["train/margin"] > 1
+
+
+def labels(rows):
+    return [
+        {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
+        for row in rows
+        for side in ("chosen", "rejected")
+    ]
+
+
+def test_kto_learns_from_labels(tree):
+    made = tree(
+        rows=labels(TRAINED),
+        held_out=labels(HELD_OUT),
+        steps=25,
+        rollout_worker={"layout": "labels"},
+        trainer={"algorithm": {"loss": "kto"}},
+    )
+    run = start(prepare(made))
+    last = run.metrics[-1]
+    assert last["train/accuracy"] > 0.9
+    assert last["train/reward_chosen"] - last["train/reward_rejected"] > 1
+    assert "train/kl_reference" in last
+
+
+WORDS = ["".join(word) for word in itertools.product("ab", repeat=4)]
+#: The answer with more letters a is the better one.
+MORE_A = [
+    {"prompt": "f", "chosen": one, "rejected": other}
+    for one, other in itertools.permutations(WORDS, 2)
+    if one.count("a") > other.count("a")
+]
+random.Random(0).shuffle(MORE_A)
+
+
+def test_a_reward_model_learns_what_is_better(tree):
+    made = tree("reward_model", rows=MORE_A[:32], held_out=MORE_A[32:72], steps=20)
+    made["rollout_worker"]["max_response_length"] = 8
+    run = start(prepare(made))
+    assert run.metrics[0]["validation/accuracy"] == 0
+    assert run.metrics[-1]["validation/accuracy"] > 0.9
+    assert run.metrics[-1]["validation/margin"] > 0.5
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"reference_weights": "policy", "epochs": 2, "minibatches": 3},
+        {"loss": "kto", "minibatches": 2},
+        {"loss": "ipo", "reference": "none"},
+    ],
+)
+def test_resumed_runs_equal_uninterrupted_ones(tree, algorithm):
+    made = tree(steps=3, trainer={"algorithm": algorithm}, data={"batch_size": 7})
+    made["validate"]["every"] = 1
+    if algorithm.get("reference") == "none":
+        del made["models"]["reference"]
+    else:
+        made["models"]["reference"] = merged(made["models"]["reference"], {"source": {"seed": 5}})
+    whole = start(prepare(made))
+    checkpoints = sorted((whole.folder / "checkpoints").iterdir())
+    expected = numbers(whole)
+    for late in checkpoints[2:]:
+        for file in sorted(late.rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        late.rmdir()
+    assert numbers(resume(whole.folder)) == expected
+
+
+def numbers(run):
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.metrics]
+
+
+def test_the_reference_scores_each_row_once(tree, monkeypatch):
+    from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+
+    scored = []
+    plain = TransformersInferenceService.score
+
+    def counting(self, sequences, temperature=1.0):
+        scored.extend(map(tuple, sequences))
+        return plain(self, sequences, temperature)
+
+    monkeypatch.setattr(TransformersInferenceService, "score", counting)
+    # Four passes over six pairs; the parity probe scores rows too, and validation is off.
+    monkeypatch.setattr("plugrl.core.text.weight_sync.WeightSync.observe", lambda *_: None)
+    made = tree(rows=TRAINED[:6], steps=8, data={"batch_size": 3})
+    made["validate"] = {"enabled": False}
+    start(prepare(made))
+    assert len(scored) == len(set(scored)) == 12
+
+
+def test_the_reference_may_begin_as_the_policy(tree):
+    made = tree(steps=1, trainer={"algorithm": {"reference_weights": "policy"}})
+    made["models"]["reference"] = merged(made["models"]["reference"], {"source": {"seed": 5}})
+    run = start(prepare(made))
+    assert run.metrics[0]["validation/margin"] == pytest.approx(0, abs=1e-5)
+    made["trainer"]["algorithm"]["reference_weights"] = "source"
+    run = start(prepare(made))
+    assert abs(run.metrics[0]["validation/margin"]) > 1e-3
+
+
+def test_sampled_validation_stands_beside_where_answers_are_judged(tree):
+    made = tree(
+        steps=1,
+        held_out=[{**row, "answer": row["chosen"]} for row in HELD_OUT],
+        rollout_worker={"evaluator": "exact_match"},
+    )
+    last = start(prepare(made)).metrics[-1]
+    assert {"validation/accuracy", "validation/exact_match", "validation/reward"} <= set(last)
+
+
+def test_plan_and_dry_run_count_both_answers(tree):
+    experiment = prepare(tree())
+    plan = dict(batch_plan(experiment.validated))
+    assert plan["sequences a step"] == "24 x 2 = 48"
+    for name, loss in (("self_hosted_dpo", "dpo"), ("self_hosted_dpo", "kto"), ("reward_model", 0)):
+        made = tree(name, trainer={"algorithm": {"loss": loss}} if loss else {})
+        made["models"]["policy"]["train"]["micro_batch_size"] = 5
+        experiment = prepare(made)
+        trainer = build_trainer(experiment.validated, experiment.registry, NoRun("a dry run"))
+        assert trainer.dry_run()["rows"] == (5 if loss == "kto" else 4)
+
+
+def changed(row, **changes):
+    return [*TRAINED[:3], {**TRAINED[3], **changes}]
+
+
+BAD_ROWS = [
+    (
+        changed(3, rejected=None),
+        "problem 3 has nothing in column 'rejected' .*it has: prompt, chosen",
+    ),
+    (
+        [*TRAINED[:3], {"prompt": "ab", "chosen": "a"}],
+        r"problem 3 has nothing in column 'rejected' \(rollout_worker.rejected_key\)",
+    ),
+    (changed(3, rejected=TRAINED[3]["chosen"]), "problem 3 has equal answers in 'chosen'"),
+    (changed(3, chosen=""), "problem 3 has an empty answer in column 'chosen'"),
+    (changed(3, chosen="abcabc"), "problem 3 has an answer of 7 tokens .*max_response_length=3"),
+    (changed(3, chosen=["a"]), "problem 3 has list in column 'chosen'; a text is expected"),
+    (changed(3, chosen="xyz"), "no character 'x'"),
+    (changed(3, prompt=""), "problem 3 has an empty prompt"),
+]
+
+
+@pytest.mark.parametrize("place", ["rows", "held_out"])
+@pytest.mark.parametrize(("rows", "complaint"), BAD_ROWS)
+def test_bad_rows_are_named_before_the_first_step(tree, place, rows, complaint):
+    made = tree(**{place: rows})
+    made["data"]["batch_size"] = 1
+    with pytest.raises(RunError, match=complaint):
+        start(prepare(made))
+    (folder,) = (path for path in Path(made["settings"]["runs_folder"]).glob("*/*"))
+    assert not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("label", "complaint"),
+    [
+        (
+            "perhaps",
+            r"problem 3 has 'perhaps' in column 'label' \(rollout_worker.label_key\); true",
+        ),
+        (0.5, "problem 3 has 0.5 in column 'label'"),
+        (None, "problem 3 has nothing in column 'label'"),
+    ],
+)
+def test_labels_are_true_or_false(tree, label, complaint):
+    rows = labels(TRAINED[:2])
+    rows[3]["label"] = label
+    made = tree(
+        rows=rows,
+        held_out=labels(HELD_OUT),
+        rollout_worker={"layout": "labels"},
+        trainer={"algorithm": {"loss": "kto"}},
+    )
+    with pytest.raises(RunError, match=complaint):
+        start(prepare(made))
+
+
+def test_margins_are_numbers_and_reach_the_loss(tree):
+    section = {"margin_key": "better"}
+    rows = [{**row, "better": 3.0} for row in TRAINED[:4]]
+    held_out = [{**row, "better": 3.0} for row in HELD_OUT]
+    made = tree("reward_model", rows=rows, held_out=held_out, steps=1, rollout_worker=section)
+    # All rewards begin at 0: -log sigmoid(-3).
+    run = start(prepare(made))
+    assert run.metrics[0]["validation/loss"] == pytest.approx(3.04859, abs=1e-5)
+    rows[2]["better"] = "much"
+    made = tree("reward_model", rows=rows, held_out=held_out, steps=1, rollout_worker=section)
+    with pytest.raises(RunError, match=r"problem 2 has 'much' in column 'better' .*finite number"):
+        start(prepare(made))
+
+
+def faults(made):
+    with pytest.raises(ConfigError) as caught:
+        prepare(made)
+    return " ".join(map(str, caught.value.faults))
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "complaint"),
+    [
+        (
+            "self_hosted_dpo",
+            {"trainer": {"algorithm": {"reference": "referense"}}},
+            "no model 'referense' in models; it has: policy, reference",
+        ),
+        (
+            "self_hosted_dpo",
+            {"trainer": {"algorithm": {"reference": "policy"}}},
+            "model 'policy' is trained; a reference must be frozen",
+        ),
+        (
+            "self_hosted_dpo",
+            {"trainer": {"algorithm": {"reference": "none", "loss": "kto"}}},
+            "loss kto needs a reference model",
+        ),
+        (
+            "self_hosted_dpo",
+            {"trainer": {"algorithm": {"reference": "none", "reference_weights": "policy"}}},
+            "has no effect: reference is none",
+        ),
+        ("self_hosted_dpo", {"data": {"rollout_repeat_n": 2}}, "must be 1 with"),
+        ("self_hosted_dpo", {"rollout_worker": {"margin_key": "m"}}, "loss dpo takes no margins"),
+        ("self_hosted_dpo", {"rollout_worker": {"chosen_key": "good"}}, "no column 'good'"),
+        (
+            "self_hosted_dpo",
+            {"rollout_worker": {"layout": "labels"}},
+            "is labels, and loss dpo compares pairs",
+        ),
+        (
+            "self_hosted_dpo",
+            {"data": {"batch_size": 1}, "trainer": {"algorithm": {"loss": "kto"}}},
+            "needs at least 2 rows",
+        ),
+        (
+            "self_hosted_dpo",
+            {"trainer": {"algorithm": {"aggregation": "token-mean"}}},
+            "aggregation",
+        ),
+        ("reward_model", {"rollout_worker": {"evaluator": "exact_match"}}, "has no effect"),
+        (
+            "reward_model",
+            {"models": {"policy": {"train": {"value_head": False}}}},
+            "models.policy.train.value_head=true",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(tree, name, sections, complaint):
+    assert complaint in faults(tree(name, **sections))
