@@ -222,10 +222,13 @@ def test_a_model_without_weights(files, faults):
     ]
 
 
-@pytest.mark.parametrize("name", ["nexau", "simple", "single_turn"])
-def test_names_of_components(files, check, name):
+@pytest.mark.parametrize(
+    ("name", "meant"), [("nexau", "agent"), ("simple", "single_turn"), ("single_turn",) * 2]
+)
+def test_names_of_components(files, check, registry, name, meant):
+    registry.register("rollout_worker", "agent", type("Agent", (SingleTurn,), {}))
     files(a=f"trainer: text\nrollout_worker: {name}\n")
-    assert check("a.yaml").tree["rollout_worker"]["type"] == "single_turn"
+    assert check("a.yaml").tree["rollout_worker"]["type"] == meant
 
 
 def test_an_installed_component_keeps_its_name(files, check, registry):

@@ -103,7 +103,7 @@ def test_a_configuration_in_the_spelling_of_the_guides(folder):
         "key_list": ["query"],
         "check_batch_ready_function": "batch_size",
     }
-    assert tree["rollout_worker"]["type"] == "single_turn"
+    assert tree["rollout_worker"]["type"] == "agent"
     assert tree["rollout_worker"]["max_prompt_length"] == 16
     assert tree["trainer"]["algorithm"]["advantage"] == {"type": "grpo"} | {
         key: value
