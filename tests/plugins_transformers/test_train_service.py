@@ -45,6 +45,19 @@ def test_the_loss_and_gradient_equal_transformers_own(train_service):
         torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("packing", ["auto", "never"])
+def test_a_sampled_padding_token_leaves_its_embedding_alone(train_service, packing):
+    service = train_service(packing=packing)
+    padding = service._model.base_model.embed_tokens.padding_idx
+    tokens = [2, padding, 3, padding, 4]
+    made = Batch.from_trajectories([Trajectory(tokens, [0, 1, 1, 1, 1])], pad_token_id=padding)
+    made.values[LOSS_WEIGHTS] = aggregation_weights(made.values["loss_mask"], "token-mean")
+    service.forward_backward(made, LOSS)
+    gradient = gradients(service)["model.embed_tokens.weight"].norm(dim=1)
+    assert gradient[padding] == 0
+    assert gradient[2] > 0
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_micro_batches_do_not_change_the_gradient(train_service, size):
     whole, parts = train_service(), train_service(micro_batch_size=size)

@@ -80,7 +80,9 @@ class LeanTraining:
         if last.kept is not None:
             places = (asked.cumsum(0) - 1)[places]
         tokens = packing.tokens.flatten()
-        states = torch.nn.functional.embedding(tokens, self._body.embed_tokens.weight)
+        # As in the model itself, the embedding of padding gets no gradient.
+        table = self._body.embed_tokens
+        states = torch.nn.functional.embedding(tokens, table.weight, table.padding_idx)
         layers = self._body.layers
         for number, layer in enumerate(layers):
             plan = last if number == len(layers) - 1 else whole
