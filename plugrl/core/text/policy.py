@@ -177,12 +177,13 @@ def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:
     """A reference that is no model, and values that no value head gives."""
     algorithm, models = check.section.get("algorithm") or {}, check.root.get("models") or {}
     kl = algorithm.get("kl")
-    if kl is not None and (kl.reward.coefficient or kl.loss.coefficient) and kl.model not in models:
-        yield (
-            "trainer.algorithm.kl.model",
-            f"no model {kl.model!r} in models; it has: {', '.join(models)}; add the reference "
-            "there, without a train service",
-        )
+    if kl is not None and (kl.reward.coefficient or kl.loss.coefficient):
+        path = "trainer.algorithm.kl.model"
+        if kl.model not in models:
+            has = ", ".join(models)
+            yield path, f"no model {kl.model!r} in models, which has: {has}; add the reference"
+        elif models[kl.model].get("train") is not None:
+            yield path, f"model {kl.model!r} is trained, so that it is no reference; name another"
     advantage = check.component("trainer.algorithm.advantage")
     if kl is not None and not getattr(advantage, "uses_rewards", True):
         yield from _unused_penalties(algorithm)
