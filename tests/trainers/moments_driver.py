@@ -1,6 +1,7 @@
 """Train, die at a named moment, resume; each in a fork of one process that imported everything.
 
-usage: moments_driver.py RECIPE FOLDER: prints one JSON object, from moment to run folder.
+usage: moments_driver.py RECIPE FOLDER [MOMENT ...]: prints one JSON object, from moment to run
+folder. Without moments it goes through all of them.
 """
 
 import json
@@ -126,7 +127,9 @@ def forked(log, act):
 def main():
     recipe, folder = sys.argv[1], Path(sys.argv[2])
     ended = {}
-    for number, (name, (patch, owner, attribute, count, act)) in enumerate(MOMENTS.items()):
+    wanted = sys.argv[3:] or MOMENTS
+    for number, name in enumerate(wanted):
+        patch, owner, attribute, count, act = MOMENTS[name]
         runs, log = folder / str(number), folder / f"{number}.log"
 
         def broken(runs=runs, patch=patch, owner=owner, attribute=attribute, count=count, act=act):
