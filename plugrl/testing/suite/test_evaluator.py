@@ -22,7 +22,6 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.kinds import Record
 from plugrl.core.registry import default_registry
-from plugrl.core.text.attempts import run_coroutine
 from plugrl.core.text.evaluation import (
     ASKING,
     BaseEvaluationTarget,
@@ -34,6 +33,7 @@ from plugrl.core.text.evaluation import (
 )
 from plugrl.core.text.judging import Judgement, judge_batch, make_evaluator
 from plugrl.core.text.services import Completion
+from plugrl.core.text.timing import run_coroutine
 from plugrl.testing.processes import location, resolved_elsewhere
 
 DEFAULT: Mapping[str, Any] = {
