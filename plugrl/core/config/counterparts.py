@@ -11,7 +11,14 @@ from plugrl.core.config.origins import KeyPath, dotted
 
 _OUT = "leave it out"
 _HERE = f"the service works inside the run; {_OUT}"
-_KL = "no KL penalty is computed; leave it out, or write a trainer that adds one"
+_KL = (
+    "write algorithm.kl.reward with coefficient, kind, controller, target and horizon, and the"
+    " reference as models.reference.source; leave it out for no penalty"
+)
+_KL_LOSS = (
+    "write algorithm.kl.loss with coefficient and kind, and the reference as"
+    " models.reference.source; leave it out for no such term"
+)
 
 _SELF_HOSTED = "or trainer.type: self_hosted_grpo with a train service such as local"
 
@@ -44,10 +51,19 @@ REMEDIES: dict[str, str] = {
     "trainer.algorithm.batch_size": "a step trains on data.batch_size x data.rollout_repeat_n"
     " answers; leave it out, or divide them with algorithm.minibatches",
     "trainer.algorithm.do_old_log_prob_compute": "the log-probabilities of sampling are kept; "
-    + _OUT,
+    f"{_OUT}, or write algorithm.sampler_correction to compare them with the trainer's",
     "trainer.algorithm.use_kl_in_reward": _KL,
     "trainer.algorithm.kl_penalty": _KL,
+    "trainer.algorithm.kl_ctrl": _KL,
     "trainer.algorithm.critic": _KL,
+    "trainer.algorithm.use_kl_loss": _KL_LOSS,
+    "trainer.algorithm.kl_loss_coef": _KL_LOSS,
+    "trainer.algorithm.kl_loss_type": _KL_LOSS,
+    "trainer.algorithm.clip_ratio": "write algorithm.loss.clip_ratio_low and clip_ratio_high",
+    "trainer.algorithm.loss_func_type": "write algorithm.loss, such as clipped or cispo",
+    "trainer.algorithm.temperature": "write rollout_worker.temperature; training takes the same",
+    "trainer.algorithm.ppo_mini_batch_size": "write algorithm.minibatches, optimizer steps a pass",
+    "trainer.algorithm.overlong_buffer": "write algorithm.overlong with buffer and penalty",
     "trainer.algorithm.inference_service": "write another entry of models, such as"
     " models.reference.source",
     "trainer.algorithm.loss_agg_mode": "write algorithm.aggregation",
@@ -67,6 +83,8 @@ REMEDIES: dict[str, str] = {
     "models.*.train.url": _HERE,
     "models.*.train.model_tag": f"models.NAME says which model it is; {_OUT}",
     "models.*.train.world_size": f"the service local uses one device; {_OUT}",
+    "models.*.train.actor": "write its keys in trainer.algorithm, such as loss, kl and epochs, and"
+    " in the service itself, such as learning_rate",
     "models.*.train.config": "write its keys, such as learning_rate, in the service itself",
     "models.*.train.beta1": "write betas, a list of two numbers",
     "models.*.train.beta2": "write betas, a list of two numbers",
@@ -97,6 +115,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "validate.data.shuffle": (False,),
     "validate.eval.type": ("default",),
     "trainer.algorithm.use_kl_in_reward": (False,),
+    "trainer.algorithm.use_kl_loss": (False,),
 }
 
 

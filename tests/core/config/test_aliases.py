@@ -72,6 +72,37 @@ def registry(registry):
             {"service": {"train_service": {"url": "u"}}},
             {"trainer": {"train_service": {"url": "u"}}},
         ),
+        (
+            {"algorithm": {"entropy_coeff": 0.1, "loss_agg_mode": "token-mean", "ppo_epochs": 2}},
+            {
+                "trainer": {
+                    "algorithm": {
+                        "entropy_coefficient": 0.1,
+                        "aggregation": "token-mean",
+                        "epochs": 2,
+                    }
+                }
+            },
+        ),
+        (
+            {"algorithm": {"loss": "clipped", "clip_ratio_high": 0.3, "clip_ratio_c": 3.0}},
+            {
+                "trainer": {
+                    "algorithm": {
+                        "loss": {
+                            "type": "clipped",
+                            "clip_ratio_high": 0.3,
+                            "clip_ratio_dual": 3.0,
+                        }
+                    }
+                }
+            },
+        ),
+        (
+            {"algorithm": {"distillation_coeff": 0.5, "distillation_epochs": 2}},
+            {"trainer": {"algorithm": {"advantage": {"coefficient": 0.5}, "epochs": 2}}},
+        ),
+        ({"algorithm": {"use_kl_loss": False}}, {}),
         ({"trainer": {"save_freq": 5}}, {"settings": {"checkpoint_every": 5}}),
         ({"validate": {"eval": {"compute_interval": 5}}}, {"validate": {"every": 5}}),
         (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plugrl.core.config.counterparts import REMEDIES
+from plugrl.core.config.counterparts import OF_ANY_LOSS, REMEDIES
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.setup_script import exported
@@ -139,7 +139,7 @@ def test_references_to_second_spellings(folder):
     [
         (
             "algorithm.use_kl_in_reward=true",
-            "algorithm.use_kl_in_reward (command line): unknown key: no KL penalty is computed; leave it out, or write a trainer that adds one",
+            "algorithm.use_kl_in_reward (command line): unknown key: write algorithm.kl.reward with coefficient, kind, controller, target and horizon, and the reference as models.reference.source; leave it out for no penalty",
         ),
         (
             "validate.data.shuffle=true",
@@ -159,7 +159,9 @@ def test_values_that_cannot_be_meant(folder, word, line):
     assert line in lines(word)
 
 
-KEYS = [key.replace("*", "policy") for key in REMEDIES]
+# Some keys are wrong only where a service takes its own losses by name.
+OTHERS = {f"trainer.algorithm.{key}" for key in OF_ANY_LOSS}
+KEYS = [key.replace("*", "policy") for key in REMEDIES if key not in OTHERS]
 
 
 @pytest.mark.parametrize("key", KEYS)
