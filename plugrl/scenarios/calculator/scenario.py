@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +24,8 @@ class CalculatorConfig:
     train: int | None = described(None, "problems for reinforcement learning; null: the rest")
 
     def __post_init__(self) -> None:
-        if not 1 <= self.digits <= 3:
-            raise ConfigError("digits must be between 1 and 3")
+        if not 2 <= self.digits <= 3:
+            raise ConfigError("digits must be 2 or 3")
         for name in ("validation", "development", "demonstrations"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
@@ -33,8 +34,10 @@ class CalculatorConfig:
 class CalculatorScenario(Scenario):
     """Generates all products, then splits them.
 
-    A problem's ``demonstration`` is what an agent says who calls the calculator in brackets and
-    then gives its result: ``[47*83]`` and ``3901``.
+    The numbers begin where every product has twice as many digits, at 32 or 317: what is to be
+    learned is the use of the tool, and results of one length are copied sooner. A problem's
+    ``demonstration`` is what an agent says who calls the calculator in brackets and then gives
+    its result: ``[47*83]`` and ``3901``.
     """
 
     Config: ClassVar[type] = CalculatorConfig
@@ -45,8 +48,8 @@ class CalculatorScenario(Scenario):
         Raises:
             ConfigError: the splits ask for more problems than there are.
         """
-        low, high = 10 ** (self.config.digits - 1), 10**self.config.digits
-        numbers = range(low if self.config.digits > 1 else 0, high)
+        low = math.isqrt(10 ** (2 * self.config.digits - 1)) + 1
+        numbers = range(low, 10**self.config.digits)
         pairs = [(a, b) for a in numbers for b in numbers]
         order = np.random.default_rng(self.config.digits).permutation(len(pairs))
         held_out = self.config.validation + self.config.development
@@ -54,7 +57,7 @@ class CalculatorScenario(Scenario):
         if asked > len(pairs):
             raise ConfigError(
                 f"scenario calculator: {asked} problems are asked for beside those of train, and "
-                f"there are {len(pairs)} products of {self.config.digits}-digit numbers"
+                f"there are {len(pairs)} products of numbers from {low} up"
             )
         rest = [pairs[i] for i in order[held_out:]]
         training = [rest[i] for i in np.random.default_rng([seed, 1]).permutation(len(rest))]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from plugrl.core.config.bad import BAD
 from plugrl.core.config.check import Checker
 from plugrl.core.config.interpolation import resolve
 from plugrl.core.config.merge import Layer
@@ -190,6 +191,8 @@ class _Loader:
     def system(self, values: dict[str, Any]) -> list[Message]:
         """The messages of the system prompt."""
         prompt, kind = values["system_prompt"], values["system_prompt_type"]
+        if prompt is BAD or kind is BAD:
+            return []
         kind = kind or ("list" if isinstance(prompt, list) else "string")
         here = ("system_prompt",)
         if kind == "list":
