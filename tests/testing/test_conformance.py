@@ -7,7 +7,7 @@ import pytest
 
 from plugrl.core.registry import default_registry
 from plugrl.testing.plugin import KINDS
-from plugrl.testing.suite.test_evaluator import EvaluatorContract
+from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
 from plugrl.testing.suite.test_trainer import TrainerContract
 
 
@@ -98,9 +98,9 @@ class TestRewardModelEvaluator(EvaluatorContract):
     @pytest.fixture
     def example(self, tmp_path):
         """A folder whose rewards are those of the task, as far as random weights go."""
-        section = reward_model_folder(tmp_path / "reward")
         return {
-            "config": {"path": section},
+            **DEFAULT,
+            "config": {"path": reward_model_folder(tmp_path / "reward")},
             "data": {"prompt": "1+1="},
             "right": "2",
             "wrong": "3",
@@ -132,7 +132,7 @@ def reward_model_folder(folder):
     service, tokenizer = LocalTrainService({"value_head": True}), load_tokenizer(spec)
     service.load(spec)
     head = service._forward.value_head
-    torch.nn.init.ones_(head.weight)
+    head.weight.data = torch.linspace(-1, 1, 16)[None]
     ends = [tokenizer.encode(f"1+1={answer}") + [tokenizer.eos_token_id] * 2 for answer in "23"]
     rows = [Trajectory(tokens, [0] * (len(tokens) - 1) + [1]) for tokens in ends]
     right, wrong = service.compute_values(Batch.from_trajectories(rows)).sum(1).tolist()
