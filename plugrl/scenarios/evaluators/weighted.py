@@ -29,7 +29,7 @@ class CriterionConfig:
     def __post_init__(self) -> None:
         if self.evaluator is None:
             raise ConfigError("evaluator is missing; name what judges by this criterion")
-        if not self.name and self.name is not None or "/" in (self.name or ""):
+        if (not self.name and self.name is not None) or "/" in (self.name or ""):
             raise ConfigError(f"name {self.name!r} must be a word without slashes")
 
 

@@ -1,0 +1,1 @@
+"""Programs that nobody has read, run with limits and without network, files or processes."""

@@ -1,0 +1,183 @@
+"""Code: a program is right when it passes the test cases of its problem."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.sandbox.box import Box, Limits, Outcome
+from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
+from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+logger = logging.getLogger(__name__)
+_FENCE = re.compile(
+    r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE
+)
+
+
+@dataclass
+class CodeConfig:
+    """Options of the evaluator ``code``."""
+
+    tests_key: str = described("tests", "column with the test cases")
+    fence: Literal["prefer", "require", "ignore"] = described(
+        "prefer", "the last ```python block of an answer: is the program if there is one, must be "
+        "there, or is not looked for",
+    )  # fmt: skip
+    reward: Literal["all", "fraction"] = described(
+        "all", "1 when all tests pass, else 0; or the share that passes"
+    )
+    compare: Literal["exact", "lines", "words"] = described(
+        "lines", "how printed text is compared: exactly, without blanks at line ends, or by words"
+    )
+    tolerance: float = described(0.0, "numbers may differ by so much: results, and printed words")
+    max_tests: int | None = described(None, "run only the first tests")
+    seconds: float = described(5.0, "processor time of one test")
+    wall_seconds: float = described(30.0, "time of one test by the clock")
+    memory_mb: int = described(512, "address space of a program")
+    file_kb: int = described(1024, "size of a file that a program writes")
+    output_kb: int = described(256, "what a program may print")
+    packages: bool = described(False, "let programs import installed packages, such as numpy")
+    isolation: Literal["any", "kernel"] = described(
+        "any", "kernel: refuse to run where the kernel cannot confine files and system calls"
+    )
+    parallel: int | None = described(None, "tests that run at once; null: one for each processor")
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "wall_seconds", "memory_mb", "file_kb", "output_kb"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0")
+        for name in ("max_tests", "parallel"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, or null")
+        if self.tolerance < 0:
+            raise ConfigError("tolerance must not be negative")
+
+
+class CodeEvaluator(Evaluator):
+    """Reward for a Python program that passes its tests, each run in a box of its own.
+
+    Metrics: ``passed``, the share of tests, ``correct``, ``extracted``: whether there is a program,
+    and ``timeouts``, the share of tests that passed a limit of time.
+    """
+
+    Config: ClassVar[type] = CodeConfig
+    conformance: ClassVar[dict[str, Any]] = {
+        "data": {"prompt": "x", "answer": "", "tests": [{"input": "1", "output": "2"}]},
+        "right": "```python\nprint(int(input()) + 1)\n```",
+        "wrong": "```python\nprint(3)\n```",
+    }
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        names = ("seconds", "wall_seconds", "memory_mb", "file_kb", "output_kb", "packages")
+        self._box = Box(Limits(**{name: self.config[name] for name in names}))
+        self._comparison = Comparison(self.config.compare, self.config.tolerance)
+        self._threads: ThreadPoolExecutor | None = None
+        self._warned = False
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Whether this machine can confine programs as asked."""
+        if os.name != "posix":
+            yield check.path, "programs can be limited on Linux and other POSIX systems alone"
+        elif check.section.isolation == "kernel":
+            enforced = Box().script("").kernel
+            if len(enforced) < 2:
+                has = ", ".join(enforced) or "nothing"
+                yield (
+                    f"{check.path}.isolation",
+                    f"the kernel confines {has} here, and files and calls are asked for; use "
+                    "Linux 5.13 or later with Landlock and seccomp, or isolation=any",
+                )
+
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The column of the tests."""
+        return {f"{path}.tests_key": section["tests_key"]}
+
+    async def evaluate(
+        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
+    ) -> EvaluationRunResult:
+        """Run the program on its tests.
+
+        Raises:
+            KeyError: the problem has no tests.
+            ValueError: its tests cannot be read.
+            RunError: no box can be made.
+        """
+        tests = read_tests(data[self.config.tests_key])[: self.config.max_tests]
+        program = extract_program(evaluation_target.final_answer, self.config.fence)
+        if program is None:
+            metrics = {"passed": 0.0, "correct": 0.0, "extracted": 0.0, "timeouts": 0.0}
+            return EvaluationRunResult(0.0, metrics=metrics)
+        results = await self._run(tests, program)
+        # Where one failure decides, tests after it are not run and count as failed.
+        passed = sum(good for good, _ in results) / len(tests)
+        late = sum(outcome.verdict == "time" for _, outcome in results) / len(tests)
+        correct = float(passed == 1.0)
+        return EvaluationRunResult(
+            reward=correct if self.config.reward == "all" else passed,
+            metrics={"passed": passed, "correct": correct, "extracted": 1.0, "timeouts": late},
+            extra_info={"verdicts": [outcome.verdict for _, outcome in results]},
+        )
+
+    async def _run(self, tests: list[Test], program: str) -> list[tuple[bool, Outcome]]:
+        loop = asyncio.get_running_loop()
+        if self._threads is None:
+            count = self.config.parallel or os.cpu_count() or 1
+            self._threads = ThreadPoolExecutor(count, "plugrl-code")
+
+        def run(test: Test) -> tuple[bool, Outcome]:
+            return test.run(self._box, program, self._comparison)
+
+        if self.config.reward == "fraction":
+            waiting = [loop.run_in_executor(self._threads, run, test) for test in tests]
+            results = list(await asyncio.gather(*waiting))
+        else:
+            results = []
+            for test in tests:
+                results.append(await loop.run_in_executor(self._threads, run, test))
+                if not results[-1][0]:
+                    break
+        self._warn(results[0][1].kernel)
+        return results
+
+    def _warn(self, enforced: tuple[str, ...]) -> None:
+        if len(enforced) < 2 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "evaluator code: the kernel of this machine confines %s of programs; the rest is "
+                "refused by the interpreter, which hostile code gets around",
+                " and ".join(enforced) or "nothing",
+            )
+
+
+def extract_program(text: str, fence: str = "prefer") -> str | None:
+    """The program in an answer: its last fenced block of Python; None: there is none.
+
+    A block that was cut off goes to the end of the text.
+    """
+    if fence != "ignore":
+        blocks = [
+            m for m in _FENCE.finditer(text) if m[1].lower() in ("", "python", "python3", "py")
+        ]
+        if blocks:
+            return blocks[-1][2]
+        if fence == "require":
+            return None
+    return text if text.strip() else None

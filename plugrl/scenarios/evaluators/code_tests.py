@@ -1,0 +1,186 @@
+"""Test cases of programming problems, in the forms in which data sets hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plugrl.core.sandbox.box import Box, Outcome
+
+_NONE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How what a program prints is compared.
+
+    ``mode`` is ``exact``, ``lines`` (blanks at ends of lines and empty last lines do not count) or
+    ``words`` (no white space counts). Numbers may differ by ``tolerance``, which needs ``words``.
+    """
+
+    mode: str = "lines"
+    tolerance: float = 0.0
+
+    def equal(self, found: str, expected: str) -> bool:
+        """Whether ``found`` is what was expected."""
+        if self.mode == "exact":
+            return found == expected
+        if self.mode == "lines":
+            return _lines(found) == _lines(expected)
+        ours, theirs = found.split(), expected.split()
+        return len(ours) == len(theirs) and all(map(self._close, ours, theirs))
+
+    def _close(self, found: str, expected: str) -> bool:
+        if found == expected:
+            return True
+        try:
+            return self.tolerance > 0 and abs(float(found) - float(expected)) <= self.tolerance
+        except ValueError:
+            return False
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class InputTest:
+    """A program reads ``given`` and must print ``expected``."""
+
+    given: str
+    expected: str
+
+    def run(self, box: Box, program: str, comparison: Comparison) -> tuple[bool, Outcome]:
+        """Whether ``program`` passes, and what came of it."""
+        outcome = box.script(program, self.given)
+        passed = outcome.verdict == "done" and comparison.equal(outcome.output, self.expected)
+        return passed, outcome
+
+
+@dataclass(frozen=True, slots=True)
+class AssertTest:
+    """Code that runs among the names of a program and must not raise."""
+
+    code: str
+
+    def run(self, box: Box, program: str, comparison: Comparison) -> tuple[bool, Outcome]:
+        """Whether ``program`` passes, and what came of it."""
+        outcome = box.asserts(program, self.code)
+        return outcome.verdict == "done", outcome
+
+
+@dataclass(frozen=True, slots=True)
+class CallTest:
+    """A function that must return ``expected``; the result is compared outside of the box."""
+
+    name: str
+    arguments: list[Any]
+    expected: Any
+
+    def run(self, box: Box, program: str, comparison: Comparison) -> tuple[bool, Outcome]:
+        """Whether ``program`` passes, and what came of it."""
+        outcome = box.call(program, self.name, self.arguments)
+        expected = json.loads(json.dumps(self.expected))
+        passed = outcome.verdict == "done" and _same(outcome.value, expected, comparison.tolerance)
+        return passed, outcome
+
+
+def _same(found: Any, expected: Any, tolerance: float) -> bool:
+    if isinstance(expected, bool) or isinstance(found, bool):
+        return found is expected
+    if isinstance(expected, (int, float)) and isinstance(found, (int, float)):
+        return found == expected or abs(found - expected) <= tolerance
+    if isinstance(expected, list) and isinstance(found, list):
+        pairs = zip(found, expected, strict=False)
+        return len(found) == len(expected) and all(_same(a, b, tolerance) for a, b in pairs)
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return found.keys() == expected.keys() and all(
+            _same(found[key], expected[key], tolerance) for key in expected
+        )
+    return bool(found == expected)
+
+
+Test = InputTest | AssertTest | CallTest
+
+
+def read_tests(value: Any) -> list[Test]:
+    """The test cases of a problem.
+
+    Args:
+        value: a list of cases, or one; or JSON text of either. A case is text, which is assert
+            code; ``{input, output}`` or ``{stdin, stdout}``; ``{assert}``; or
+            ``{function, arguments, expected}``. Also ``{inputs, outputs}`` with lists, and with
+            ``fn_name`` for a function.
+
+    Raises:
+        ValueError: there are none, or one has another form.
+    """
+    if isinstance(value, str):
+        value = _decoded(value)
+    if isinstance(value, Mapping) and "inputs" in value:
+        tests = _columns(value)
+    elif isinstance(value, (str, Mapping)):
+        tests = [_case(value)]
+    elif isinstance(value, Sequence):
+        tests = [_case(case) for case in value]
+    else:
+        raise ValueError(f"tests of type {type(value).__name__}; a list of cases is expected")
+    if not tests:
+        raise ValueError("the problem has no tests")
+    return tests
+
+
+def _decoded(text: str) -> Any:
+    if text.lstrip()[:1] not in ("[", "{", '"'):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        # Assert code may begin like this too.
+        return text
+
+
+def _columns(value: Mapping[str, Any]) -> list[Test]:
+    given, expected, name = value["inputs"], value.get("outputs"), value.get("fn_name")
+    if not isinstance(expected, Sequence) or len(given) != len(expected):
+        raise ValueError("tests have not as many outputs as inputs")
+    pairs = zip(given, expected, strict=True)
+    if not name:
+        return [InputTest(_text(i), _text(o)) for i, o in pairs]
+    return [CallTest(str(name), list(i), _unwrapped(o)) for i, o in pairs]
+
+
+def _unwrapped(expected: Any) -> Any:
+    """Data sets of this form hold a single result in a list of its own."""
+    return expected[0] if isinstance(expected, list) and len(expected) == 1 else expected
+
+
+def _text(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _case(case: Any) -> Test:
+    if isinstance(case, str):
+        return AssertTest(case)
+    if not isinstance(case, Mapping):
+        raise ValueError(f"a test of type {type(case).__name__}; text or a mapping is expected")
+
+    def first(*names: str) -> Any:
+        # Columns of parquet files hold every key, and null where a case has none.
+        return next((case[n] for n in names if case.get(n) is not None), _NONE)
+
+    code, function = first("assert", "code"), first("function", "fn_name")
+    given, expected = first("input", "stdin"), first("expected", "output", "stdout")
+    if code is not _NONE:
+        return AssertTest(str(code))
+    if function is not _NONE and expected is not _NONE:
+        arguments = first("arguments", "args", "input")
+        return CallTest(str(function), [] if arguments is _NONE else list(arguments), expected)
+    if expected is not _NONE:
+        return InputTest("" if given is _NONE else _text(given), _text(expected))
+    keys = ", ".join(map(str, case)) or "nothing"
+    raise ValueError(
+        f"a test with {keys}; write input and output, assert, or function, arguments and expected"
+    )
