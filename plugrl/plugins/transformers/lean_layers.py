@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import silu
 
+_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -49,6 +50,8 @@ class Plan:
         back: which of [B * queries * T] are the outputs [M, queries].
         spread: which of [(M + 1) * queries] belong to [B, queries, T]: the inverse of ``back``,
             with M for what no token asks.
+        own: the inverse of ``gather`` for the one place of a head in its own row, [N * heads].
+        others: the places of keys and values outside of it, numbers of [B, heads, T].
         kept: the tokens that go on, [M]; None: all.
         turns: the turns of queries, with the scale of the scores, and keys: complex,
             [N, queries + keys, D / 2].
@@ -58,9 +61,41 @@ class Plan:
     gather: Tensor
     back: Tensor
     spread: Tensor
+    own: Tensor
+    others: Tensor
     kept: Tensor | None
     turns: Tensor
     mask: Tensor
+
+
+class Join(Function):
+    """Parameters below each other, their rows in another order, each row times ``norm``.
+
+    ``order`` and ``norm`` may be None.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, order: Tensor | None, norm: Tensor | None, *parts: Tensor) -> Tensor:
+        """The joined parameters."""
+        joined = torch.cat(parts)
+        if order is not None:
+            joined = joined.index_select(0, order)
+        ctx.sizes = [len(part) for part in parts]
+        ctx.save_for_backward(order, norm, joined)
+        return joined if norm is None else joined * norm
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
+        """Gradients of what ``forward`` takes."""
+        order, norm, joined = ctx.saved_tensors
+        d_norm = None
+        if norm is not None:
+            d_norm = (gradient * joined).sum(0)
+            gradient = gradient * norm
+        if order is not None:
+            gradient = torch.empty_like(gradient).index_copy_(0, order, gradient)
+        return None, d_norm, *gradient.split(ctx.sizes)
 
 
 class Attention(Function):
@@ -83,7 +118,7 @@ class Attention(Function):
     ) -> Tensor:
         """The states, [M, H]."""
         normed, root = _normed(states, shape.eps)
-        heads = torch.mm(normed, joined.t())
+        heads = _product(normed, joined)
         if bias is not None:
             heads += bias
         turning = heads.view(len(states), shape.heads, shape.width)[:, : shape.turning]
@@ -106,7 +141,7 @@ class Attention(Function):
             normed, root, joined, out, head_norms, *single, queries, keys, values, scores, seen
         )
         rest = states if plan.kept is None else states.index_select(0, plan.kept)
-        return torch.addmm(rest, seen, out.t())
+        return _product(seen, out).add_(rest)
 
     @staticmethod
     @once_differentiable
@@ -116,21 +151,21 @@ class Attention(Function):
         normed, root, joined, out, *single, queries, keys, values, scores, seen = ctx.saved_tensors
         # One row more, of zeros, for what no token has asked.
         d_seen = gradient.new_empty(len(gradient) + 1, out.shape[1])
-        torch.mm(gradient, out, out=d_seen[:-1])
+        d_seen[:-1] = _product(gradient, out.t())
         d_seen[-1] = 0
         d_seen = d_seen.view(-1, shape.width).index_select(0, plan.spread).view(queries.shape)
         d_scores = torch._softmax_backward_data(
             torch.bmm(d_seen, values.transpose(1, 2)), scores, -1, scores.dtype
         )
-        d_parts = torch.cat(
-            [
-                torch.bmm(d_scores, keys).view(-1, shape.width),
-                torch.bmm(d_scores.transpose(1, 2), queries).view(-1, shape.width),
-                torch.bmm(scores.transpose(1, 2), d_seen).view(-1, shape.width),
-            ]
-        )
-        d_heads = gradient.new_zeros(len(normed) * shape.heads, shape.width)
-        d_heads.scatter_add_(0, plan.gather[:, None].expand(d_parts.shape), d_parts)
+        d_parts = gradient.new_empty(len(plan.gather), shape.width)
+        d_queries, d_keys, d_values = _split(d_parts, shape, plan.mask.shape[1])
+        torch.bmm(d_scores, keys, out=d_queries)
+        torch.bmm(d_scores.transpose(1, 2), queries, out=d_keys)
+        torch.bmm(scores.transpose(1, 2), d_seen, out=d_values)
+        d_heads = d_parts.index_select(0, plan.own)
+        if len(plan.others):
+            shared = plan.gather[plan.others, None].expand(-1, shape.width)
+            d_heads.scatter_add_(0, shared, d_parts.index_select(0, plan.others))
         d_heads = d_heads.view(len(normed), shape.heads, shape.width)
         d_head_norms = _turned_back(d_heads[:, : shape.turning], plan.turns, *single)
         d_heads = d_heads.view(len(normed), -1)
@@ -140,7 +175,7 @@ class Attention(Function):
         return (
             None,
             None,
-            _norm_back(d_heads @ joined, normed, root).add_(rest),
+            _norm_back(_product(d_heads, joined.t()), normed, root).add_(rest),
             _outer(d_heads, normed),
             d_heads.sum(0) if ctx.with_bias else None,
             d_head_norms,
@@ -159,27 +194,28 @@ class Gates(Function):
     def forward(ctx: Any, eps: float, states: Tensor, joined: Tensor, down: Tensor) -> Tensor:
         """The states, [N, H]."""
         normed, root = _normed(states, eps)
-        both = torch.mm(normed, joined.t())
+        both = _product(normed, joined)
         gate, up = both.chunk(2, -1)
-        ctx.save_for_backward(normed, root, both, joined, down)
-        return torch.addmm(states, silu(gate).mul_(up), down.t())
+        opened = silu(gate)
+        product = opened * up
+        ctx.save_for_backward(normed, root, both, opened, product, joined, down)
+        return _product(product, down).add_(states)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
         """Gradients of what ``forward`` takes."""
-        normed, root, both, joined, down = ctx.saved_tensors
+        normed, root, both, opened, product, joined, down = ctx.saved_tensors
         gate, up = both.chunk(2, -1)
-        opened = silu(gate)
-        d_down = _outer(gradient, opened * up)
-        d_product = gradient @ down
+        d_down = _outer(gradient, product)
+        d_product = _product(gradient, down.t())
         d_both = torch.empty_like(both)
         d_gate, d_up = d_both.chunk(2, -1)
         torch.mul(d_product, opened, out=d_up)
         torch.ops.aten.silu_backward.grad_input(d_product.mul_(up), gate, grad_input=d_gate)
         return (
             None,
-            _norm_back(d_both @ joined, normed, root).add_(gradient),
+            _norm_back(_product(d_both, joined.t()), normed, root).add_(gradient),
             _outer(d_both, normed),
             d_down,
         )
@@ -197,7 +233,7 @@ class TokenLogProbs(Function):
     ) -> Tensor:
         """The log-probabilities, [P]."""
         normed, root = _normed(states, eps)
-        logits = torch.mm(normed, joined.t())
+        logits = _product(normed, joined)
         picked = places * len(joined) + targets
         ctx.save_for_backward(normed, root, joined, logits, places, picked)
         return logits.log_softmax(-1).view(-1).index_select(0, picked)
@@ -210,7 +246,7 @@ class TokenLogProbs(Function):
         total = gradient.new_zeros(len(normed)).index_add_(0, places, gradient)
         d_logits = logits.softmax(-1).mul_(-total[:, None])
         d_logits.view(-1).index_add_(0, picked, gradient)
-        d_states = _norm_back(d_logits @ joined, normed, root)
+        d_states = _norm_back(_product(d_logits, joined.t()), normed, root)
         return None, None, None, d_states, _outer(d_logits, normed)
 
 
@@ -254,8 +290,16 @@ def _split(parts: Tensor, shape: Shape, length: int) -> list[Tensor]:
     return [part.view(rows * shape.keys, -1, shape.width) for part in parts.split(sizes)]
 
 
+def _product(values: Tensor, matrix: Tensor) -> Tensor:
+    """``values @ matrix.t()``, by the kernel of oneDNN where it is there: it is a little faster."""
+    if values.dtype == torch.float32 and _ONEDNN is not None:
+        product: Tensor = _ONEDNN(values, matrix, None, "none", [], "")
+        return product
+    return values @ matrix.t()
+
+
 def _outer(gradient: Tensor, values: Tensor) -> Tensor:
     """The gradient of a matrix; the product is faster with the wider factor on the right."""
     if gradient.shape[1] <= values.shape[1]:
         return gradient.t() @ values
-    return (values.t() @ gradient).t()
+    return (values.t() @ gradient).t().contiguous()

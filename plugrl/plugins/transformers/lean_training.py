@@ -8,13 +8,21 @@ gave equal results.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from plugrl.plugins.transformers.lean import can_be_lean
-from plugrl.plugins.transformers.lean_layers import Attention, Gates, Plan, Shape, TokenLogProbs
+from plugrl.plugins.transformers.lean_layers import (
+    Attention,
+    Gates,
+    Join,
+    Plan,
+    Shape,
+    TokenLogProbs,
+)
 from plugrl.plugins.transformers.packing import Packing
 
 if TYPE_CHECKING:
@@ -46,8 +54,14 @@ class LeanTraining:
             int(attention.head_dim),
             float(config.rms_norm_eps),
         )
+        # The numbers of a head, those that turn together side by side.
+        shape = self._shape
+        self._pairs = torch.arange(shape.width).view(2, -1).t().flatten()
+        rows = torch.arange(shape.heads * shape.width).view(shape.heads, shape.width)
+        rows[: shape.turning] = rows[: shape.turning, self._pairs]
+        self._order = rows.flatten()
+        self._counts = torch.tensor([shape.queries, shape.keys])
         self._scale = float(attention.scaling)
-        self._window = int(getattr(config, "sliding_window", None) or _LONGEST)
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> LeanTraining | None:
@@ -66,7 +80,7 @@ class LeanTraining:
 
     def takes(self, width: int) -> bool:
         """Whether rows of so many tokens are computed here."""
-        return width <= min(_LONGEST, self._window)
+        return width <= _LONGEST
 
     def log_probs(self, packing: Packing, targets: Tensor, temperature: float) -> Tensor:
         """Log-probabilities of ``targets`` ([P]), each predicted at its place of ``packing``."""
@@ -74,9 +88,9 @@ class LeanTraining:
         positions, places = packing.positions.flatten(), packing.places
         asked = torch.zeros(len(own), dtype=torch.bool)
         asked[places] = True
-        turns = self._turns(positions)
-        whole = self._plan(rows, own, turns, None)
-        last = whole if bool(asked.all()) else self._plan(rows, own, turns, asked)
+        whole = last = self._plan(rows, own, self._turns(positions))
+        if not bool(asked.all()):
+            last = self._last(whole, asked)
         if last.kept is not None:
             places = (asked.cumsum(0) - 1)[places]
         tokens = packing.tokens.flatten()
@@ -87,40 +101,27 @@ class LeanTraining:
         for number, layer in enumerate(layers):
             plan = last if number == len(layers) - 1 else whole
             states = self._layer(layer, states, plan)
-        joined = self._head.weight * (self._body.norm.weight / temperature)
+        joined = Join.apply(None, self._body.norm.weight / temperature, self._head.weight)
         chosen: Tensor = TokenLogProbs.apply(self._shape.eps, places, targets, states, joined)
         return chosen
 
     def _layer(self, layer: Any, states: Tensor, plan: Plan) -> Tensor:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention, mlp, shape = layer.self_attn, layer.mlp, self._shape
         three = (attention.q_proj, attention.k_proj, attention.v_proj)
-        joined = self._joined([part.weight for part in three]) * layer.input_layernorm.weight
+        norm = layer.input_layernorm.weight
+        joined = Join.apply(self._order, norm, *[part.weight for part in three])
         bias = head_norms = None
         if attention.q_proj.bias is not None:
-            bias = self._joined([part.bias for part in three])
+            bias = Join.apply(self._order, None, *[part.bias for part in three])
         if hasattr(attention, "q_norm"):
-            shape = self._shape
-            both = [
-                attention.q_norm.weight.expand(shape.queries, -1),
-                attention.k_norm.weight.expand(shape.keys, -1),
-            ]
-            head_norms = self._paired(torch.cat(both)).view(shape.turning, -1)
-        states = Attention.apply(
-            self._shape, plan, states, joined, bias, head_norms, attention.o_proj.weight
-        )
-        gates = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        gates = gates * layer.post_attention_layernorm.weight
-        result: Tensor = Gates.apply(self._shape.eps, states, gates, mlp.down_proj.weight)
+            both = torch.stack([attention.q_norm.weight, attention.k_norm.weight])
+            head_norms = both.repeat_interleave(self._counts, 0)[:, self._pairs]
+        out = attention.o_proj.weight
+        states = Attention.apply(shape, plan, states, joined, bias, head_norms, out)
+        norm = layer.post_attention_layernorm.weight
+        gates = Join.apply(None, norm, mlp.gate_proj.weight, mlp.up_proj.weight)
+        result: Tensor = Gates.apply(shape.eps, states, gates, mlp.down_proj.weight)
         return result
-
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        """Queries, keys and values as one tensor, what turns in pairs."""
-        return torch.cat([self._paired(torch.cat(parts[:2])), parts[2]])
-
-    def _paired(self, heads: Tensor) -> Tensor:
-        """Bring the two numbers that turn together side by side in each head of the first dim."""
-        halves = heads.view(self._shape.turning, 2, self._shape.width // 2, -1)
-        return halves.transpose(1, 2).reshape(-1, *heads.shape[1:])
 
     @torch.no_grad()
     def _turns(self, positions: Tensor) -> Tensor:
@@ -133,27 +134,41 @@ class LeanTraining:
         table[:, : self._shape.queries] *= self._scale
         return table.index_select(0, positions)
 
-    def _plan(self, rows: Tensor, own: Tensor, turns: Tensor, asked: Tensor | None) -> Plan:
-        """The plan of all layers, or of the last one, behind which only ``asked`` tokens go on."""
+    def _plan(self, rows: Tensor, own: Tensor, turns: Tensor) -> Plan:
+        """The plan of layers behind which all tokens go on."""
         shape, (count, width) = self._shape, rows.shape
-        queries, heads = torch.arange(shape.queries), torch.arange(shape.heads)
-        place = rows[:, None] * shape.heads + heads[:, None]
-        split = place.split([shape.queries, shape.keys, shape.keys], 1)
-        kept = None if asked is None else asked.nonzero().flatten()
-        where = own if kept is None else own[kept]
-        back = (where // width * shape.queries)[:, None] + queries
-        back = (back * width + (where % width)[:, None]).flatten()
-        spread = torch.full((count * shape.queries * width,), len(where) * shape.queries)
-        spread[back] = torch.arange(len(back))
+        split = [shape.queries, shape.keys, shape.keys]
+        place = rows[:, None] * shape.heads + torch.arange(shape.heads)[:, None]
+        # The numbers that places of heads have in what is gathered, [B, heads, T].
+        number = torch.arange(place.numel()).split([n * count * width for n in split])
+        number = torch.cat([part.view(count, -1, width) for part in number], 1)
+        by_place = number.transpose(1, 2).reshape(count * width, -1)
+        shared = torch.ones(count * width, dtype=torch.bool)
+        shared[own] = False
+        back = by_place[own]
         ones = torch.full((width, width), -torch.inf, dtype=self._body.norm.weight.dtype)
         return Plan(
-            gather=torch.cat([part.flatten() for part in split]),
-            back=back,
-            spread=spread,
-            kept=kept,
+            gather=torch.cat([part.flatten() for part in place.split(split, 1)]),
+            back=back[:, : shape.queries].flatten(),
+            spread=self._spread(back[:, : shape.queries].flatten(), count * width),
+            own=back.flatten(),
+            others=by_place[shared, shape.queries :].flatten(),
+            kept=None,
             turns=turns,
             mask=ones.triu(1).repeat(shape.queries // shape.keys, 1),
         )
+
+    def _last(self, plan: Plan, asked: Tensor) -> Plan:
+        """The same for the last layer, behind which only ``asked`` tokens, [N], go on."""
+        kept = asked.nonzero().flatten()
+        back = plan.back.view(-1, self._shape.queries)[kept].flatten()
+        spread = self._spread(back, len(plan.spread) // self._shape.queries)
+        return replace(plan, back=back, spread=spread, kept=kept)
+
+    def _spread(self, back: Tensor, places: int) -> Tensor:
+        spread = torch.full((places * self._shape.queries,), len(back))
+        spread[back] = torch.arange(len(back))
+        return spread
 
     @torch.no_grad()
     def _agrees(self, model: PreTrainedModel) -> bool:
