@@ -11,6 +11,7 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.models import Models
 from plugrl.core.text.pairs import row_sums
 from plugrl.core.text.reference import ReferenceScores
 from plugrl.core.text.scoring import check_same_tokens
@@ -120,7 +121,20 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
             self._reference_weights = {
                 name: weight.detach().cpu().clone() for name, weight in policy.weights().items()
             }
-        self.models[algorithm.reference].inference.update_weights(self._reference_weights, 0)
+        self._set_reference()
+
+    def _set_reference(self) -> None:
+        if self._reference_weights is not None:
+            reference = self.models[self.config.algorithm.reference].inference
+            reference.update_weights(self._reference_weights, 0)
+
+    def loaded_models(self) -> Models:
+        """The models with the weights of the loaded state; they are not trained further."""
+        models = super().loaded_models()
+        if self._pending_state is not None:
+            self._take_reference(self._pending_state)
+            self._set_reference()
+        return models
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """Leave out what is invalid, number the pairs, and ask the reference.
@@ -174,6 +188,9 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
 
     def _apply(self, state: Mapping[str, Any]) -> None:
         super()._apply(state)
+        self._take_reference(state)
+
+    def _take_reference(self, state: Mapping[str, Any]) -> None:
         if "reference_weights" in state:
             self._reference_weights = dict(state["reference_weights"])
         if "reference_scores" in state:

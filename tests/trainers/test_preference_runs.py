@@ -11,6 +11,7 @@ from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import build_trainer, prepare, resume, start
 from plugrl.core.runless import NoRun
+from plugrl.core.saved import opened
 
 LETTERS = "abcdef"
 PAIRS = [
@@ -165,6 +166,20 @@ def test_the_reference_may_begin_as_the_policy(tree):
     made["trainer"]["algorithm"]["reference_weights"] = "source"
     run = start(prepare(made))
     assert abs(run.metrics[0]["validation/margin"]) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["self_hosted_dpo", "reward_model"])
+def test_a_saved_run_evaluates_to_what_it_said(tree, name):
+    made = tree(name)
+    if name == "self_hosted_dpo":
+        made["trainer"]["algorithm"] = {"reference_weights": "policy"}
+        made["models"]["reference"] = merged(made["models"]["reference"], {"source": {"seed": 5}})
+    run = start(prepare(made))
+    with opened(str(run.folder)) as saved:
+        found = saved.trainer.evaluate()
+    assert found["validation/margin"] != 0
+    said = {k: v for k, v in run.metrics[-1].items() if k.startswith("validation/")}
+    assert found == pytest.approx(said, rel=1e-5, abs=1e-6)
 
 
 def test_sampled_validation_stands_beside_where_answers_are_judged(tree):
