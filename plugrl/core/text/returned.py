@@ -52,7 +52,12 @@ def checked(
     for trajectory in result if isinstance(result, list) else [result]:
         if not isinstance(trajectory, Trajectory):
             kind = type(trajectory).__name__
-            raise wrong(worker, f"returned {kind}; a Trajectory or a list of them is expected")
+            raise wrong(
+                worker,
+                f"returned {kind}; a Trajectory or a list of them is expected, made of the sampled "
+                "tokens: answer = await task.ask(model, prompt, task.sampling), then "
+                "trajectory_of(task, model, prompt, answer)",
+            )
         try:
             trajectory.check()
         except ValueError as error:
