@@ -48,6 +48,8 @@ class Steps:
         monkeypatch.setattr(engine._runner, "decode", one)
 
     async def go(self, count):
+        # What was asked before must not be overtaken by the steps.
+        await asyncio.sleep(0)
         before = self.done
         for _ in range(count):
             self._may.release()
