@@ -127,3 +127,17 @@ def test_a_failed_first_attempt_does_not_change_the_keys_of_the_others(tree, reg
     tree["trainer"]["total_train_steps"] = 1
     plugrl.train(tree)
     assert seen == [["of the data"] + ["of the worker"] * 3]
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_character_that_the_tokenizer_lacks_is_found_in_the_file(tree, filtered, processes):
+    write(tree, [*tiny.PROBLEMS, {"prompt": "ax", "answer": "a"}])
+    tree["data"] |= {"filter_prompts": filtered, "batch_size": 5}
+    tree["validate"] = {"enabled": False}
+    tree["rollout_worker"]["processes"] = processes
+    with pytest.raises(RunError, match="the tokenizer has no character 'x'") as caught:
+        plugrl.train(tree)
+    assert f"{tree['data']['data_files'][0]}:5" in str(caught.value)
+    if not filtered:
+        assert "worker SingleTurnRolloutWorker.rollout)" in str(caught.value)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.errors import PlugrlError
-from plugrl.core.text.failures import failed, overrun, raised
+from plugrl.core.text.failures import failed, located, overrun, raised
 from plugrl.core.text.fibers import Fibers, Overrun
-from plugrl.core.text.returned import Limits, checked
+from plugrl.core.text.returned import Limits, check_request, checked
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.timing import Clock, Marked
@@ -112,8 +112,10 @@ class Attempts:
                 # Once an attempt, whatever number of trajectories it has.
                 trajectories[-1].metrics.update(task.logged)
             return trajectories
-        except PlugrlError:
-            raise
+        except PlugrlError as error:
+            if error in task.engine_faults:
+                raise
+            raise located(error, self._worker, prompt) from error
         except (asyncio.CancelledError, KeyboardInterrupt) as error:
             # Ctrl-C cancels first. An interrupt without that is one that the worker has raised.
             current = asyncio.current_task()
@@ -164,8 +166,14 @@ class Attempts:
                 # Code that swallowed its cancellation waits here until it is left behind.
                 await asyncio.get_running_loop().create_future()
             request = GenerationRequest(list(tokens), self._ending(model, params), stream)
-            with clock.paused():
-                answer = await round_.ask(number, model, request)
+            check_request(self._worker, model, request, self._limits)
+            try:
+                with clock.paused():
+                    answer = await round_.ask(number, model, request)
+            except PlugrlError as error:
+                # A fault of the engine, which all attempts of the round are told.
+                task.engine_faults.append(error)
+                raise
             return replace(answer, temperature=params.temperature or 1.0)
 
         async def together(entry: Judgement, work: BatchWork) -> None:

@@ -37,6 +37,24 @@ class Prompt:
     answer_key: str = "answer"
 
 
+class FileItem(dict[str, Any]):
+    """A problem of a file, which knows its place there: ``file:line``, or the row of a table."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, values: Mapping[str, Any], place: str) -> None:
+        super().__init__(values)
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileItem, (dict(self), self.place)
+
+
+def place_of_problem(item: DataItem, index: int) -> str:
+    """How messages name a problem: by its place in a file, or else by its number."""
+    return getattr(item, "place", "") or f"problem {index}"
+
+
 def read_files(paths: Sequence[str | Path]) -> list[DataItem]:
     """Problems from parquet, JSONL and CSV files, in order.
 
@@ -75,8 +93,10 @@ def _parquet(path: Path) -> Iterator[DataItem]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            rows = itertools.count()
             for batch in file.iter_batches():
-                yield from batch.to_pylist()
+                for item in batch.to_pylist():
+                    yield FileItem(item, f"{path}, row {next(rows)}")
     except pyarrow.ArrowException as error:
         raise ConfigError(f"data file {path}: {str(error).splitlines()[0]}") from None
 
@@ -94,7 +114,7 @@ def _jsonl(path: Path) -> Iterator[DataItem]:
                 ) from None
             if not isinstance(item, dict):
                 raise ConfigError(f"data file {path}:{number}: an object is expected")
-            yield item
+            yield FileItem(item, f"{path}:{number}")
 
 
 def _csv(path: Path) -> Iterator[DataItem]:
@@ -110,7 +130,7 @@ def _csv(path: Path) -> Iterator[DataItem]:
             for row in rows:
                 if None in row or None in row.values():
                     raise ConfigError(f"data file {path}:{rows.line_num}: wrong number of columns")
-                yield row
+                yield FileItem(row, f"{path}:{rows.line_num}")
         except csv.Error as error:
             raise ConfigError(f"data file {path}:{rows.reader.line_num}: {error}") from None
 
@@ -178,7 +198,7 @@ def require_column(items: Sequence[DataItem], column: str, setting: str) -> None
     for number, item in enumerate(items):
         if column not in item:
             raise ConfigError(
-                f"{setting}: problem {number} has no column {column!r}; "
+                f"{setting}: {place_of_problem(item, number)} has no column {column!r}; "
                 f"it has: {', '.join(map(str, item)) or 'nothing'}"
             )
 

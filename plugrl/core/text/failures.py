@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import one_line, raised_at, where
+from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
 from plugrl.core.text.completions import EngineError
+from plugrl.core.text.data import place_of_problem
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import FunctionWorker, RolloutWorker
 
@@ -93,3 +95,24 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError, RuntimeError):
         return False
     return True
+
+
+def located(error: PlugrlError, worker: RolloutWorker, prompt: Prompt) -> PlugrlError:
+    """``error`` of an attempt with the problem and the worker that it came from.
+
+    What a worker returned names the worker already, and gets the problem's place in its file.
+    """
+    place = place_of_problem(prompt.data, prompt.index)
+    if isinstance(error, RunError):
+        known = hasattr(prompt.data, "place")
+        return RunError(f"{error}; the problem is {place}") if known else error
+    if type(error) not in (ConfigError, UsageError):
+        return error
+    if str(error).startswith(place):
+        place = ""
+    code = named(worker) + (place_of(worker) if _is_foreign(worker) else "")
+    return type(error)(f"{error} ({'; '.join(filter(None, [place, f'worker {code}']))})")
+
+
+def _is_foreign(worker: RolloutWorker) -> bool:
+    return type(worker).__module__.partition(".")[0] != __name__.partition(".")[0]

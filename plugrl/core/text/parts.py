@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.blame import one_line
+from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.text.curriculum import Curriculum
-from plugrl.core.text.data import PromptLoader, kept, problems, require_column
+from plugrl.core.text.data import PromptLoader, kept, place_of_problem, problems, require_column
 from plugrl.core.text.pass_at_k import Passing
 from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.validation import Validation
@@ -73,10 +74,19 @@ def make_loader(
     )
 
 
+def _length(item: DataItem, number: int, key: str, encode: Callable[[Any], Sequence[int]]) -> int:
+    try:
+        return len(encode(item[key]))
+    except Exception as error:
+        said = error if isinstance(error, PlugrlError) else one_line(error)
+        where = place_of_problem(item, number)
+        raise ConfigError(f"data.filter_prompts: {where}, column {key!r}: {said}") from error
+
+
 def _short_enough(
     items: Sequence[DataItem], key: str, limit: int, encode: Callable[[Any], Sequence[int]]
 ) -> list[DataItem]:
-    kept = [item for item in items if len(encode(item[key])) <= limit]
+    kept = [item for n, item in enumerate(items) if _length(item, n, key, encode) <= limit]
     if not kept:
         raise ConfigError(
             f"data.filter_prompts: all {len(items)} prompts have more than "

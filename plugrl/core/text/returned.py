@@ -1,4 +1,4 @@
-"""What a worker may return: every rule about its trajectories, each fault named with its code."""
+"""What a worker may ask and return: every rule about it, each fault named with its code."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from plugrl.core.errors import RunError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.failures import UnfitTrajectoryError, named, numbers_fault, place_of
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from plugrl.core.text.services import InferenceService
+    from plugrl.core.text.services import GenerationRequest, InferenceService
     from plugrl.core.text.worker import RolloutWorker
 
 #: Tokens with this finish reason were written, not sampled, and are trained all the same.
@@ -71,6 +71,34 @@ def checked(
             raise wrong(worker, fault)
         trajectories.append(trajectory)
     return trajectories
+
+
+def check_request(
+    worker: RolloutWorker, model: str, request: GenerationRequest, limits: Mapping[str, Limits]
+) -> None:
+    """Check a request before it is gathered with those of others.
+
+    Raises:
+        RunError: there is no such model.
+        ConfigError: the prompt does not fit the model.
+    """
+    own, prompt = limits.get(model), request.prompt_tokens
+    if own is None:
+        known = ", ".join(sorted(limits))
+        raise wrong(
+            worker, f"asked a model that is not there: no model {model!r}; models are: {known}"
+        )
+    if len(prompt) + min(request.sampling.max_new_tokens, 1) > own.context:
+        raise ConfigError(
+            f"a prompt of {len(prompt)} tokens fills the context of model {model!r} "
+            f"({own.context} tokens); lower rollout_worker.max_prompt_length"
+        )
+    for token in (min(prompt), max(prompt)):
+        if not 0 <= token < own.vocabulary:
+            raise ConfigError(
+                f"a prompt has token {token}, outside the vocabulary of model {model!r} "
+                f"({own.vocabulary} tokens)"
+            )
 
 
 def wrong(worker: RolloutWorker, fault: str) -> RunError:

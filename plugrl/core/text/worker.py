@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
-from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.errors import ConfigError, PlugrlError, UsageError
 from plugrl.core.text.chat import Message, as_messages, encode_prompt, is_messages
 from plugrl.core.text.evaluation import (
     BaseEvaluationTarget,
@@ -96,6 +96,7 @@ class RolloutTask:
     together: Together | None = field(default=None, repr=False)
     limits: Mapping[str, Limits] = field(default_factory=dict, repr=False)
     logged: dict[str, float] = field(default_factory=dict)
+    engine_faults: list[PlugrlError] = field(default_factory=list, repr=False)
     _random: Random | None = field(default=None, repr=False)
 
     @property

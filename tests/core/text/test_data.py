@@ -182,3 +182,26 @@ def test_every_position_of_three_epochs_goes_on_exactly(batch_size, shuffle):
         assert [resumed.next_batch() for _ in batches[number:]] == batches[number:]
     groups = [p.group_id for batch in batches for p in batch if p.run_id == 0]
     assert len(set(groups)) == len(groups)
+
+
+def test_problems_know_their_places_in_files(tmp_path):
+    import pickle
+
+    import pyarrow
+    import pyarrow.parquet
+
+    from plugrl.core.text.data import place_of_problem
+
+    lines = tmp_path / "d.jsonl"
+    lines.write_text('{"prompt": "a"}\n\n{"prompt": "b"}\n')
+    table = tmp_path / "d.csv"
+    table.write_text('prompt,answer\n"a\nb",1\nc,2\n')
+    columns = tmp_path / "d.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a", "b"]}), columns)
+    items = read_files([lines, table, columns])
+    places = [f"{lines}:1", f"{lines}:3", f"{table}:3", f"{table}:4"]
+    places += [f"{columns}, row 0", f"{columns}, row 1"]
+    assert [place_of_problem(item, 0) for item in items] == places
+    sent = pickle.loads(pickle.dumps(items[0]))
+    assert (sent, place_of_problem(sent, 0)) == ({"prompt": "a"}, places[0])
+    assert place_of_problem({"prompt": "a"}, 5) == "problem 5"

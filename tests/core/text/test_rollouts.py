@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from plugrl.core.errors import RunError
-from plugrl.core.text.data import Prompt
+from plugrl.core.errors import ConfigError, PlugrlError, RunError
+from plugrl.core.text.data import FileItem, Prompt
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams, stream_seeds, uniforms
 from plugrl.core.text.services import Completion, InferenceService
@@ -458,3 +458,56 @@ def test_asking_without_sampling_takes_what_is_configured():
             return trajectory_of(task, "policy", prompt, await task.ask("policy", prompt))
 
     assert all(t.valid for t in collect(Plainly(), Engine()))
+
+
+def located(worker, data, engine=None, index=3):
+    rollouts = LockstepRollouts(worker, {"policy": engine or Engine()}, 0)
+    with pytest.raises(PlugrlError) as caught:
+        rollouts.collect([Prompt(data, index, 0, "0/3", 3)], 1, SAMPLING)
+    return str(caught.value)
+
+
+class AsksFor(RolloutWorker):
+    def __init__(self, *prompt):
+        super().__init__()
+        self.prompt = prompt
+
+    async def rollout(self, task):
+        prompt = self.prompt or task.tokenizers["policy"].encode(task.prompt)
+        return trajectory_of(task, "policy", prompt, await task.ask("policy", prompt, SAMPLING))
+
+
+@pytest.mark.parametrize(
+    ("worker", "says"),
+    [
+        (AsksFor(*[2] * 64), "a prompt of 64 tokens fills the context of model 'policy' (64"),
+        (AsksFor(128), "a prompt has token 128, outside the vocabulary of model 'policy' (128"),
+        (AsksFor(), "data has no column 'prompt' (data.prompt_key)"),
+    ],
+)
+def test_a_fault_of_the_data_names_its_place_and_the_worker(worker, says):
+    text = located(worker, FileItem({"question": "a"}, "d.jsonl:7"))
+    assert text.startswith(says)
+    line = inspect.getsourcelines(AsksFor.rollout)[1]
+    end = f"worker AsksFor.rollout (tests/core/text/test_rollouts.py:{line}))"
+    assert text.endswith(f" (d.jsonl:7; {end}")
+    # Data that comes from no file is named by its number.
+    assert located(worker, {"question": "a"}).endswith(f" (problem 3; {end}")
+
+
+def test_a_fault_of_what_a_worker_returned_names_the_problem_too():
+    class Long(RolloutWorker):
+        def rollout(self, task):
+            return Trajectory([2] * 65, [0] * 65)
+
+    text = located(Long(), FileItem({"prompt": "a"}, "d.jsonl:7"))
+    assert "65 tokens, more than the context of model 'policy'" in text
+    assert text.endswith("; the problem is d.jsonl:7")
+
+
+def test_a_fault_of_the_engine_is_blamed_on_no_problem():
+    def broken(requests):
+        raise ConfigError("the engine has no licence")
+
+    text = located(OneTurn(), FileItem({"prompt": "a"}, "d.jsonl:7"), Engine(broken))
+    assert text == "the engine has no licence"
