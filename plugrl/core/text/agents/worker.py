@@ -96,9 +96,11 @@ class AgentRolloutWorker(RolloutWorker):
         self._definition = load_agent(path, options.agent_workspace) if path else AgentDefinition()
         seconds = options.tool_timeout or min(30.0, (options.timeout or 60.0) / 2)
         self._toolbox = Toolbox(list(self._definition.tools), seconds)
-        sections = [options.reasoning_parser]
-        if self._definition.tools:
-            sections.append(options.tool_parser)
+        # Without tools, what looks like a call is a part of the answer.
+        sections = [
+            options.reasoning_parser,
+            options.tool_parser if self._definition.tools else None,
+        ]
         self._parsers: list[Parser] = [_parser(s) for s in sections if s is not None]
 
     @classmethod
@@ -118,8 +120,6 @@ class AgentRolloutWorker(RolloutWorker):
             return
         for note in definition.notes:
             logger.info("%s", note)
-        if definition.tools and section.get("tool_parser") is None:
-            yield f"{check.path}.tool_parser", "is missing, so nothing reads calls of the tools"
 
     @property
     def agent(self) -> Agent:
