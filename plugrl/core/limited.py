@@ -21,6 +21,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import IO, Any, cast
 
 _SIZE = struct.Struct("<q")
@@ -92,6 +93,15 @@ class LimitedCalls:
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, self.call, *arguments
         )
+
+
+@lru_cache(maxsize=32)
+def limited(target: str, seconds: float) -> LimitedCalls:
+    """The calls of ``target`` with that limit, which evaluators of a process share.
+
+    Their helpers have imported what the function needs, which may take seconds.
+    """
+    return LimitedCalls(target, seconds=seconds)
 
 
 class _Helper:

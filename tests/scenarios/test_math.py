@@ -12,12 +12,9 @@ from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedEr
 from plugrl.scenarios.evaluators.math import MathEvaluator
 from plugrl.scenarios.evaluators.math_grading import last_boxed
 
-CACHE = {}
-
 
 def judged(answer, reference, **options):
-    key = repr(sorted(options.items()))
-    evaluator = CACHE.setdefault(key, build(MathEvaluator, options))
+    evaluator = build(MathEvaluator, options)
     return evaluate(evaluator, {"answer": reference}, BaseEvaluationTarget(answer))
 
 
@@ -59,8 +56,8 @@ def test_rewards_for_format_and_the_box():
 
 
 def test_a_reference_that_cannot_be_read_is_a_failure_and_no_wrong_answer():
-    with pytest.raises(EvaluationFailedError, match="nothing can be read in the reference '? !'"):
-        judged("2", "? !")
+    with pytest.raises(EvaluationFailedError, match="nothing can be read in the reference ''"):
+        judged("2", "")
 
 
 HARD = r"$9^{9^{9^{9}}}$"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -201,7 +202,7 @@ class _Running:
                 selector.register(self._job_pipe, selectors.EVENT_WRITE)
             while self._stopped is None:
                 for key, _ in selector.select(_LOOK):
-                    self._move(selector, cast("int", key.fd))
+                    self._move(selector, key.fd)
                 if time.monotonic() > self._deadline:
                     self._stopped = "time"
                 elif self._too_many_files():
@@ -252,10 +253,8 @@ class _Running:
         return False
 
     def _kill(self) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
         self._process.kill()
         self._process.wait()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.limited import LimitedCalls, LimitExceededError
+from plugrl.core.limited import LimitExceededError, limited
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class MathEvaluator(Evaluator):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        self._grade = LimitedCalls(_GRADER, seconds=self.config.time_limit)
+        self._grade = limited(_GRADER, self.config.time_limit)
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:

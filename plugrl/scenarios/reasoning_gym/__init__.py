@@ -1,0 +1,1 @@
+"""Tasks of reasoning-gym: problems that are generated, and scores by each task's own rules."""
