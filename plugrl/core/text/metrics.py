@@ -33,7 +33,8 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Rewards, lengths, invalid share and the evaluators' own metrics of some rollouts.
 
-    A metric is the mean over the valid trajectories that have it.
+    A metric is the mean over the valid trajectories that have it; ``reward`` is that over attempts,
+    however many trajectories each has.
     """
     if not trajectories:
         return {}
@@ -53,13 +54,20 @@ def rollout_metrics(
                 sum(rewards) / len(rewards)
             )
         metrics |= {
-            "reward": sum(rewards) / len(rewards),
+            "reward": _mean_by_attempt(valid),
             "reward_min": min(rewards),
             "reward_max": max(rewards),
         }
     # A metric of an evaluator cannot take the name of one of these.
     own = {f"evaluator/{k}" if k in metrics else k: v for k, v in totals.means().items()}
     return {f"{prefix}/{name}": value for name, value in (metrics | own).items()}
+
+
+def _mean_by_attempt(trajectories: Sequence[Trajectory]) -> float:
+    attempts: dict[tuple[str, int], list[float]] = {}
+    for t in trajectories:
+        attempts.setdefault((t.group_id, t.run_id), []).append(t.reward)
+    return sum(sum(own) / len(own) for own in attempts.values()) / len(attempts)
 
 
 def rollout_metrics_by_model(

@@ -119,7 +119,9 @@ def _attempt(parts: Sequence[Trajectory], passing: Passing) -> _Attempt | None:
     valid = [part for part in parts if part.valid]
     if not valid:
         return None
-    value = sum(map(passing.value, valid)) / len(valid)
+    # Of an attempt of several trajectories, one alone may have the metric.
+    values = [value for value in map(passing.value, valid) if value > float("-inf")]
+    value = sum(values) / len(values) if values else float("-inf")
     answers = [part["extracted"] for part in valid if "extracted" in part]
     return _Attempt(
         reward=sum(part.reward for part in valid) / len(valid),

@@ -107,3 +107,8 @@ def test_parts_of_one_attempt_are_one_sample():
 
 def test_nothing_valid_gives_no_numbers():
     assert sample_metrics([attempt("a", 0, 1.0, valid=False)], 2, Passing()) == {}
+
+
+def test_an_attempt_of_several_trajectories_passes_by_the_one_that_was_judged():
+    parts = [Trajectory([1], [0], reward=1.0, group_id="a", metrics=m) for m in ({}, {"ok": 1.0})]
+    assert sample_metrics(parts, 1, Passing("ok"))["pass@1"] == 1.0
