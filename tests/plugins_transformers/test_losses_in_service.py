@@ -62,6 +62,20 @@ def batch(name, aggregation, order=(0, 1, 2, 3, 4), width=0):
     return made
 
 
+@pytest.fixture
+def service_for(train_service):
+    """Makes a service with what a loss needs."""
+
+    def make(name, **options):
+        service = train_service(value_head="values" in weighted(name).needs, **options)
+        head = service._forward.value_head
+        if head is not None:
+            head.weight.data = torch.linspace(-1, 1, head.in_features)[None]
+        return service
+
+    return make
+
+
 def outcome(service, data, loss):
     totals = service.forward_backward(data, loss)
     gradients = {
@@ -81,20 +95,20 @@ def assert_alike(got, want):
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_split_packing_padding_and_order_change_nothing(train_service, name, aggregation):
+def test_split_packing_padding_and_order_change_nothing(service_for, name, aggregation):
     loss = weighted(name)
-    want = outcome(train_service(), batch(name, aggregation), loss)
+    want = outcome(service_for(name), batch(name, aggregation), loss)
     assert any(gradient.count_nonzero() for gradient in want[1].values())
     for options in SPLITS:
-        assert_alike(outcome(train_service(**options), batch(name, aggregation), loss), want)
-    service = train_service()
+        assert_alike(outcome(service_for(name, **options), batch(name, aggregation), loss), want)
+    service = service_for(name)
     assert_alike(outcome(service, batch(name, aggregation, [4, 2, 0, 3, 1]), loss), want)
     assert_alike(outcome(service, batch(name, aggregation, width=5), loss), want)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_copies_for_a_world_of_several_processes_change_nothing(train_service, name):
-    loss, service = weighted(name), train_service()
+def test_copies_for_a_world_of_several_processes_change_nothing(service_for, name):
+    loss, service = weighted(name), service_for(name)
     want = outcome(service, batch(name, "token-mean"), loss)
     padded = batch(name, "token-mean").pad_to_world_size(4)
     padded.values[LOSS_WEIGHTS] = aggregation_weights(padded.values["loss_mask"], "token-mean")

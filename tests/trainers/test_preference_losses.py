@@ -28,6 +28,11 @@ TRL = {
     "ipo": (3.302934408187866, 4.240808010101318),
     "kto": (0.5961431264877319, 0.1797480434179306),
 }
+#: Of its RewardTrainer: with center_rewards_coefficient 0.1, and with margins.
+TRL_REWARD = {
+    "bradley_terry": (0.6872760057449341, 1.1387020349502563),
+    "bradley_terry with margins": (1.3065917491912842, 1.5593374967575073),
+}
 OPTIONS = {
     "dpo": {"beta": 0.3},
     "ipo": {"beta": 0.3},
@@ -116,7 +121,9 @@ def test_a_tie_is_no_win_and_the_loss_is_that_of_equal_models(name):
     batch.values["ref_log_probs"] = logp.detach().clone()
     batch.metadata["kl_reference"] = 0.0
     total, metrics = weighted(name, beta=0.25)(logp, batch)
-    assert float(total.detach()) == pytest.approx({"dpo": math.log(2), "ipo": 4.0, "kto": 0.5}[name])
+    assert float(total.detach()) == pytest.approx(
+        {"dpo": math.log(2), "ipo": 4.0, "kto": 0.5}[name]
+    )
     assert metrics["accuracy"][0] == 0
 
 
@@ -174,13 +181,13 @@ def test_trl_still_gives_them(tmp_path):
     python = os.environ.get("PLUGRL_BENCH_PEER_PYTHON")
     if not python:
         pytest.skip("PLUGRL_BENCH_PEER_PYTHON names no Python with TRL")
-    preference_models.write(preference_models.make_models(), tmp_path)
+    preference_models.write(preference_models.make_models(value_head=True), tmp_path)
     script = str(Path(__file__).with_name("trl_preferences.py"))
     command = [python, script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    for name, numbers in TRL.items():
+    for name, numbers in {**TRL, **TRL_REWARD}.items():
         assert found[name] == pytest.approx(numbers, rel=2e-5), name
 
 

@@ -10,6 +10,7 @@ import pytest
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import build_trainer, prepare, resume, start
+from plugrl.core.replay import replay
 from plugrl.core.runless import NoRun
 from plugrl.core.saved import opened
 
@@ -332,3 +333,27 @@ def faults(made):
 )
 def test_settings_that_do_not_fit_are_named(tree, name, sections, complaint):
     assert complaint in faults(tree(name, **sections))
+
+
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [("self_hosted_dpo", "dpo"), ("self_hosted_dpo", "kto"), ("reward_model", "bradley_terry")],
+)
+def test_dumped_steps_are_repeated_exactly(tree, name, loss):
+    options = {"type": loss} | ({"center_coefficient": 0.5} if name == "reward_model" else {})
+    made = tree(name, steps=2, trainer={"algorithm": {"loss": options}})
+    made["runtime_monitor"] = {"dump_steps": [2]}
+    run = start(prepare(made))
+    (found,) = replay(run.folder, 2)
+    assert found.equal
+    assert found.metrics["grad_norm"] == run.metrics[-1]["train/grad_norm"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("loss", ["dpo", "ipo", "kto"])
+def test_learning_on_three_seeds(tree, loss, seed):
+    made = tree(steps=60, trainer={"algorithm": {"loss": loss}})
+    run = start(prepare(made | {"seed": seed}))
+    assert run.metrics[-1]["train/accuracy"] == 1
+    assert max(row.get("validation/accuracy", 0) for row in run.metrics) >= 0.75
