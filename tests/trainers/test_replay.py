@@ -151,3 +151,19 @@ def test_weights_of_the_dump_are_those_before_the_optimizer_step(kept):
         not torch.equal(first["weights"][name], second["weights"][name])
         for name in first["weights"]
     )
+
+
+@pytest.mark.parametrize("name", ["self_hosted_grpo", "sequence"])
+def test_a_step_without_an_update_says_that_it_leaves_no_dump(config, caplog, name):
+    from plugrl.trainers.sequence import SequenceTrainer
+
+    tree = config(name, **(SequenceTrainer.conformance if name == "sequence" else {}))
+    # One attempt a prompt: no advantage is different from 0. Step 0 only validates.
+    tree["data"]["rollout_repeat_n"] = 1
+    last = 2 if name == "self_hosted_grpo" else 5
+    tree["runtime_monitor"] = {"dump_steps": [0, 1, last]}
+    run = plugrl.train(tree)
+    said = [line for line in caplog.messages if "leaves no dump" in line]
+    without = [0, 1, 2] if name == "self_hosted_grpo" else [0, 5]
+    assert [int(line.split()[1]) for line in said] == without
+    assert said[0] in (run.folder / "log.txt").read_text()

@@ -36,6 +36,7 @@ class Guards:
     ) -> None:
         self.policy = policy or RuntimeMonitorConfig()
         self.skipped = 0
+        self._kept: int | None = None
         self._dumps = Dumps(dumps, about)
         self._last_skipped: int | None = None
         self._skipped_in_a_row = 0
@@ -91,6 +92,16 @@ class Guards:
         """
         if step in self.policy.dump_steps:
             self._dumps.write(what, step, contents)
+            self._kept = step
+
+    def step_ended(self, step: int) -> None:
+        """Say why a step that ``runtime_monitor.dump_steps`` asks for left no dump."""
+        if step in self.policy.dump_steps and self._kept != step:
+            log.warning(
+                "step %d leaves no dump (runtime_monitor.dump_steps): it made no update, for want "
+                "of a valid trajectory or of an advantage that is not 0",
+                step,
+            )
 
     def metrics(self, step: int, metrics: Mapping[str, float | int]) -> None:
         """Guard the metrics whose names speak of losses, gradients and log-probabilities."""

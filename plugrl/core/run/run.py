@@ -280,6 +280,7 @@ class Run:
         numbers = self._numbers(metrics)
         self.log(step, numbers)
         self.guards.metrics(step, numbers)
+        self.guards.step_ended(step)
         self.step = self._ended = step
         self.last_metrics = numbers
         self._call_hooks("plugrl_step_end", run=self, step=step, metrics=numbers)
