@@ -190,3 +190,43 @@ def test_a_model_whose_name_no_path_can_hold_is_refused(tmp_path, name):
 def test_an_empty_mapping_of_models_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"models \(Python\): names no model"):
         prepare(tiny.config("self_hosted_grpo", tmp_path) | {"models": {}})
+
+
+def test_layers_that_the_model_does_not_have(faults):
+    for wanted, says in ((["nosuch"], "layers are: "), (["q_proj", "k_prok"], "k_proj")):
+        adapter = {"target_modules": wanted}
+        (found,) = faults(models={"policy": {"adapter": adapter}})
+        assert found.startswith(f"models.policy.adapter.target_modules[{len(wanted) - 1}]")
+        assert f"the model has no layer {wanted[-1]!r}" in found
+        assert says in found
+    for wanted in (["q_proj"], ["self_attn.q_proj", "mlp.up_proj"]):
+        assert faults(models={"policy": {"adapter": {"target_modules": wanted}}}) == []
+
+
+def test_keys_of_groups_that_nobody_gives(faults):
+    (found,) = faults(trajectory_pool={"key_list": ["group_id", "anwser"]})
+    assert found.startswith("trajectory_pool.key_list[1]")
+    assert "'anwser' is no field of a trajectory" in found
+    assert "problems.jsonl has no such column; it has: prompt, answer" in found
+    assert faults(trajectory_pool={"key_list": ["answer"]}) == []
+    assert faults(trajectory_pool={"key_list": ["group_id", "model"]}) == []
+
+
+@pytest.mark.parametrize(("length", "refused"), [(15, False), (16, True), (400, True)])
+def test_answers_that_leave_no_room_for_a_prompt(faults, length, refused):
+    found = faults(rollout_worker={"max_response_length": length})
+    assert [line.split(" ")[0] for line in found] == (
+        ["rollout_worker.max_response_length"] if refused else []
+    )
+    if refused:
+        assert "the context of model 'policy', which is 16 tokens" in found[0]
+
+
+def test_answers_that_are_cut_short_are_warned_of(faults, caplog):
+    assert faults(rollout_worker={"max_prompt_length": 13}) == []
+    assert caplog.messages == []
+    assert faults(rollout_worker={"max_prompt_length": 14}) == []
+    assert faults(data={"filter_prompts": True}) == []
+    assert len(caplog.messages) == 2
+    end = "answers to prompts of more than 13 tokens are cut short"
+    assert all(line.endswith(end) for line in caplog.messages)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.preflight import section_at
@@ -10,10 +12,13 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.data import first_problem
 from plugrl.core.text.pool import REACHED, RULES
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import RolloutWorkerConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
 
+logger = logging.getLogger(__name__)
 _ANSWER = "data.answer_key"
 
 
@@ -37,6 +42,7 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
     files = () if data.type == "scenario" else data.data_files
     yield from _findings(check, "data", files, [data.split], "split")
     yield from _pool_findings(root)
+    yield from _context_findings(check)
     if validate.enabled:
         section = validate.data
         yield from _findings(check, "validate.data", section.data_files, section.splits, "splits")
@@ -67,6 +73,48 @@ def _pool_findings(root: Any) -> Iterator[Finding]:
         )
 
 
+def _context_findings(check: Preflight) -> Iterator[Finding]:
+    """Lengths that the context of the asked model does not have room for."""
+    root, worker = check.root, check.root.rollout_worker
+    name, answer = worker.get("model"), worker.get("max_response_length")
+    service = check.component(f"models.{name}.inference")
+    look = getattr(service, "context_length", None)
+    context = None if look is None else look(root.models[name].source)
+    if context is None or answer is None:
+        return
+    of = f"the context of model {name!r}, which is {context} tokens"
+    if answer >= context:
+        yield (
+            "rollout_worker.max_response_length",
+            f"answers of {answer} tokens leave no room for a prompt in {of}; lower it",
+        )
+        return
+    prompt = worker.get("max_prompt_length") or 0
+    chosen = root.data.filter_prompts or prompt != RolloutWorkerConfig().max_prompt_length
+    if chosen and prompt + answer > context:
+        logger.warning(
+            "rollout_worker.max_prompt_length=%d and max_response_length=%d are more than %s: "
+            "answers to prompts of more than %d tokens are cut short",
+            prompt, answer, of, context - answer,
+        )  # fmt: skip
+
+
+def _key_findings(check: Preflight, item: Mapping[str, Any], origin: str) -> Iterator[Finding]:
+    """Keys of groups that are neither fields nor columns, where the worker gives no others."""
+    worker = check.component("rollout_worker")
+    gives = None if worker is None else vars(worker).get("gives")
+    if gives is None:
+        return
+    known = {*(field.name for field in fields(Trajectory)), *gives, *item}
+    for number, key in enumerate(check.root.trajectory_pool.key_list):
+        if key not in known:
+            yield (
+                f"trajectory_pool.key_list[{number}]",
+                f"{key!r} is no field of a trajectory, and {origin} has no such column; it has: "
+                f"{', '.join(map(str, item))}{did_you_mean(key, sorted(map(str, known)), 1)}",
+            )
+
+
 def _findings(
     check: Preflight, path: str, files: Sequence[str], splits: Sequence[str], key: str
 ) -> Iterator[Finding]:
@@ -81,6 +129,8 @@ def _findings(
                 continue
             if item is not None:
                 yield from _missing(item, columns, f"data file {file}")
+                if not is_val:
+                    yield from _key_findings(check, item, f"data file {file}")
             elif len(files) == 1:
                 yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
         return
@@ -104,9 +154,10 @@ def _findings(
         elif not datasets[split]:
             yield where, f"split {split!r} of scenario {name!r} holds no problems{off}"
         else:
-            yield from _missing(
-                datasets[split][0], columns, f"split {split!r} of scenario {name!r}"
-            )
+            origin = f"split {split!r} of scenario {name!r}"
+            yield from _missing(datasets[split][0], columns, origin)
+            if not is_val:
+                yield from _key_findings(check, datasets[split][0], origin)
 
 
 def _columns(check: Preflight, is_val: bool) -> dict[str, str]:

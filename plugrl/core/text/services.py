@@ -108,6 +108,11 @@ class InferenceService(Component, ABC):
     version: int = 0
     _batching: RequestBatcher | None = None
 
+    @classmethod
+    def context_length(cls, source: ConfigView) -> int | None:
+        """The longest sequence of the model of ``source``, without loading it; None: unknown."""
+        return None
+
     @abstractmethod
     def load(self, spec: ModelSpec) -> None:
         """Load the model and its tokenizer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
@@ -201,6 +201,9 @@ class RolloutWorker(Component, ABC):
     asks_now: ClassVar[bool] = True
     #: Whether the evaluator judges attempts that are trained on, or held-out ones alone.
     judges_training: ClassVar[bool] = True
+
+    #: Extra fields that this very class gives its trajectories; None: it does not say.
+    gives: ClassVar[Collection[str] | None] = None
 
     def __init__(self, config: Any = None, evaluator: Evaluator | None = None) -> None:
         super().__init__(config)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.suggest import did_you_mean
+from plugrl.plugins.transformers.outline import layer_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,6 +29,18 @@ def adapter_findings(check: Preflight) -> Iterator[Finding]:
     name = check.path.split(".")[1]
     if check.root.models[name].get("adapter") is not None and find_spec("peft") is None:
         yield f"models.{name}.adapter", _MISSING
+    section = check.root.models[name].get("adapter")
+    if section is None or section.target_modules == "auto":
+        return
+    layers = layer_names(check.root.models[name].source)
+    lasts = sorted({layer.rpartition(".")[2] for layer in layers if layer[-1:].isalpha()})
+    for number, wanted in enumerate(section.target_modules):
+        if layers and not any(f".{layer}".endswith(f".{wanted}") for layer in layers):
+            close = did_you_mean(wanted, lasts, 1) or f"; layers are: {', '.join(lasts)}"
+            yield (
+                f"models.{name}.adapter.target_modules[{number}]",
+                f"the model has no layer {wanted!r}{close}",
+            )
 
 
 class Adapter:

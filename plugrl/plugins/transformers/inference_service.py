@@ -16,12 +16,14 @@ from plugrl.core.text.services import Completion, GenerationRequest, InferenceSe
 from plugrl.core.text.services import Tokenizer as TokenizerContract
 from plugrl.plugins.transformers.decoding import Decoder
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer, source_findings
+from plugrl.plugins.transformers.outline import context_length
 from plugrl.plugins.transformers.rows import Row
 from plugrl.plugins.transformers.runner import Runner
 from plugrl.plugins.transformers.serving import ContinuousBatching, Serving, Turns
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.config.view import ConfigView
 
 
 @dataclass
@@ -49,6 +51,11 @@ class TransformersInferenceService(InferenceService):
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """A folder or configuration that makes no model."""
         yield from source_findings(check)
+
+    @classmethod
+    def context_length(cls, source: ConfigView) -> int | None:
+        """The longest sequence of the model, as its configuration says."""
+        return context_length(source)
 
     def load(self, spec: ModelSpec) -> None:
         """Load the model and its tokenizer.

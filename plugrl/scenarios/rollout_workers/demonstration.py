@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.trajectory import Trajectory
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
     """Gives the reference answer as the trajectory to learn from; validation asks the model."""
+
+    gives: ClassVar[Collection[str]] = ()
 
     asks_now = False
 

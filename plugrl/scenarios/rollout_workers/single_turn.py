@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, ClassVar
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.trajectory import Trajectory
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class SingleTurnRolloutWorker(RolloutWorker):
     """Sends the prompt to the model and lets the evaluator judge the answer."""
+
+    gives: ClassVar[Collection[str]] = ()
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
