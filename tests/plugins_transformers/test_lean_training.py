@@ -97,6 +97,15 @@ def test_gradients_are_those_of_the_model(
     torch.testing.assert_close(log_probs, service.compute_log_prob(data), rtol=1e-5, atol=1e-5)
 
 
+def test_a_single_layer_is_the_first_and_the_last(train_service, spec):
+    config = {**spec().source.config.to_dict(), "num_hidden_layers": 1}
+    service, data = train_service(spec(config=config)), batch(ROWS)
+    got = gradients(service, data)
+    service._forward._lean = None
+    for key, gradient in gradients(service, data).items():
+        torch.testing.assert_close(got[key], gradient, rtol=1e-4, atol=1e-6, msg=key)
+
+
 @pytest.mark.parametrize("name", ["qwen2", "qwen3 tied"])
 def test_gradients_are_those_of_finite_differences(train_service, architecture_spec, name):
     model = train_service(architecture_spec(name))._model.double()

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import silu
 
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+#: Gradients of the arguments of a function, None where there is none.
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -52,7 +53,8 @@ class Plan:
             with M for what no token asks.
         own: the inverse of ``gather`` for the one place of a head in its own row, [N * heads].
         others: the places of keys and values outside of it, numbers of [B, heads, T].
-        kept: the tokens that go on, [M]; None: all.
+        source: which of the given states is that of each token, [N]; None: they are in order.
+        kept: which of the given states is that of each token that goes on, [M]; None: as before.
         turns: the turns of queries, with the scale of the scores, and keys: complex,
             [N, queries + keys, D / 2].
         mask: what is added to scores, [queries / keys * T, T].
@@ -63,43 +65,16 @@ class Plan:
     spread: Tensor
     own: Tensor
     others: Tensor
+    source: Tensor | None
     kept: Tensor | None
     turns: Tensor
     mask: Tensor
 
 
-class Join(Function):
-    """Parameters below each other, their rows in another order, each row times ``norm``.
-
-    ``order`` and ``norm`` may be None.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, order: Tensor | None, norm: Tensor | None, *parts: Tensor) -> Tensor:
-        """The joined parameters."""
-        joined = torch.cat(parts)
-        if order is not None:
-            joined = joined.index_select(0, order)
-        ctx.sizes = [len(part) for part in parts]
-        ctx.save_for_backward(order, norm, joined)
-        return joined if norm is None else joined * norm
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
-        """Gradients of what ``forward`` takes."""
-        order, norm, joined = ctx.saved_tensors
-        d_norm = None
-        if norm is not None:
-            d_norm = (gradient * joined).sum(0)
-            gradient = gradient * norm
-        if order is not None:
-            gradient = torch.empty_like(gradient).index_copy_(0, order, gradient)
-        return None, d_norm, *gradient.split(ctx.sizes)
-
-
 class Attention(Function):
-    """States [M, H] after attention over states [N, H]: norm, projections and residual included.
+    """States [M, H] after attention over states: norm, projections and residual included.
+
+    States are given for N tokens, or once for equal ones: only the turns make a difference of them.
 
     ``joined`` ([heads * D, H]) and ``bias`` (or None) give queries, keys and values; ``head_norms``
     ([queries + keys, D] or None) are weights of norms over single heads; ``out`` is the projection.
@@ -123,11 +98,13 @@ class Attention(Function):
             heads += bias
         turning = heads.view(len(states), shape.heads, shape.width)[:, : shape.turning]
         single: tuple[Tensor | None, Tensor | None] = (None, None)
-        source = turning
         if head_norms is not None:
             single = _normed(turning, shape.eps)
-            source = single[0] * head_norms
-        torch.mul(_complex(source), plan.turns, out=_complex(turning))
+            torch.mul(single[0], head_norms, out=turning)
+        if plan.source is not None:
+            heads = heads.index_select(0, plan.source)
+            turning = heads.view(-1, shape.heads, shape.width)[:, : shape.turning]
+        _turn(turning, plan.turns)
         length = plan.mask.shape[1]
         # Queries that share keys stand below each other.
         queries, keys, values = _split(
@@ -166,12 +143,13 @@ class Attention(Function):
         if len(plan.others):
             shared = plan.gather[plan.others, None].expand(-1, shape.width)
             d_heads.scatter_add_(0, shared, d_parts.index_select(0, plan.others))
-        d_heads = d_heads.view(len(normed), shape.heads, shape.width)
-        d_head_norms = _turned_back(d_heads[:, : shape.turning], plan.turns, *single)
+        d_heads = d_heads.view(-1, shape.heads, shape.width)
+        _turn(d_heads[:, : shape.turning], plan.turns.conj())
+        if plan.source is not None:
+            d_heads = _summed(d_heads, plan.source, len(normed))
+        d_head_norms = _head_norms_back(d_heads[:, : shape.turning], *single)
         d_heads = d_heads.view(len(normed), -1)
-        rest = gradient
-        if plan.kept is not None:
-            rest = gradient.new_zeros(normed.shape).index_copy_(0, plan.kept, gradient)
+        rest = gradient if plan.kept is None else _summed(gradient, plan.kept, len(normed))
         return (
             None,
             None,
@@ -263,15 +241,10 @@ def _norm_back(gradient: Tensor, normed: Tensor, root: Tensor) -> Tensor:
     return gradient.addcmul_(normed, along, value=-1 / normed.shape[-1]).mul_(root)
 
 
-def _turned_back(
-    gradient: Tensor,
-    turns: Tensor,
-    head_norms: Tensor | None,
-    normed: Tensor | None,
-    root: Tensor | None,
+def _head_norms_back(
+    gradient: Tensor, head_norms: Tensor | None, normed: Tensor | None, root: Tensor | None
 ) -> Tensor | None:
-    """Bring ``gradient`` before turns and norms of heads, in place; gives that of the weights."""
-    torch.mul(_complex(gradient), turns.conj(), out=_complex(gradient))
+    """Bring ``gradient`` before norms of heads, in place; gives that of their weights."""
     if head_norms is None or normed is None or root is None:
         return None
     d_weights = (gradient * normed).sum(0)
@@ -279,8 +252,15 @@ def _turned_back(
     return d_weights
 
 
-def _complex(heads: Tensor) -> Tensor:
-    return torch.view_as_complex(heads.unflatten(-1, (-1, 2)))
+def _turn(heads: Tensor, turns: Tensor) -> None:
+    """Multiply pairs of numbers as complex ones, in place."""
+    pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)))
+    torch.mul(pairs, turns, out=pairs)
+
+
+def _summed(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """For each of ``count`` places the sum of the ``values`` that ``index`` sends there."""
+    return values.new_zeros(count, *values.shape[1:]).index_add_(0, index, values)
 
 
 def _split(parts: Tensor, shape: Shape, length: int) -> list[Tensor]:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from plugrl.plugins.transformers.lean import can_be_lean
 from plugrl.plugins.transformers.lean_layers import (
     Attention,
     Gates,
-    Join,
+    Gradients,
     Plan,
     Shape,
     TokenLogProbs,
@@ -91,15 +93,17 @@ class LeanTraining:
         whole = last = self._plan(rows, own, self._turns(positions))
         if not bool(asked.all()):
             last = self._last(whole, asked)
-        if last.kept is not None:
             places = (asked.cumsum(0) - 1)[places]
-        tokens = packing.tokens.flatten()
+        # The first layer's projections depend on the token alone.
+        tokens, source = packing.tokens.flatten().unique(return_inverse=True)
+        layers = self._body.layers
+        plans = [*[whole] * (len(layers) - 1), last]
+        kept = source if plans[0].kept is None else source[plans[0].kept]
+        plans[0] = replace(plans[0], source=source, kept=kept)
         # As in the model itself, the embedding of padding gets no gradient.
         table = self._body.embed_tokens
         states = torch.nn.functional.embedding(tokens, table.weight, table.padding_idx)
-        layers = self._body.layers
-        for number, layer in enumerate(layers):
-            plan = last if number == len(layers) - 1 else whole
+        for layer, plan in zip(layers, plans, strict=True):
             states = self._layer(layer, states, plan)
         joined = Join.apply(None, self._body.norm.weight / temperature, self._head.weight)
         chosen: Tensor = TokenLogProbs.apply(self._shape.eps, places, targets, states, joined)
@@ -153,6 +157,7 @@ class LeanTraining:
             spread=self._spread(back[:, : shape.queries].flatten(), count * width),
             own=back.flatten(),
             others=by_place[shared, shape.queries :].flatten(),
+            source=None,
             kept=None,
             turns=turns,
             mask=ones.triu(1).repeat(shape.queries // shape.keys, 1),
@@ -186,6 +191,36 @@ class LeanTraining:
             # A model's code may differ from what its kind has.
             return False
         return torch.allclose(got, expected.flatten(), rtol=1e-4, atol=1e-4)
+
+
+class Join(Function):
+    """Parameters below each other, their rows in another order, each row times ``norm``.
+
+    ``order`` and ``norm`` may be None.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, order: Tensor | None, norm: Tensor | None, *parts: Tensor) -> Tensor:
+        """The joined parameters."""
+        joined = torch.cat(parts)
+        if order is not None:
+            joined = joined.index_select(0, order)
+        ctx.sizes = [len(part) for part in parts]
+        ctx.save_for_backward(order, norm, joined)
+        return joined if norm is None else joined * norm
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
+        """Gradients of what ``forward`` takes."""
+        order, norm, joined = ctx.saved_tensors
+        d_norm = None
+        if norm is not None:
+            d_norm = (gradient * joined).sum(0)
+            gradient = gradient * norm
+        if order is not None:
+            gradient = torch.empty_like(gradient).index_copy_(0, order, gradient)
+        return None, d_norm, *gradient.split(ctx.sizes)
 
 
 def _projections(model: PreTrainedModel) -> list[Any]:
