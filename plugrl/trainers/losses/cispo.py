@@ -40,6 +40,8 @@ def cispo(
     """
     advantages, old = required(batch, "cispo", "advantages", "old_log_probs")
     mask = batch.values["loss_mask"]
+    # Zero times NaN is NaN, also in a gradient, so that what is masked is left out of products.
+    advantages = torch.where(mask != 0, advantages, 0.0)
     log_ratio = torch.where(mask != 0, logp - old, 0.0).detach()
     ratio, cap = log_ratio.exp(), 1 + config.clip_ratio_high
     metrics = {
