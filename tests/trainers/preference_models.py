@@ -27,9 +27,10 @@ LABELS = [(p, text, good) for p, a, b in PAIRS for text, good in ((a, 1.0), (b, 
 MARGINS = [0.5, 0.0, 1.25, 2.0]
 
 
-def spec(name):
+def spec(name, device):
     source = {"path": None, "config": CONFIG, "tokenizer": {"characters": "abcdefgh"}}
-    return ModelSpec(name, ConfigView({**source, "dtype": "float32"}, checked=True), 0, "cpu")
+    view = ConfigView({**source, "dtype": "float32"}, checked=True)
+    return ModelSpec(name, view, 0, device)
 
 
 @torch.no_grad()
@@ -40,22 +41,23 @@ def given_weights(model, shift):
         weight.copy_((0.5 * torch.sin(0.7 * places * number + shift)).view(weight.shape))
 
 
-def make_models(**options):
+def make_models(device="cpu", **options):
     """A trained policy and a frozen reference."""
     made = {}
     for shift, name in enumerate(("policy", "reference")):
         inference = TransformersInferenceService({})
-        inference.load(spec(name))
+        inference.load(spec(name, device))
         given_weights(inference._model, float(shift))
         inference._runner.refresh()
         made[name] = Model(name, inference, None)
     service = LocalTrainService({"grad_clip_norm": 1e9, **options})
-    service.load(spec("policy"))
+    service.load(spec("policy", device))
     given_weights(service._model, 0.0)
     head = service._forward.value_head
     if head is not None:
         service.fix_value_bias()
-        head.weight.data = torch.cos(torch.arange(CONFIG["hidden_size"]).float())[None]
+        numbers = torch.cos(torch.arange(CONFIG["hidden_size"]).float())[None]
+        head.weight.data = numbers.to(device)
     made["policy"].train = service
     return Models(made)
 
