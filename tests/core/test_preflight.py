@@ -222,6 +222,10 @@ def test_answers_that_leave_no_room_for_a_prompt(faults, length, refused):
         assert "the context of model 'policy', which is 16 tokens" in found[0]
 
 
+def test_a_limit_that_nobody_chose_is_not_refused(faults):
+    assert faults(rollout_worker={"max_response_length": None}) == []
+
+
 def test_answers_that_are_cut_short_are_warned_of(faults, caplog):
     assert faults(rollout_worker={"max_prompt_length": 13}) == []
     assert caplog.messages == []

@@ -83,19 +83,20 @@ def _context_findings(check: Preflight) -> Iterator[Finding]:
     if context is None or answer is None:
         return
     of = f"the context of model {name!r}, which is {context} tokens"
-    if answer >= context:
+    defaults = RolloutWorkerConfig()
+    if answer >= context and answer != defaults.max_response_length:
         yield (
             "rollout_worker.max_response_length",
             f"answers of {answer} tokens leave no room for a prompt in {of}; lower it",
         )
         return
     prompt = worker.get("max_prompt_length") or 0
-    chosen = root.data.filter_prompts or prompt != RolloutWorkerConfig().max_prompt_length
+    chosen = root.data.filter_prompts or prompt != defaults.max_prompt_length
     if chosen and prompt + answer > context:
         logger.warning(
             "rollout_worker.max_prompt_length=%d and max_response_length=%d are more than %s: "
             "answers to prompts of more than %d tokens are cut short",
-            prompt, answer, of, context - answer,
+            prompt, answer, of, max(0, context - answer),
         )  # fmt: skip
 
 
