@@ -20,6 +20,7 @@ from plugrl.core.errors import (
     PlugrlError,
     StopRun,
 )
+from plugrl.core.terminal import shown
 
 EXAMPLES = """
 plugrl train quickstart
@@ -51,7 +52,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
         if debug:
             raise
         text = f"{type(error).__name__}: {error}".strip().replace("\n", " ")
-        print(f"error: unexpected {text}; re-run with plugrl --debug", file=sys.stderr)
+        print(shown(f"error: unexpected {text}; re-run with plugrl --debug"), file=sys.stderr)
         _print_notes(error)
         code = EXIT_RUN_FAILED
     finally:
@@ -147,7 +148,7 @@ def _log_to_stderr(debug: bool) -> None:
 
     class Formatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            return f"{record.levelname.lower()}: {super().format(record)}"
+            return shown(f"{record.levelname.lower()}: {super().format(record)}")
 
     handler = logging.StreamHandler()
     handler.set_name("plugrl.cli")
@@ -165,7 +166,7 @@ def _report_usage(error: Any, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        print(shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return EXIT_USAGE
@@ -178,7 +179,7 @@ def _report_usage(error: Any, debug: bool) -> int:
         text += f"; did you mean {', '.join(close)}?"
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "plugrl"
-    print(f"error: {text} (see {command} --help)", file=sys.stderr)
+    print(shown(f"error: {text} (see {command} --help)"), file=sys.stderr)
     return int(getattr(error, "exit_code", EXIT_USAGE))
 
 
@@ -186,17 +187,17 @@ def _report(error: PlugrlError, debug: bool) -> None:
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        print(shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     elif isinstance(error, PluginError):
         _print_plugin_traceback(error.__cause__)
-    print(f"error: {error}", file=sys.stderr)
+    print(shown(f"error: {error}"), file=sys.stderr)
     _print_notes(error)
 
 
 def _print_notes(error: BaseException) -> None:
     """Print what was added to the error on its way, such as the command that resumes a run."""
     for line in getattr(error, "__notes__", ()):
-        print(line, file=sys.stderr)
+        print(shown(str(line)), file=sys.stderr)
 
 
 def _print_plugin_traceback(cause: BaseException | None) -> None:
@@ -212,7 +213,8 @@ def _print_plugin_traceback(cause: BaseException | None) -> None:
     if cause is not None and frames is not None:
         import traceback
 
-        traceback.print_exception(type(cause), cause, frames)
+        text = "".join(traceback.format_exception(type(cause), cause, frames))
+        print(shown(text), end="", file=sys.stderr)
 
 
 def _flush() -> None:

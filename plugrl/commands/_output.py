@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plugrl.core.terminal import shown
+
 
 def emit_table(
     rows: Sequence[Mapping[str, Any]],
@@ -32,7 +34,7 @@ def emit_table(
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for line in lines:
         text = "  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True))
-        print(text.rstrip())
+        print(shown(text.rstrip()))
 
 
 def emit_json(value: Any) -> None:
@@ -56,7 +58,7 @@ def cell(value: Any) -> str:
 
 def note(message: str) -> None:
     """Print a remark for the user on stderr."""
-    print(message, file=sys.stderr)
+    print(shown(message), file=sys.stderr)
 
 
 def show_progress() -> None:

@@ -108,12 +108,14 @@ def show_plugin(
     if as_json:
         emit_json(packages)
         return
+    from plugrl.core.terminal import shown
+
     for package in packages:
         provides = package.pop("provides")
         for key, value in package.items():
             if value:
                 text = ", ".join(value) if isinstance(value, list) else value
-                print(f"{key}: {text}")
+                print(shown(f"{key}: {text}"))
         print()
         emit_table(provides, ("kind", "name", "target", "status"))
 

@@ -33,10 +33,13 @@ def command(
     runs_folder: RunsFolder = "runs",
     as_json: AsJson = False,
 ) -> None:
-    """Print the answers of a model to prompts, exactly as written."""
+    """Print the answers of a model to prompts, exactly as written where output is no terminal."""
+    import sys
+
     from plugrl.commands._output import emit_json, read_lines
     from plugrl.core.errors import UsageError
     from plugrl.core.saved import opened, sampled
+    from plugrl.core.terminal import shown
     from plugrl.core.text.sampling import SamplingParams
 
     asked = [*(prompts or []), *(read_lines(file) if file else [])]
@@ -50,4 +53,5 @@ def command(
         return
     for answer in answers:
         end = "" if answer["finish_reason"] == "stop" else f"  [{answer['finish_reason']}]"
-        print(f"{answer['prompt']}{answer['answer']}{end}")
+        text = f"{answer['prompt']}{answer['answer']}{end}"
+        print(shown(text) if sys.stdout.isatty() else text)

@@ -26,6 +26,7 @@ from plugrl.core.run.lock import RunLock
 from plugrl.core.run.report import write_report
 from plugrl.core.run.signals import exit_code, exit_soon, say
 from plugrl.core.run.status import State, Status
+from plugrl.core.terminal import shown
 
 LOG_FILE = "log.txt"
 log = logging.getLogger("plugrl.run")
@@ -63,7 +64,7 @@ class _LogFile(logging.FileHandler):
     def format(self, record: logging.LogRecord) -> str:
         """The record, and the traceback that belongs into the log alone."""
         trace = getattr(record, TRACE, "")
-        return "\n".join(part for part in (super().format(record), trace) if part)
+        return shown("\n".join(part for part in (super().format(record), trace) if part))
 
 
 class Ending:

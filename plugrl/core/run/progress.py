@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.terminal import shown
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
@@ -89,6 +91,7 @@ class Progress:
 
     def bar(self, description: str, total: int | None = None) -> Bar:
         """Start a bar; ``total`` None means that nobody knows how long it takes."""
+        description = shown(description)
         if self._style == "none":
             return Bar()
         if self._style == "plain":
