@@ -19,6 +19,8 @@ ROWS = [
     ([8, 8], [0, 0]),
     ([9, 4, 1], [0, 1, 1]),
 ]
+# So many tokens that the products are computed by another kernel.
+MANY = [([2 + (i + 7 * j) % 11 % 8 for j in range(12)], [0] + [1] * 11) for i in range(60)]
 EQUAL = [([2, 3, 4, 5], [0, 1, 1, 1]), ([7, 6, 5, 1], [0, 1, 1, 1])]
 
 
@@ -72,7 +74,7 @@ def test_a_model_that_gives_other_results_is_not_taken(train_service, monkeypatc
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("rows", [ROWS, EQUAL, ROWS[:1], ROWS[4:]], ids=len)
+@pytest.mark.parametrize("rows", [ROWS, MANY, EQUAL, ROWS[:1], ROWS[4:]], ids=len)
 @pytest.mark.parametrize("name", LEAN)
 def test_gradients_are_those_of_the_model(
     train_service, architecture_spec, monkeypatch, name, rows, temperature

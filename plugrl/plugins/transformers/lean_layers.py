@@ -16,7 +16,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import silu
 
-_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_ONEDNN = None
+if torch.backends.mkldnn.is_available():
+    _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+#: From so many rows on, that kernel of oneDNN gains more than it spends on its preparation.
+_ONEDNN_ROWS = 512
 #: Gradients of the arguments of a function, None where there is none.
 Gradients = tuple[Tensor | None, ...]
 
@@ -271,8 +275,9 @@ def _split(parts: Tensor, shape: Shape, length: int) -> list[Tensor]:
 
 
 def _product(values: Tensor, matrix: Tensor) -> Tensor:
-    """``values @ matrix.t()``, by the kernel of oneDNN where it is there: it is a little faster."""
-    if values.dtype == torch.float32 and _ONEDNN is not None:
+    """``values @ matrix.t()``, which oneDNN computes a little faster than MKL."""
+    many = values.dtype == torch.float32 and len(values) >= _ONEDNN_ROWS
+    if _ONEDNN is not None and many:
         product: Tensor = _ONEDNN(values, matrix, None, "none", [], "")
         return product
     return values @ matrix.t()

@@ -64,6 +64,7 @@ class LeanTraining:
         self._order = rows.flatten()
         self._counts = torch.tensor([shape.queries, shape.keys])
         self._scale = float(attention.scaling)
+        self._table = torch.empty(0)
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> LeanTraining | None:
@@ -130,13 +131,15 @@ class LeanTraining:
     @torch.no_grad()
     def _turns(self, positions: Tensor) -> Tensor:
         """The turns of each token's queries and keys, complex, [N, queries + keys, D / 2]."""
-        every = torch.arange(int(positions.max()) + 1)[None]
-        half = self._shape.width // 2
-        cos, sin = self._body.rotary_emb(self._body.norm.weight, every)
-        turn = torch.complex(cos[0, :, :half], sin[0, :, :half])
-        table = turn[:, None].repeat(1, self._shape.turning, 1)
-        table[:, : self._shape.queries] *= self._scale
-        return table.index_select(0, positions)
+        count, shape = int(positions.max()) + 1, self._shape
+        if count > len(self._table):
+            every = torch.arange(max(count, _LONGEST))[None]
+            cos, sin = self._body.rotary_emb(self._body.norm.weight, every)
+            half = shape.width // 2
+            turn = torch.complex(cos[0, :, :half], sin[0, :, :half])
+            self._table = turn[:, None].repeat(1, shape.turning, 1)
+            self._table[:, : shape.queries] *= self._scale
+        return self._table.index_select(0, positions)
 
     def _plan(self, rows: Tensor, own: Tensor, turns: Tensor) -> Plan:
         """The plan of layers behind which all tokens go on."""
