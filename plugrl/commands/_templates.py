@@ -128,7 +128,7 @@ class $cls(RolloutWorker):
         prompt = tokenizer.encode(task.prompt)
         completion = await task.ask(model, prompt, task.sampling)
         trajectory = trajectory_of(task, model, prompt, completion)
-        trajectory = self.judge(task, trajectory, tokenizer.decode(completion.tokens))
+        trajectory = await self.judged(task, trajectory, tokenizer.decode(completion.tokens))
         if trajectory.valid:
             trajectory.reward -= self.config.token_cost * len(completion.tokens)
             trajectory.metrics["answer_tokens"] = float(len(completion.tokens))
