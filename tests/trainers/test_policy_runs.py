@@ -264,3 +264,62 @@ def test_penalties_need_no_run_in_a_unit_test():
     prepared, _ = trainer._prepare_batch(batch)
     # Rewards 1 - 1 (two of two tokens) - 0.5 * 1 and 1 - 0.5: mean 0.
     assert prepared.metadata["advantages"].tolist() == pytest.approx([-0.5, 0.5])
+
+
+VARIANTS = [
+    {},
+    {"advantage": "dr_grpo", "aggregation": "seq-mean-token-sum-norm", "norm_length": 2},
+    {"advantage": "rloo", "loss": "importance_sampling"},
+    {"advantage": "reinforce_pp", "entropy_coefficient": 0.01},
+    {"advantage": "gae"},
+    {"advantage": "turn_grpo", "sampler_correction": {"level": "sequence", "mode": "mask"}},
+    {"loss": "gspo", "minibatches": 2},
+    {"loss": "cispo"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=str)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_variant_learns(config, algorithm, seed):
+    """The first letter of two is the answer; at first it is given in a quarter of the cases."""
+    tree = config(validate={"enabled": False}, seed=seed)
+    tree["data"] |= {"batch_size": 4, "rollout_repeat_n": 8}
+    tree["rollout_worker"]["max_response_length"] = 2
+    value_head = algorithm.get("advantage") == "gae"
+    tree["models"]["policy"]["train"] |= {"weight_decay": 0.0, "value_head": value_head}
+    tree["trainer"] |= {"total_train_steps": 60, "algorithm": algorithm}
+    rewards = [m["rollout/reward"] for m in plugrl.train(tree).metrics if "rollout/reward" in m]
+    assert sum(rewards[:3]) / 3 < 0.5
+    assert sum(rewards[-10:]) / 10 > 0.65
+
+
+def test_a_step_with_terms_is_repeated_exactly(config):
+    from plugrl.core.replay import replay
+
+    algorithm = {
+        "advantage": "gae",
+        "entropy_coefficient": 0.1,
+        "kl": {"loss": {"coefficient": 0.2}, "reward": {"coefficient": 0.1}},
+        "sampler_correction": {"level": "token"},
+    }
+    tree = tree_of(config, algorithm, seed=1, value_head=True)
+    tree["runtime_monitor"] = {"dump_steps": [2]}
+    (repeated,) = replay(plugrl.train(tree).folder, 2)
+    assert repeated.equal
+    assert {"entropy", "kl", "value_loss"} <= repeated.metrics.keys()
+
+
+def test_the_largest_step_is_tried_with_its_terms(config):
+    from plugrl.core.experiment import build_trainer, prepare
+    from plugrl.core.runless import NoRun
+
+    algorithm = {
+        "advantage": "gae",
+        "kl": {"loss": {"coefficient": 0.2}, "reward": {"coefficient": 0.1}},
+        "overlong": {"buffer": 1},
+    }
+    experiment = prepare(tree_of(config, algorithm, seed=1, value_head=True))
+    run = NoRun("a step that is tried")
+    trainer = build_trainer(experiment.validated, experiment.registry, run)
+    assert trainer.dry_run()["rows"] == 8
