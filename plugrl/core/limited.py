@@ -187,6 +187,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    # A stop that is sent to the whole group is for the parent, which still needs its answers.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
     _reply(answers, True, None, False)
     while len(head := requests.read(_SIZE.size)) == _SIZE.size:
         data = requests.read(_SIZE.unpack(head)[0])

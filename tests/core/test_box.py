@@ -188,3 +188,11 @@ def test_functions_are_called_and_their_results_come_back():
 def test_equal_programs_print_equal_sets():
     program = "print({'a', 'b', 'c', 'd', 'e'})"
     assert KERNEL.script(program).output == KERNEL.script(program).output
+
+
+def test_installed_packages_are_there_only_when_asked_for():
+    program = "import numpy; print(numpy.arange(3).sum())"
+    assert KERNEL.script(program).verdict == "raised"
+    box = Box(Limits(seconds=5, packages=True))
+    outcome = box.script(program)
+    assert outcome.output == "3\n", outcome.errors

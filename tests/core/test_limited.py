@@ -1,8 +1,12 @@
 """Calls in helper processes: limits that hold in C code, in threads and while others go on."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +24,7 @@ def interrupted(target, *arguments):
 
 def test_results_come_back_and_a_helper_serves_several_calls():
     calls = LimitedCalls("os:getppid", seconds=SECONDS)
-    assert calls.call() == calls.call() == __import__("os").getpid()
+    assert calls.call() == calls.call() == os.getpid()
     helpers = LimitedCalls("os:getpid", seconds=SECONDS)
     assert helpers.call() == helpers.call()
 
@@ -89,3 +93,26 @@ def test_awaited_calls_run_at_the_same_time_in_any_loop():
 def test_what_is_printed_is_no_answer():
     calls = LimitedCalls("builtins:eval", seconds=1)
     assert calls.call("[print('x' * 10000), 5][1]") == 5
+
+
+def test_a_stop_of_the_whole_group_does_not_cost_an_answer():
+    calls = LimitedCalls("builtins:eval", seconds=5)
+    stop = "[__import__('os').kill(__import__('os').getpid(), s) for s in (2, 15)] and 7"
+    assert calls.call(stop) == 7
+    assert calls.call("8") == 8
+
+
+def test_a_helper_ends_with_its_parent(tmp_path):
+    program = (
+        "import sys\nfrom plugrl.core.limited import LimitedCalls\n"
+        "print(LimitedCalls('os:getpid', seconds=1).call(), flush=True)\n"
+        "import os; os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    helper = int(done.stdout)
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{helper}/status") and time.monotonic() < deadline:
+        if "State:\tZ" in Path(f"/proc/{helper}/status").read_text("utf-8"):
+            break
+        time.sleep(0.05)
+    assert time.monotonic() < deadline

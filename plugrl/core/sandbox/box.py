@@ -290,4 +290,6 @@ class _Running:
 
 def _environment(box: str) -> dict[str, str]:
     """Nothing of this process's own: it may hold secrets."""
-    return {"PATH": "", "HOME": box, "TMPDIR": box, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    kept = {"PATH": "", "HOME": box, "TMPDIR": box, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    # Each thread of a numerical library takes address space.
+    return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

@@ -236,3 +236,44 @@ def test_what_was_extracted_is_kept_of_held_out_answers_alone():
     cls = as_evaluator(extracting)
     assert [t.get("extracted") for t in rolled(cls(), is_val=True)] == ["a", "bb", "ccc"]
     assert [t.get("extracted") for t in rolled(cls())] == [None] * 3
+
+
+def test_a_cut_answer_is_judged_and_its_flag_decides_nothing_by_itself():
+    class Cut(EchoService):
+        def generate(self, requests):
+            return [Completion([97], [-1.0], "length", 3) for _ in requests]
+
+    seen = []
+
+    class Sees(Length):
+        async def evaluate(self, data, evaluation_target):
+            seen.append(evaluation_target.is_truncated)
+            return EvaluationRunResult(0.7)
+
+    made = build(Worker, {})
+    made.evaluator = Sees()
+    rollouts = LockstepRollouts(made, {"policy": Cut()}, seed=3)
+    found = rollouts.collect([Prompt({"prompt": "a"}, 0, 0, "g", 0)], 0, SAMPLING)
+    assert (seen, found[0].reward, found[0].valid) == ([True], 0.7, True)
+    assert rollout_metrics(found)["rollout/truncated"] == 1.0
+
+
+def test_an_evaluator_of_batches_cannot_ask():
+    class Asks(Length):
+        def evaluate_batch(self, items):
+            self.ask("policy", [1])
+
+    assert all("asks a model where nothing answers" in t.failure for t in rolled(Asks()))
+
+
+def test_names_of_own_numbers_are_not_taken():
+    class Named(Length):
+        def evaluate(self, data, evaluation_target):
+            return EvaluationRunResult(0.5, metrics={"reward": 9.0, "invalid": 8.0, "mine": 1.0})
+
+    metrics = rollout_metrics(rolled(Named()))
+    assert metrics["rollout/reward"] == 0.5
+    assert metrics["rollout/invalid"] == 0.0
+    assert metrics["rollout/evaluator/reward"] == 9.0
+    assert metrics["rollout/evaluator/invalid"] == 8.0
+    assert metrics["rollout/mine"] == 1.0
