@@ -10,6 +10,7 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.registry import default_registry
 from plugrl.core.text.advantages import compute, for_trajectories
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.rewards import rewards_of_tokens, total_rewards
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.advantages.gae import GaeConfig
@@ -212,6 +213,14 @@ def test_rewards_of_tokens_count_for_whole_trajectories_too():
     assert batch.metadata["rewards"].tolist() == [1.0, 0.0]
     assert listed("dr_grpo", rollouts(*rows)) == [1.0, -1.0]
     assert [t.token_rewards for t in batch.to_trajectories()] == [[0.0, 0.5, 0.5], [0.0] * 3]
+
+
+def test_groups_that_differ_in_rewards_of_tokens_alone_are_not_equal():
+    pool = TrajectoryPool(group_size=2, drop_equal_groups=True)
+    pool.put(rollouts(("a", 0, 1.0, True, [0.0, 0.5, 0.0]), ("a", 1, 1.0)))
+    pool.put(rollouts(("b", 0, 1.0), ("b", 1, 1.0)))
+    pool.loaded_batch_finished()
+    assert {t.group_id for t in pool.take("policy")} == {"a"}
 
 
 def test_where_rewards_are_earned():

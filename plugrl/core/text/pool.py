@@ -142,7 +142,7 @@ class TrajectoryPool:
     def _drop_equal(self) -> None:
         for name, line in self._lines.items():
             for key, group in self._complete(name).items():
-                if len({t.reward for t in group.members if t.valid}) < 2:
+                if len({t.total_reward for t in group.members if t.valid}) < 2:
                     del line.groups[key]
                     self._counts["equal_groups"] += 1
 
