@@ -35,7 +35,11 @@ class ConfigView(Mapping[str, Any]):
 
     def _child(self, value: Any, path: str) -> Any:
         if isinstance(value, dict):
-            return ConfigView(value, path, checked=self._checked)
+            # Nothing changes the values of a view, so that its parts need no copies.
+            part = object.__new__(ConfigView)
+            for name, held in (("_values", value), ("_path", path), ("_checked", self._checked)):
+                object.__setattr__(part, name, held)
+            return part
         if isinstance(value, list):
             return tuple(self._child(item, f"{path}[{i}]") for i, item in enumerate(value))
         return value
