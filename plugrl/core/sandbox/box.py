@@ -132,29 +132,13 @@ class _Running:
         self._got: dict[str, bytearray] = {
             name: bytearray() for name in ("output", "errors", "status", "result")
         }
+        self._asked = job is not None
+        self._job = json.dumps({**job, "word": self._word}).encode() if job is not None else b""
         status, status_end = os.pipe()
         result, result_end = os.pipe()
         job_end, job_feed = os.pipe()
-        ends = (status_end, result_end, job_end)
-        try:
-            self._process = subprocess.Popen(
-                self._command(mode, *ends),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=box,
-                env=_environment(box),
-                pass_fds=ends,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise RunError(f"no process can be started for a program: {error}") from error
-        finally:
-            for end in ends:
-                os.close(end)
+        self._process = self._started(mode, stdin, (status_end, result_end, job_end))
         os.set_blocking(job_feed, False)
-        self._asked = job is not None
-        self._job = json.dumps({**job, "word": self._word}).encode() if job is not None else b""
         self._job_pipe = job_feed
         self._files = {
             cast("IO[bytes]", self._process.stdout).fileno(): "output",
@@ -163,6 +147,26 @@ class _Running:
             result: "result",
         }
         self._own = {status, result, job_feed}
+
+    def _started(
+        self, mode: str, stdin: IO[bytes], ends: tuple[int, int, int]
+    ) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._command(mode, *ends),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self._box,
+                env=_environment(self._box),
+                pass_fds=ends,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RunError(f"no process can be started for a program: {error}") from error
+        finally:
+            for end in ends:
+                os.close(end)
 
     def _command(self, mode: str, status: int, result: int, job: int) -> list[str]:
         limits = self._limits
