@@ -65,6 +65,19 @@ def test_answers_are_sums_with_leading_zeros():
         assert int(item["answer"]) == sum(numbers(item))
 
 
+def test_pairs_have_the_right_answer_and_one_with_a_digit_that_is_off():
+    plain, pairs = (ArithmeticScenario({"pairs": wanted}).build(0) for wanted in (False, True))
+    off = {1, 10, 100}
+    for split, items in pairs.datasets.items():
+        for item, known in zip(items, plain.dataset(split), strict=True):
+            assert item == {**known, "chosen": known["answer"], "rejected": item["rejected"]}
+            assert len(item["rejected"]) == len(item["chosen"])
+            assert abs(int(item["rejected"]) - int(item["chosen"])) in off
+    # The same for every seed of a run.
+    held = ArithmeticScenario({"pairs": True}).build(3).dataset("validation")
+    assert held == pairs.dataset("validation")
+
+
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [

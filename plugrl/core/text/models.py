@@ -65,10 +65,14 @@ class Model:
 
 
 class Models(Mapping[str, Model]):
-    """The models of a run by name."""
+    """The models of a run by name.
+
+    A frozen model may have weights of an earlier phase, which trained it: they belong to the state.
+    """
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = dict(models)
+        self._given: dict[str, dict[str, torch.Tensor]] = {}
 
     @classmethod
     def load(cls, section: ConfigView, factory: Factory, *, seed: int, device: str) -> Models:
@@ -120,17 +124,38 @@ class Models(Mapping[str, Model]):
         return {n: model.train for n, model in self._models.items() if model.train is not None}
 
     def weights(self) -> dict[str, Mapping[str, torch.Tensor]]:
-        """Copies of the trained weights by model name."""
-        return {
+        """Copies of the weights that are trained, or were in an earlier phase, by model name."""
+        trained = {
             name: {key: value.detach().clone() for key, value in train.weights().items()}
             for name, train in self.trained.items()
         }
+        return {**self._given, **trained}
 
     def load_weights(self, weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        """Start the trained models from ``weights``, as :meth:`weights` gave them."""
-        for name, train in self.trained.items():
-            if name in weights:
-                train.load_weights(weights[name])
+        """Start models from ``weights``, as :meth:`weights` gave them, frozen ones too.
+
+        Raises:
+            RunError: the weights of a frozen model do not fit its source.
+        """
+        for name, own in weights.items():
+            if name not in self._models:
+                continue
+            train = self._models[name].train
+            if train is not None:
+                train.load_weights(own)
+            else:
+                self._give(name, own)
+
+    def _give(self, name: str, weights: Mapping[str, torch.Tensor]) -> None:
+        try:
+            self._models[name].inference.update_weights(weights, 0)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise RunError(
+                f"frozen model {name!r} does not fit the weights that an earlier phase trained "
+                f"({one_line(error)[:200]}); give it the same models.{name}.source in both phases, "
+                "or another name"
+            ) from error
+        self._given[name] = dict(weights)
 
     def close(self) -> None:
         """End what the inference services run in the background."""
@@ -138,11 +163,12 @@ class Models(Mapping[str, Model]):
             model.inference.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state and version of every trained model."""
-        return {
+        """The state and version of every trained model, and the weights that frozen ones got."""
+        trained = {
             name: {"version": train.version, "state": train.state_dict()}
             for name, train in self.trained.items()
         }
+        return {**{name: {"weights": own} for name, own in self._given.items()}, **trained}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave.
@@ -151,11 +177,14 @@ class Models(Mapping[str, Model]):
             ConfigError: the trained models are not those of the saved state.
             RunError: a state does not fit its model.
         """
-        if set(state) != set(self.trained):
+        trained = {name for name, own in state.items() if "state" in own}
+        if trained != set(self.trained) or not set(state) <= set(self._models):
             raise ConfigError(
                 f"the checkpoint holds models {', '.join(sorted(state)) or 'none'}, the "
                 f"configuration trains {', '.join(sorted(self.trained)) or 'none'}"
             )
+        for name in set(state) - trained:
+            self._give(name, state[name]["weights"])
         for name, train in self.trained.items():
             load_state(name, train, state[name]["state"])
             train.version = state[name]["version"]

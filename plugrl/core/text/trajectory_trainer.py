@@ -103,7 +103,7 @@ class TrajectoryTrainer(Trainer):
         return self._models
 
     def hand_over(self) -> dict[str, Mapping[str, torch.Tensor]]:
-        """Copies of the trained weights by model name."""
+        """Copies of the weights that are trained, or were in an earlier phase, by model name."""
         return self.models.weights()
 
     def take_over(self, handed: Mapping[str, Mapping[str, torch.Tensor]]) -> None:

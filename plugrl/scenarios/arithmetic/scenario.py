@@ -21,6 +21,10 @@ class ArithmeticConfig:
     development: int = described(256, "held-out problems for decisions during training")
     demonstrations: int = described(1000, "problems with answers for supervised training")
     train: int | None = described(None, "problems for reinforcement learning; null: the rest")
+    pairs: bool = described(
+        False,
+        "columns chosen and rejected: the right answer, and one with a digit that is off by 1",
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= self.digits <= 4:
@@ -76,4 +80,17 @@ class ArithmeticScenario(Scenario):
 
     def _items(self, pairs: list[tuple[int, int]]) -> list[DataItem]:
         width = self.config.digits + 1
-        return [{"prompt": f"{a}+{b}=", "answer": f"{a + b:0{width}d}"} for a, b in pairs]
+        items = []
+        for a, b in pairs:
+            item = {"prompt": f"{a}+{b}=", "answer": f"{a + b:0{width}d}"}
+            if self.config.pairs:
+                item |= {"chosen": item["answer"], "rejected": f"{_wrong(a, b, width):0{width}d}"}
+            items.append(item)
+        return items
+
+
+def _wrong(a: int, b: int, width: int) -> int:
+    """A wrong sum that depends on the problem alone: one digit too much or too little somewhere."""
+    off = [sign * 10**place for place in range(width) for sign in (-1, 1)]
+    possible = [a + b + change for change in off if 0 <= a + b + change < 10**width]
+    return possible[int(np.random.default_rng([a, b]).integers(len(possible)))]
