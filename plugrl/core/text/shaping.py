@@ -15,7 +15,7 @@ import torch
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text import rewards
 from plugrl.core.text.correction import correct_for_sampler
-from plugrl.core.text.kl import KlController, kl_estimate
+from plugrl.core.text.kl import AdaptiveKl, KlController, kl_estimate
 from plugrl.core.text.scoring import check_same_tokens, score_batch
 
 if TYPE_CHECKING:
@@ -162,7 +162,9 @@ class Shaper:
         """Take back what :meth:`state_dict` gave."""
         for name, value in state.items():
             controller = KlController.of(self._kl.reward)
-            controller.value = value
+            # A fixed coefficient is that of the configuration, which may have been edited.
+            if isinstance(controller, AdaptiveKl):
+                controller.value = value
             self._controllers[name] = controller
 
 

@@ -20,7 +20,7 @@ from plugrl.core.text.policy import (
     value_loss,
 )
 from plugrl.core.text.self_hosted import SelfHostedTrainer
-from plugrl.core.text.shaping import overlong_penalty
+from plugrl.core.text.shaping import Shaper, overlong_penalty
 
 KINDS = ("kl", "abs", "mse", "low_var_kl")
 
@@ -234,6 +234,14 @@ def test_the_penalty_of_long_answers():
     lengths = torch.tensor([0, 12, 13, 14, 16, 20])
     expected = [0.0, 0.0, -0.25, -0.5, -1.0, -1.0]
     assert overlong_penalty(lengths, 16, 4).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("controller", "expected"), [("fixed", 0.3), ("adaptive", 0.7)])
+def test_a_checkpoint_brings_back_what_was_adapted_alone(controller, expected):
+    section = {"reward": {"coefficient": 0.3, "controller": controller}}
+    shaper = Shaper(configure(Plain, {"algorithm": {"kl": section}}).algorithm, None)
+    shaper.load_state_dict({"policy": 0.7})
+    assert shaper.state_dict() == {"policy": expected}
 
 
 @pytest.mark.parametrize(
