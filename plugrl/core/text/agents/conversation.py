@@ -159,7 +159,7 @@ class Conversation:
             raise ConfigError(
                 f"problem {self._task.item} has a prompt of {length} tokens, all told, "
                 f"which leaves no room in the {self._budget.total} tokens of a conversation; "
-                "lower rollout_worker.max_prompt_length and set data.filter_prompts"
+                "leave the problem out"
             )
         self.end_truncated()
 
@@ -169,7 +169,7 @@ class Conversation:
             raise ConfigError(
                 f"problem {self._task.item} has a prompt of {length} tokens, all told, "
                 f"more than rollout_worker.max_prompt_length={budget.prompt}; "
-                "raise it or set data.filter_prompts"
+                "raise it, or leave the problem out"
             )
         whole = min(budget.total, budget.prompt + budget.response)
         return min(budget.response - (length - start), whole - length)
