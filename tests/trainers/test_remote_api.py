@@ -400,6 +400,18 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(tree, tmp_path, trai
         assert_equal_states(got.checkpoint()["trainer"], straight.checkpoint()["trainer"])
 
 
+@pytest.mark.integration
+def test_the_recipe_is_the_quickstart_through_the_interface(tmp_path):
+    short = [f"trainer.phases.{i}.trainer.total_train_steps=2" for i in (0, 1)]
+    short += [f"settings.runs_folder={tmp_path}", "settings.progress=none"]
+    remote, own = plugrl.train("remote_api", short), plugrl.train("quickstart", short)
+    assert [line["step"] for line in remote.metrics] == [0, 1, 2, 3, 4, 5]
+    for one, other in zip(remote.metrics, own.metrics, strict=True):
+        for key in ("train/loss", "train/grad_norm", "rollout/reward", "validation/exact_match"):
+            assert (key in one) == (key in other)
+            assert one.get(key, 0.0) == pytest.approx(other.get(key, 0.0), rel=1e-3, abs=1e-6), key
+
+
 def test_a_unit_test_needs_neither_run_nor_service():
     made = [
         Trajectory([2, 3], [0, 1], reward=reward, logprobs=[0.0, -1.0], group_id="g", run_id=i)
