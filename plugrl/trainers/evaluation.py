@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +28,8 @@ class EvaluationTrainer(TrajectoryTrainer):
 
     Config: ClassVar[type] = EvaluationConfig
     capabilities: ClassVar[Capabilities] = Capabilities(resume=False)
+    #: Sections with which the conformance kit runs it.
+    conformance: ClassVar[Mapping[str, Any]] = {"trainer": {"total_train_steps": None}}
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

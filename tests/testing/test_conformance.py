@@ -56,6 +56,11 @@ class TestSequence(TrainerContract):
     plugrl_trainer = "sequence"
 
 
+class TestEvaluation(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "evaluation"
+
+
 class TestExactMatch(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "exact_match"

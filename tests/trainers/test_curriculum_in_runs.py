@@ -36,10 +36,13 @@ def test_a_curriculum_opens_buckets_and_resumes_bit_for_bit(config, tmp_path):
             "curriculum": {"column": "level", "edges": [2], "advance_at": 0.5, "window": 2},
         },
         "validate": {"enabled": False},
-        "rollout_worker": judged(tmp_path, "1.0 if len(data['prompt']) == 1 else float(len(evaluation_target.final_answer) > 1)"),
+        "rollout_worker": judged(
+            tmp_path,
+            "1.0 if len(data['prompt']) == 1 else float(len(evaluation_target.final_answer) > 1)",
+        ),
         "trainer": {"total_train_steps": 4},
         "runtime_monitor": {"dead_coefficients": "ignore"},
-    }  # fmt: skip
+    }
     whole = plugrl.train(config(**sections))
     opened = [line["data/open_buckets"] for line in whole.metrics if "data/open_buckets" in line]
     assert opened == [2, 2, 2, 2]
