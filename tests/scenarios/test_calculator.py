@@ -151,5 +151,5 @@ def test_two_steps_of_each_phase(tmp_path):
 @pytest.mark.timeout(1800)
 def test_the_recipe_learns_to_use_its_tool(tmp_path):
     curves = [learnt(tmp_path / str(seed), [f"seed={seed}"]) for seed in range(3)]
-    assert statistics.mean(curve[0] for curve in curves) < 0.7
+    assert statistics.mean(curve[0] for curve in curves) < 0.5
     assert min(curve[-1] for curve in curves) >= 0.9
