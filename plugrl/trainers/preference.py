@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from plugrl.core.config.schema import component, described
-from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.config.schema import component
+from plugrl.core.errors import ContractError
 from plugrl.core.text.advantages import group_numbers
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.data import attempts, problems, require_column
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.pairs import PREFERRED, Pairs
+from plugrl.core.text.passes import PassesConfig
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory import Trajectory
@@ -41,17 +42,10 @@ JUDGED: Mapping[str, Any] = {
 
 
 @dataclass
-class PreferenceAlgorithmConfig:
+class PreferenceAlgorithmConfig(PassesConfig):
     """How judged answers become a gradient."""
 
     loss: Any = component("loss", "dpo", help="from log-probabilities to a loss an answer")
-    epochs: int = described(1, "passes over the answers of a step")
-    minibatches: int = described(1, "optimizer steps a pass")
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
 
 
 class PreferenceTrainer(SelfHostedTrainer):

@@ -51,6 +51,7 @@ def aggregation_weights(
     Raises:
         ConfigError: the aggregation is unknown, or L is missing where it is needed.
     """
+    check_aggregation(aggregation, norm_length)
     mask = loss_mask.to(torch.float32)
     per_row = mask.sum(1, keepdim=True)
     rows = (per_row > 0).sum().clamp_min(1)
@@ -60,11 +61,19 @@ def aggregation_weights(
         return mask / (per_row.clamp_min(1) * rows)
     if aggregation == "seq-mean-token-sum":
         return mask / rows
-    if aggregation == "seq-mean-token-sum-norm":
-        if not norm_length:
-            raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+    if norm_length and aggregation == "seq-mean-token-sum-norm":
         return mask / (rows * norm_length)
     raise ConfigError(f"unknown aggregation {aggregation!r}")
+
+
+def check_aggregation(aggregation: str, norm_length: int | None) -> None:
+    """Refuse an aggregation that lacks its length.
+
+    Raises:
+        ConfigError: the loss is divided by ``norm_length``, which is not set.
+    """
+    if aggregation == "seq-mean-token-sum-norm" and not norm_length:
+        raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text import advantages
 from plugrl.core.text.datums import datum_of, said, with_logprobs
-from plugrl.core.text.losses import aggregation_weights
+from plugrl.core.text.losses import aggregation_weights, check_aggregation
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.models import load_state
+from plugrl.core.text.passes import PassesConfig, splits
 from plugrl.core.text.remote_preflight import loss_fault, remote_findings
 from plugrl.core.text.remote_service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
 from plugrl.core.text.trajectory import Trajectory
@@ -41,7 +42,7 @@ RemoteAggregation = Literal[
 
 
 @dataclass
-class RemoteLossConfig:
+class RemoteLossConfig(PassesConfig):
     """Which of the service's losses is trained with, and how often."""
 
     loss_fn: str = described("importance_sampling", "a loss that the train service has")
@@ -50,15 +51,10 @@ class RemoteLossConfig:
         "token-mean", "how the loss per token is summed up; token-sum: as the service does"
     )
     norm_length: int | None = described(None, "length for seq-mean-token-sum-norm")
-    epochs: int = described(1, "passes over the rollouts of a step")
-    minibatches: int = described(1, "optimizer steps a pass")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.aggregation == "seq-mean-token-sum-norm" and not self.norm_length:
-            raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+        super().__post_init__()
+        check_aggregation(self.aggregation, self.norm_length)
 
 
 @dataclass
@@ -171,12 +167,9 @@ class RemoteApiTrainer(TrajectoryTrainer):
 
     def _minibatches(self, trajectories: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
         """The trajectories of each optimizer step, split as self-hosted trainers do."""
-        algorithm, size = self.config.algorithm, len(trajectories)
-        for epoch in range(algorithm.epochs if size else 0):
-            seed = [self.hyper_params.seed, self._step + 1, epoch]
-            order = np.random.default_rng(seed).permutation(size)
-            for rows in np.array_split(order, min(algorithm.minibatches, size)):
-                yield [trajectories[row] for row in rows]
+        seed = (self.hyper_params.seed, self._step + 1)
+        for rows in splits(self.config.algorithm, seed, len(trajectories)):
+            yield [trajectories[row] for row in rows]
 
     def _datums(self, part: Sequence[Trajectory], loss: NamedLoss) -> list[Datum]:
         """The datums of an optimizer step; trajectories without a gradient are left out."""

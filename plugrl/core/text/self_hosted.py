@@ -9,20 +9,26 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 
 from plugrl.core.blame import where
 from plugrl.core.config.schema import component, described
-from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.errors import ContractError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text import advantages
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.coefficients import dead_coefficients, dead_terms
-from plugrl.core.text.losses import LOSS_WEIGHTS, Aggregation, WeightedLoss, aggregation_weights
+from plugrl.core.text.losses import (
+    LOSS_WEIGHTS,
+    Aggregation,
+    WeightedLoss,
+    aggregation_weights,
+    check_aggregation,
+)
 from plugrl.core.text.metrics import Means, rollout_metrics
 from plugrl.core.text.models import load_state
+from plugrl.core.text.passes import PassesConfig, splits
 from plugrl.core.text.policy import PolicyOptions, policy_findings, terms_of
 from plugrl.core.text.remote_preflight import unfit_services
 from plugrl.core.text.rewards import rewards_of_tokens
@@ -37,22 +43,17 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class AlgorithmConfig:
+class AlgorithmConfig(PassesConfig):
     """How rewards become a gradient."""
 
     advantage: Any = component("advantage", "grpo", help="from rewards to advantages")
     loss: Any = component("loss", "clipped", help="from log-probabilities to a loss per token")
     aggregation: Aggregation = described("token-mean", "how the loss per token is summed up")
     norm_length: int | None = described(None, "length for seq-mean-token-sum-norm")
-    epochs: int = described(1, "passes over the rollouts of a step")
-    minibatches: int = described(1, "optimizer steps a pass")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.aggregation == "seq-mean-token-sum-norm" and not self.norm_length:
-            raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+        super().__post_init__()
+        check_aggregation(self.aggregation, self.norm_length)
 
 
 @dataclass
@@ -221,15 +222,12 @@ class SelfHostedTrainer(TrajectoryTrainer):
         return batch
 
     def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
-        algorithm = self.config.algorithm
-        seed, units = self.hyper_params.seed, unit_count(batch)
-        for epoch in range(algorithm.epochs):
-            order = np.random.default_rng([seed, self._step + 1, epoch]).permutation(units)
-            for some in np.array_split(order, min(algorithm.minibatches, units)):
-                rows = rows_of_units(batch, torch.from_numpy(some))
-                part = self._weighed(batch.select(rows), loss)
-                if len(part):
-                    yield part
+        seed = (self.hyper_params.seed, self._step + 1)
+        for some in splits(self.config.algorithm, seed, unit_count(batch)):
+            rows = rows_of_units(batch, torch.from_numpy(some))
+            part = self._weighed(batch.select(rows), loss)
+            if len(part):
+                yield part
 
     def _weighed(self, part: Batch, loss: WeightedLoss) -> Batch:
         """Give rows their weights in the whole optimizer step, then drop those without effect."""
