@@ -125,10 +125,11 @@ def test_wheel_holds_the_package_and_its_data(wheel):
     package = ROOT / "plugrl"
     wanted = {
         file.relative_to(ROOT).as_posix()
-        for pattern in ("*.py", "*.yaml", "py.typed")
+        for pattern in ("*.py", "*.yaml", "*.parquet", "py.typed")
         for file in package.rglob(pattern)
     }
-    assert {"plugrl/py.typed", "plugrl/recipes/quickstart.yaml"} <= wanted
+    parts = {"quickstart.yaml", "common/adder.yaml", "math_parquet/train.parquet"}
+    assert {"plugrl/py.typed", *(f"plugrl/recipes/{part}" for part in parts)} <= wanted
     assert wanted - names == set()
     assert {name.partition("/")[0] for name in names} == {
         "plugrl",
