@@ -52,7 +52,7 @@ _ROWS = (
         summary="gives an episode its reward",
         stable=True,
         base="plugrl.core.text.evaluation:Evaluator",
-        adapter="plugrl.core.text.judging:as_evaluator",
+        adapter="plugrl.core.text.function_evaluator:as_evaluator",
         form="evaluate(self, data, evaluation_target) -> EvaluationRunResult; or f(data, target)",
     ),
     Kind(
@@ -61,7 +61,7 @@ _ROWS = (
         summary="turns a data item into trajectories",
         stable=True,
         base="plugrl.core.text.worker:RolloutWorker",
-        adapter="plugrl.core.text.worker:as_worker",
+        adapter="plugrl.core.text.function_worker:as_worker",
         form="rollout(self, task) -> Trajectory or a list of them; or f(task), f(task, worker)",
     ),
     Kind(

@@ -9,11 +9,12 @@ from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
 from plugrl.core.text.completions import EngineError
 from plugrl.core.text.data import place_of_problem
+from plugrl.core.text.function_worker import FunctionWorker
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import FunctionWorker, RolloutWorker
 
 if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
+    from plugrl.core.text.worker import RolloutWorker
 
 
 class UnfitTrajectoryError(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import where
 from plugrl.core.errors import PlugrlError
@@ -132,78 +132,6 @@ def _batch_fault(results: Any, count: int) -> str | None:
     if len(results) != count:
         return f"{len(results)} judgements for {count} answers; {expected}"
     return None
-
-
-class FunctionEvaluator(Evaluator):
-    """An evaluator made of a function, see :func:`as_evaluator`."""
-
-    function: ClassVar[Callable[..., Any]]
-
-    def evaluate(
-        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
-    ) -> EvaluationRunResult | Awaitable[EvaluationRunResult]:
-        """Call the function."""
-        arguments = (data, evaluation_target, self)[: type(self)._taken]
-        result: EvaluationRunResult = _result_of(self.function(*arguments))
-        return result
-
-    _taken: ClassVar[int] = 2
-
-
-class AsyncFunctionEvaluator(FunctionEvaluator):
-    """The same for an ``async`` function."""
-
-    async def evaluate(
-        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
-    ) -> EvaluationRunResult:
-        """Call the function and await it."""
-        arguments = (data, evaluation_target, self)[: type(self)._taken]
-        result: EvaluationRunResult = _result_of(await self.function(*arguments))
-        return result
-
-
-def _result_of(value: Any) -> Any:
-    """What a function returned, a bare number being a reward."""
-    return EvaluationRunResult(value) if isinstance(value, (int, float)) else value
-
-
-def as_evaluator(value: Any) -> Any:
-    """The evaluator class of a function ``f(data, target)``, plain or ``async``; others as is.
-
-    The function returns an :class:`EvaluationRunResult`, or a number, which is the reward. With a
-    third parameter it gets the evaluator, for ``config`` and ``ask``. One function always gives
-    one class.
-
-    Raises:
-        TypeError: the function has other parameters.
-    """
-    if not inspect.isfunction(value):
-        return value
-    made = value.__dict__.get("__plugrl_evaluator__")
-    if made is not None:
-        return made
-    base = AsyncFunctionEvaluator if inspect.iscoroutinefunction(value) else FunctionEvaluator
-    names = {"__module__": value.__module__, "__doc__": value.__doc__, "_taken": _taken(value)}
-    names |= {k: value.__dict__[k] for k in ("Config", "conformance") if k in value.__dict__}
-    made = type(value.__name__, (base,), {**names, "function": staticmethod(value)})
-    made.__qualname__ = value.__qualname__
-    value.__dict__["__plugrl_evaluator__"] = made
-    return made
-
-
-def _taken(function: Callable[..., Any]) -> int:
-    """How many of (data, target, evaluator) a function takes."""
-    for count in (3, 2):
-        try:
-            inspect.signature(function).bind(*range(count))
-        except TypeError:
-            continue
-        return count
-    name = function.__name__
-    raise TypeError(
-        f"{name}{inspect.signature(function)} has the wrong parameters; write "
-        f"{name}(data, target) or {name}(data, target, evaluator)"
-    )
 
 
 def make_evaluator(

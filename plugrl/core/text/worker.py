@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
@@ -314,73 +313,6 @@ class RolloutWorker(Component, ABC):
 
 #: What comes of judging an answer.
 Judged = EvaluationRunResult | EvaluationFailedError
-
-
-class FunctionWorker(RolloutWorker):
-    """A rollout worker made of a function, see :func:`as_worker`."""
-
-    function: ClassVar[Callable[..., Any]]
-
-    def rollout(
-        self, task: RolloutTask
-    ) -> Trajectory | list[Trajectory] | Awaitable[Trajectory | list[Trajectory]]:
-        """Call the function."""
-        result: Trajectory | list[Trajectory] = self.function(*self._arguments(task))
-        return result
-
-    def _arguments(self, task: RolloutTask) -> tuple[Any, ...]:
-        return (task, self)[: type(self)._taken]
-
-    _taken: ClassVar[int] = 1
-
-
-class AsyncFunctionWorker(FunctionWorker):
-    """The same for an ``async`` function."""
-
-    async def rollout(self, task: RolloutTask) -> Trajectory | list[Trajectory]:
-        """Call the function and await it."""
-        result: Trajectory | list[Trajectory] = await self.function(*self._arguments(task))
-        return result
-
-
-def as_worker(value: Any) -> Any:
-    """The worker class of a function ``f(task)`` or ``f(task, worker)``; others come back as is.
-
-    The function may be plain or ``async`` and gives what :meth:`RolloutWorker.rollout` gives.
-    ``worker`` has ``config``, ``judge`` and ``judged``. One function always gives one class.
-
-    Raises:
-        TypeError: the function has other parameters.
-    """
-    if not inspect.isfunction(value):
-        return value
-    made = value.__dict__.get("__plugrl_worker__")
-    if made is not None:
-        return made
-    taken = _taken(value)
-    base = AsyncFunctionWorker if inspect.iscoroutinefunction(value) else FunctionWorker
-    names = {"__module__": value.__module__, "__doc__": value.__doc__, "_taken": taken}
-    if "Config" in value.__dict__:
-        names["Config"] = value.__dict__["Config"]
-    made = type(value.__name__, (base,), {**names, "function": staticmethod(value)})
-    made.__qualname__ = value.__qualname__
-    value.__dict__["__plugrl_worker__"] = made
-    return made
-
-
-def _taken(function: Callable[..., Any]) -> int:
-    """How many of (task, worker) a function takes."""
-    for count in (2, 1):
-        try:
-            inspect.signature(function).bind(*range(count))
-        except TypeError:
-            continue
-        return count
-    name = function.__name__
-    raise TypeError(
-        f"{name}{inspect.signature(function)} has the wrong parameters; write {name}(task) or "
-        f"{name}(task, worker)"
-    )
 
 
 def trajectory_of(

@@ -10,12 +10,13 @@ from plugrl.core.errors import RunError, UsageError
 from plugrl.core.registry import Registry
 from plugrl.core.text.data import Prompt
 from plugrl.core.text.evaluation import EvaluationRunResult, Evaluator
-from plugrl.core.text.judging import as_evaluator
+from plugrl.core.text.function_evaluator import as_evaluator
+from plugrl.core.text.function_worker import as_worker
 from plugrl.core.text.metrics import rollout_metrics
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, InferenceService
-from plugrl.core.text.worker import RolloutWorker, as_worker, trajectory_of
+from plugrl.core.text.worker import RolloutWorker, trajectory_of
 
 SAMPLING = SamplingParams(max_new_tokens=4)
 

@@ -13,7 +13,8 @@ from plugrl.core.errors import ConfigError, PluginError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import Registry
 from plugrl.core.text.fibers import Fibers, wait_for
-from plugrl.core.text.worker import RolloutWorker, as_worker
+from plugrl.core.text.function_worker import as_worker
+from plugrl.core.text.worker import RolloutWorker
 from plugrl.core.text.worker_handle import WorkerDied, WorkerHandle
 from plugrl.core.text.worker_messages import Sent, pack_error, unpack_error, worker_setup
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
