@@ -186,6 +186,7 @@ def trainer(rows, response):
         "data": {"batch_size": rows, "rollout_repeat_n": 1},
         "trajectory_pool": {"batch_size": None},
         "rollout_worker": {
+            "type": "single_turn",
             "model": "policy",
             "max_prompt_length": 24,
             "max_response_length": response,
