@@ -29,16 +29,6 @@ if TYPE_CHECKING:
 
 #: Rows that are read at once before the first step.
 _READ = 256
-#: What the conformance kit changes in its task: the prompt itself is the worse answer.
-JUDGED: Mapping[str, Any] = {
-    "data": {"rollout_repeat_n": 1},
-    "rollout_worker": {
-        "type": "preference",
-        "evaluator": None,
-        "chosen_key": "answer",
-        "rejected_key": "prompt",
-    },
-}
 
 
 @dataclass

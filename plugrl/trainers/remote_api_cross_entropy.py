@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from plugrl.core.text.remote_api import (
     RemoteLossConfig,
 )
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.trainers.kit import NAMED_LOSSES
 
 
 @dataclass
@@ -36,9 +38,7 @@ class RemoteApiCrossEntropyTrainer(RemoteApiTrainer):
     Config: ClassVar[type] = RemoteApiCrossEntropyConfig
     uses_rewards: ClassVar[bool] = False
     #: For the conformance kit: a service that has losses by name.
-    conformance: ClassVar[dict[str, Any]] = {
-        "models": {"policy": {"train": {"type": "in_process"}}}
-    }
+    conformance: ClassVar[Mapping[str, Any]] = {"models": {"policy": NAMED_LOSSES}}
 
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]

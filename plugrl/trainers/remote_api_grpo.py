@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
+
+from plugrl.core.text.advantages import signal
 from plugrl.core.text.remote_api import RemoteApiTrainer, RemoteApiTrainerConfig
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.trainers.kit import NAMED_LOSSES
 
 
 class RemoteApiGrpoTrainer(RemoteApiTrainer):
@@ -18,16 +23,12 @@ class RemoteApiGrpoTrainer(RemoteApiTrainer):
     #: Named here, so that a key which it does not know is an error and not a free key.
     Config: ClassVar[type] = RemoteApiTrainerConfig
     #: For the conformance kit: a service that has losses by name.
-    conformance: ClassVar[dict[str, Any]] = {
-        "models": {"policy": {"train": {"type": "in_process"}}}
-    }
+    conformance: ClassVar[Mapping[str, Any]] = {"models": {"policy": NAMED_LOSSES}}
 
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
         trajectories = self._compute_advantage(trajectories)
-        given = [abs(t.advantage or 0.0) for t in trajectories]
-        if given:
-            metrics["advantage_abs"] = sum(given) / len(given)
-            metrics["zero_advantage"] = sum(value == 0 for value in given) / len(given)
+        if trajectories:
+            metrics |= signal(torch.tensor([t.advantage or 0.0 for t in trajectories]))
         return trajectories

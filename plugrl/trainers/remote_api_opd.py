@@ -6,6 +6,7 @@ is that of the reverse KL divergence from the teacher, on tokens that the studen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from plugrl.core.text.remote_api import (
 )
 from plugrl.core.text.remote_service import RemoteTrainService
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.trainers.kit import FROZEN, NAMED_LOSSES
 from plugrl.trainers.teachers import TaughtTrainer, TeacherOptions
 
 
@@ -44,27 +46,8 @@ class RemoteApiOpdTrainer(TaughtTrainer, RemoteApiTrainer):
     Config: ClassVar[type] = RemoteApiOpdConfig
     uses_rewards: ClassVar[bool] = False
     #: For the conformance kit: a service that has losses by name, and another model to learn from.
-    conformance: ClassVar[dict[str, Any]] = {
-        "models": {
-            "policy": {"train": {"type": "in_process"}},
-            "teacher": {
-                "source": {
-                    "config": {
-                        "model_type": "qwen3",
-                        "hidden_size": 16,
-                        "intermediate_size": 32,
-                        "num_hidden_layers": 2,
-                        "num_attention_heads": 2,
-                        "num_key_value_heads": 1,
-                        "head_dim": 8,
-                        "max_position_embeddings": 16,
-                        "initializer_range": 0.3,
-                    },
-                    "tokenizer": {"characters": "ab"},
-                    "seed": 7,
-                }
-            },
-        }
+    conformance: ClassVar[Mapping[str, Any]] = {
+        "models": {"policy": NAMED_LOSSES, "teacher": FROZEN}
     }
 
     def _prepare_trajectories(
@@ -75,8 +58,5 @@ class RemoteApiOpdTrainer(TaughtTrainer, RemoteApiTrainer):
         service = self.models[trajectories[0].model].trained_by(RemoteTrainService)
         trajectories = with_logprobs(service, trajectories)
         batch = self._add_teachers(Batch.from_trajectories(trajectories))
-        mask = batch.values["loss_mask"] != 0
-        if bool(mask.any()):
-            gaps = batch.values["old_log_probs"] - batch.values["teacher_log_probs"]
-            metrics["teacher_kl"] = float(gaps[mask].mean())
+        metrics |= self._teacher_kl(batch)
         return self._compute_advantage(trajectories, batch)

@@ -15,11 +15,8 @@ from plugrl.core.text.batch import Batch, compute_position_id_with_mask
 from plugrl.core.text.models import Model, Models
 from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
-from plugrl.trainers.preference import (
-    JUDGED,
-    PreferenceAlgorithmConfig,
-    PreferenceTrainer,
-)
+from plugrl.trainers.kit import JUDGED
+from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

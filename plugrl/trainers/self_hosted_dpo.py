@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -14,15 +15,12 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.models import Models
 from plugrl.core.text.pairs import row_sums
 from plugrl.core.text.reference import ReferenceScores
-from plugrl.core.text.scoring import check_same_tokens
+from plugrl.core.text.scoring import FrozenModels
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
+from plugrl.trainers.kit import FROZEN, JUDGED
 from plugrl.trainers.losses.kto import KL_REFERENCE
-from plugrl.trainers.preference import (
-    JUDGED,
-    PreferenceAlgorithmConfig,
-    PreferenceTrainer,
-)
+from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -58,29 +56,11 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
 
     Config: ClassVar[type] = SelfHostedDpoConfig
     #: Sections with which the conformance kit trains it: the reference has other weights.
-    conformance: ClassVar[Mapping[str, Any]] = {
-        **JUDGED,
-        "models": {
-            "reference": {
-                "source": {
-                    "config": {
-                        "model_type": "llama",
-                        "hidden_size": 16,
-                        "intermediate_size": 16,
-                        "num_hidden_layers": 1,
-                        "num_attention_heads": 2,
-                        "max_position_embeddings": 16,
-                    },
-                    "tokenizer": {"characters": "ab"},
-                }
-            }
-        },
-    }
+    conformance: ClassVar[Mapping[str, Any]] = {**JUDGED, "models": {"reference": FROZEN}}
 
     def __init__(self, config: Any, **options: Any) -> None:
         super().__init__(config, **options)
         self._scores: ReferenceScores | None = None
-        self._compared = False
         self._reference_weights: dict[str, torch.Tensor] | None = None
 
     @classmethod
@@ -151,12 +131,12 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
             return torch.zeros(batch.values["input_ids"].shape)
         if self._scores is None:
             self._scores = self._new_scores()
-        if not self._compared:
-            self._compared = True
-            name, own = self.config.algorithm.reference, batch.metadata["model"]
-            reference, policy = self.models[name].inference, self.models[own].inference
-            check_same_tokens(name, reference, own, policy, batch)
+        self._frozen.checked(self.config.algorithm.reference, batch)
         return self._scores.log_probs(batch, keep=keep)
+
+    @cached_property
+    def _frozen(self) -> FrozenModels:
+        return FrozenModels(self.models)
 
     def _new_scores(self) -> ReferenceScores:
         return ReferenceScores(self.models[self.config.algorithm.reference].inference)

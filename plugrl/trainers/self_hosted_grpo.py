@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from plugrl.core.text.advantages import signal
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.self_hosted import SelfHostedTrainer, SelfHostedTrainerConfig
 
@@ -22,8 +23,4 @@ class SelfHostedGrpoTrainer(SelfHostedTrainer):
         if "old_log_probs" not in batch.values:
             batch.values["old_log_probs"] = self._compute_old_log_probs(batch)
         batch = self._compute_advantage(batch)
-        advantages = batch.metadata["advantages"]
-        return batch, {
-            "advantage_abs": float(advantages.abs().mean()),
-            "zero_advantage": float((advantages == 0).float().mean()),
-        }
+        return batch, signal(batch.metadata["advantages"])

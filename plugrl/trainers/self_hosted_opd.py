@@ -18,6 +18,7 @@ from plugrl.core.text.self_hosted import (
     SelfHostedTrainer,
     SelfHostedTrainerConfig,
 )
+from plugrl.trainers.kit import FROZEN
 from plugrl.trainers.teachers import TaughtTrainer, TeacherOptions
 
 
@@ -47,29 +48,10 @@ class SelfHostedOpdTrainer(TaughtTrainer, SelfHostedTrainer):
     Config: ClassVar[type] = SelfHostedOpdConfig
     uses_rewards: ClassVar[bool] = False
     #: Sections with which the conformance kit trains it.
-    conformance: ClassVar[Mapping[str, Any]] = {
-        "models": {
-            "teacher": {
-                "source": {
-                    "config": {
-                        "model_type": "llama",
-                        "hidden_size": 16,
-                        "intermediate_size": 16,
-                        "num_hidden_layers": 1,
-                        "num_attention_heads": 2,
-                        "max_position_embeddings": 16,
-                        "initializer_range": 0.5,
-                    },
-                    "tokenizer": {"characters": "ab"},
-                }
-            }
-        }
-    }
+    conformance: ClassVar[Mapping[str, Any]] = {"models": {"teacher": FROZEN}}
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         if "old_log_probs" not in batch.values:
             batch.values["old_log_probs"] = self._compute_old_log_probs(batch)
         batch = self._compute_advantage(self._add_teachers(batch))
-        mask = batch.values["loss_mask"] != 0
-        gaps = (batch.values["old_log_probs"] - batch.values["teacher_log_probs"])[mask]
-        return batch, {"teacher_kl": float(gaps.mean()) if len(gaps) else 0.0}
+        return batch, self._teacher_kl(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.scoring import check_same_tokens, score_batch
+from plugrl.core.text.scoring import FrozenModels
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ class TeacherOptions:
 class TaughtTrainer(TrajectoryTrainer):
     """A trajectory trainer whose ``algorithm`` section has :class:`TeacherOptions`."""
 
-    def __init__(self, config: Any, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
-        self._compared: set[tuple[str, str]] = set()
-
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """Besides what other trainers look for: the teachers."""
@@ -71,7 +68,7 @@ class TaughtTrainer(TrajectoryTrainer):
         """
         names, key = _names(self.config.algorithm.teacher), self.config.algorithm.teacher_key
         if key is None:
-            scores = [self._scores(name, batch, None) for name in names]
+            scores = [self._frozen.score(name, batch) for name in names]
             batch.values["teacher_log_probs"] = torch.stack(scores).mean(0)
             return batch
         wanted = batch.metadata.get(key, [None] * len(batch))
@@ -85,16 +82,20 @@ class TaughtTrainer(TrajectoryTrainer):
                 )
         for name in names:
             rows = torch.tensor([entry == name for entry in wanted])
-            chosen += self._scores(name, batch, rows)
+            chosen += self._frozen.score(name, batch, rows)
         batch.values["teacher_log_probs"] = chosen
         return batch
 
-    def _scores(self, name: str, batch: Batch, rows: torch.Tensor | None) -> torch.Tensor:
-        student, teacher = batch.metadata["model"], self.models[name].inference
-        if (name, student) not in self._compared:
-            check_same_tokens(name, teacher, student, self.models[student].inference, batch)
-            self._compared.add((name, student))
-        return score_batch(teacher, batch, rows)
+    @cached_property
+    def _frozen(self) -> FrozenModels:
+        return FrozenModels(self.models)
+
+    @staticmethod
+    def _teacher_kl(batch: Batch) -> dict[str, float]:
+        """The metric of that name: how much likelier the student finds its tokens, on average."""
+        mask = batch.values["loss_mask"] != 0
+        gaps = (batch.values["old_log_probs"] - batch.values["teacher_log_probs"])[mask]
+        return {"teacher_kl": float(gaps.mean())} if len(gaps) else {}
 
 
 def _names(teacher: Any) -> list[str]:

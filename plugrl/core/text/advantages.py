@@ -75,6 +75,14 @@ def attach(batch: Batch, advantages: torch.Tensor) -> Batch:
     return batch
 
 
+def signal(advantages: torch.Tensor) -> dict[str, float]:
+    """Metrics of advantages, [R]: their mean size, and the share from which nothing is learned."""
+    return {
+        "advantage_abs": float(advantages.abs().mean()),
+        "zero_advantage": float((advantages == 0).float().mean()),
+    }
+
+
 def mirror(batch: Batch) -> Batch:
     """Give ``values`` the advantages that a trainer wrote into ``metadata`` only.
 

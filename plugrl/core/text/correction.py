@@ -18,11 +18,11 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.kl import LARGEST, k3
 from plugrl.core.text.losses import SAMPLER_WEIGHTS
 
 #: Key of the log-probabilities under the sampler, once ``old_log_probs`` are those of the trainer.
 SAMPLER_LOG_PROBS = "sampler_log_probs"
-_LARGEST = 20.0
 
 
 @dataclass
@@ -61,12 +61,12 @@ def correct_for_sampler(batch: Batch, old_log_probs: torch.Tensor, config: Any) 
     mask = batch.values["loss_mask"] != 0
     sampler = batch.values["old_log_probs"]
     log_ratio = torch.where(mask, old_log_probs - sampler, 0.0)
-    divergence = (log_ratio.clamp(-_LARGEST, _LARGEST).exp() - 1 - log_ratio)[mask]
+    divergence = k3(log_ratio)[mask]
     counted = mask
     if config.level == "sequence":
         log_ratio = log_ratio.sum(1, keepdim=True)
         counted = mask.any(1, keepdim=True)
-    ratio = log_ratio.clamp(-_LARGEST, _LARGEST).exp()
+    ratio = log_ratio.clamp(-LARGEST, LARGEST).exp()
     outside = (ratio > config.cap) | (ratio < config.floor)
     if config.mode == "truncate":
         weights = ratio.clamp(config.floor, config.cap)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from plugrl.core.errors import ContractError
+from plugrl.core.text.kl import k3
 from plugrl.core.text.remote_service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
 from plugrl.core.text.trajectory import Trajectory
 
@@ -113,7 +115,5 @@ def said(datums: Sequence[Datum], answer: ForwardBackward) -> dict[str, tuple[fl
     if "logprobs" not in datums[0].loss_fn_inputs:
         return {"log_prob": (float(now.sum()), len(now)), **answer.metrics}
     before = np.concatenate([datum.loss_fn_inputs["logprobs"] for datum in datums])[trained]
-    log_ratio = now - before
-    # A ratio that overflows would hide all others.
-    kl = np.exp(np.minimum(log_ratio, 50.0)) - 1 - log_ratio
-    return {"kl_to_sampler": (float(kl.sum()), len(now)), **answer.metrics}
+    divergence = k3(torch.from_numpy(now - before)).sum()
+    return {"kl_to_sampler": (float(divergence), len(now)), **answer.metrics}

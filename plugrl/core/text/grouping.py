@@ -46,13 +46,43 @@ class Grouping:
     @property
     def centred(self) -> torch.Tensor:
         """The mean of each run less that of its group, [N]; 0 for a run that is alone."""
-        return self.means - self.baseline[self.group_of_run]
+        return self.relative(None)
+
+    def relative(self, epsilon: float | None) -> torch.Tensor:
+        """The mean of each run relative to those of its group, [N]; see :func:`relative`."""
+        return relative(self.means, self.group_of_run, len(self.runs), epsilon)
 
     def spread(self, of_run: torch.Tensor, size: int) -> torch.Tensor:
         """A number of each run as one of each of ``size`` trajectories; invalid ones get 0."""
         numbers = torch.zeros(size, dtype=torch.float32)
         numbers[self.rows] = of_run[self.run_of_row].float()
         return numbers
+
+
+def relative(
+    values: torch.Tensor, index: torch.Tensor, size: int, epsilon: float | None
+) -> torch.Tensor:
+    """``values`` less the mean of their group, over its sample deviation plus ``epsilon``.
+
+    Args:
+        values: float64, [V].
+        index: the group of each, among ``size`` groups, [V].
+        size: how many groups there are.
+        epsilon: None: nothing is divided.
+
+    Returns:
+        [V]; 0 in groups whose values are equal up to rounding.
+    """
+    means = mean_by(values, index, size)
+    centred = values - means[index]
+    if epsilon is None:
+        return centred
+    count = torch.bincount(index, minlength=size)
+    squares = mean_by(centred.square(), index, size) * count
+    deviation = (squares / (count - 1).clamp_min(1)).sqrt()
+    # Rewards are float32, so a relative deviation below 1e-9 is rounding: they are equal.
+    scale = torch.where(deviation > 1e-9 * means.abs(), deviation + epsilon, torch.inf)
+    return centred / scale[index]
 
 
 def mean_by(values: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:

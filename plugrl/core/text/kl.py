@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import torch
 
+#: Largest logarithm of a ratio of which the exponential is taken.
+LARGEST = 20.0
 KlKind = Literal["kl", "abs", "mse", "low_var_kl"]
 
 
@@ -39,6 +41,14 @@ def kl_loss(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> torch.
         return kl_estimate(logp, reference, kind)
     half_square = kl_estimate(logp, reference, "mse")
     return (logp - reference).detach() + half_square - half_square.detach()
+
+
+def k3(log_ratio: torch.Tensor) -> torch.Tensor:
+    """The estimate r - 1 - log(r) of KL(sampler || policy), in the shape of ``log_ratio``, log(r).
+
+    The exponent is kept within [-20, 20]: one token must not hide all others.
+    """
+    return log_ratio.clamp(-LARGEST, LARGEST).exp() - 1 - log_ratio
 
 
 class KlController(ABC):

@@ -22,9 +22,9 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
 
 Metrics = dict[str, tuple[float, float]]
-Loss = Callable[
-    [torch.Tensor, Batch, Any], tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
-]
+#: Numbers per token, [B, T], and metrics as (sum, count).
+LossAnswer = tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
+Loss = Callable[[torch.Tensor, Batch, Any], LossAnswer]
 Aggregation = Literal[
     "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
 ]
@@ -86,10 +86,7 @@ class Term:
 
     path: str
     coefficient: float
-    function: Callable[
-        [torch.Tensor, Batch],
-        tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]],
-    ]
+    function: Callable[[torch.Tensor, Batch], LossAnswer]
     needs: tuple[str, ...] = ()
 
 

@@ -13,6 +13,7 @@ import torch
 
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.rewards import last_trained
 from plugrl.core.text.units import unit_numbers
 
 #: Key of the preferences in a batch's metadata, and extra field of a trajectory.
@@ -93,7 +94,5 @@ def on_last_token(per_row: torch.Tensor, loss_mask: torch.Tensor) -> torch.Tenso
 
 def last_token(loss_mask: torch.Tensor) -> torch.Tensor:
     """Which token is the last trained one of its row: [B, T]; none in a row without any."""
-    mask = loss_mask != 0
-    # Trained tokens from here to the end of the row: 1 at the last one.
-    left = mask.flip(1).cumsum(1).flip(1)
-    return mask & (left == 1)
+    places = torch.arange(loss_mask.shape[1], device=loss_mask.device)
+    return places == last_trained(loss_mask)[:, None]

@@ -13,7 +13,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.correction import SamplerCorrectionConfig
 from plugrl.core.text.kl import KlKind, kl_estimate, kl_loss
-from plugrl.core.text.losses import Term, masked_sum, required
+from plugrl.core.text.losses import LossAnswer, Term, masked_sum, required
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Preflight
@@ -135,15 +135,12 @@ def terms_of(algorithm: Mapping[str, Any], *, values: bool) -> Iterator[Term]:
         )
 
 
-_Answer = tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
-
-
-def _entropy(logp: torch.Tensor, batch: Batch) -> _Answer:
+def _entropy(logp: torch.Tensor, batch: Batch) -> LossAnswer:
     entropy = batch.values["entropy"]
     return -entropy, {"entropy": masked_sum(entropy, batch.values["loss_mask"])}
 
 
-def _kl(logp: torch.Tensor, batch: Batch, kind: KlKind) -> _Answer:
+def _kl(logp: torch.Tensor, batch: Batch, kind: KlKind) -> LossAnswer:
     (reference,) = required(batch, "of kl.loss", "ref_log_probs")
     mask = batch.values["loss_mask"]
     # Where nothing is trained, both are 0.
@@ -152,7 +149,7 @@ def _kl(logp: torch.Tensor, batch: Batch, kind: KlKind) -> _Answer:
     }
 
 
-def value_loss(batch: Batch, clip: float | None) -> _Answer:
+def value_loss(batch: Batch, clip: float | None) -> LossAnswer:
     """Half the squared error of ``values`` to ``returns``, [B, T], as PPO clips it.
 
     With V the value, V0 that before the update and R the return: max((V - R)^2,

@@ -49,7 +49,7 @@ def earning_tokens(mask: torch.Tensor) -> torch.Tensor:
 
 def last_trained(mask: torch.Tensor) -> torch.Tensor:
     """The last trained token of each row, [B]; -1 where there is none."""
-    places = torch.arange(mask.shape[1]).expand_as(mask)
+    places = torch.arange(mask.shape[1], device=mask.device)
     return torch.where(mask != 0, places, -1).amax(1)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.reference import ReferenceScores
 from plugrl.core.text.services import InferenceService
+
+if TYPE_CHECKING:
+    from plugrl.core.text.models import Models
 
 
 def score_batch(
@@ -30,6 +35,40 @@ def score_batch(
     if len(wanted):
         scores[wanted] = ReferenceScores(service).log_probs(batch.select(wanted), keep=False)
     return scores
+
+
+class FrozenModels:
+    """The models of a run that score tokens which others sampled, such as references and teachers.
+
+    Args:
+        models: those of the run.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._compared: set[tuple[str, str]] = set()
+
+    def checked(self, name: str, batch: Batch) -> InferenceService:
+        """The service of a model, whose tokens mean what those of the batch's model do.
+
+        That is looked up on the first batch of each model.
+
+        Raises:
+            ConfigError: there is no such model, or the two have different tokens.
+        """
+        service, own = self._models[name].inference, batch.metadata["model"]
+        if (name, own) not in self._compared:
+            check_same_tokens(name, service, own, self._models[own].inference, batch)
+            self._compared.add((name, own))
+        return service
+
+    def score(self, name: str, batch: Batch, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """:func:`score_batch` by the model of that name.
+
+        Raises:
+            ConfigError: as :meth:`checked`, or a token is outside the model's vocabulary.
+        """
+        return score_batch(self.checked(name, batch), batch, rows)
 
 
 def check_same_tokens(

@@ -16,7 +16,7 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text import rewards
 from plugrl.core.text.correction import correct_for_sampler
 from plugrl.core.text.kl import AdaptiveKl, KlController, kl_estimate
-from plugrl.core.text.scoring import check_same_tokens, score_batch
+from plugrl.core.text.scoring import FrozenModels
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -40,7 +40,7 @@ class Shaper:
         self._overlong: Any = algorithm.get("overlong")
         self._length = length
         self._controllers: dict[str, KlController] = {}
-        self._compared = False
+        self._frozen: FrozenModels | None = None
         self._shaped = False
 
     def prepare(self, batch: Batch, models: Models) -> dict[str, float]:
@@ -72,19 +72,14 @@ class Shaper:
         return correct_for_sampler(batch, trained.compute_log_prob(batch), self._correction)
 
     def _scored(self, batch: Batch, models: Models) -> torch.Tensor:
-        name, own = self._kl.model, batch.metadata["model"]
-        if name == own:
+        name = self._kl.model
+        if name == batch.metadata["model"]:
             raise ConfigError(
                 f"{_KL}.model={name} is the trained model itself; name another entry of models"
             )
-        if name not in models:
-            known = ", ".join(models)
-            raise ConfigError(f"{_KL}.model: no model {name!r} in models; it has: {known}")
-        service = models[name].inference
-        if not self._compared:
-            check_same_tokens(name, service, own, models[own].inference, batch)
-            self._compared = True
-        return score_batch(service, batch)
+        if self._frozen is None:
+            self._frozen = FrozenModels(models)
+        return self._frozen.score(name, batch)
 
     def shape_rewards(self, batch: Batch) -> dict[str, float]:
         """Take the penalties from the rewards of ``batch``; gives metrics.

@@ -15,7 +15,7 @@ import torch
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.grouping import Grouping, mean_by
+from plugrl.core.text.grouping import Grouping
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -43,17 +43,8 @@ def grpo(
 ) -> torch.Tensor:
     """Group-relative advantages, [R]; invalid trajectories get 0 and count nowhere."""
     grouping = Grouping.of(rewards, group, run, valid)
-    centred = grouping.centred
-    if config.normalize:
-        of_run, runs = grouping.group_of_run, grouping.runs
-        variance = mean_by(centred.square(), of_run, len(runs)) * runs
-        deviation = (variance / (runs - 1).clamp_min(1)).sqrt()
-        # Rewards are float32, so a relative deviation below 1e-9 is rounding: they are equal.
-        scale = torch.where(
-            deviation > 1e-9 * grouping.baseline.abs(), deviation + config.epsilon, torch.inf
-        )
-        centred = centred / scale[of_run]
-    return grouping.spread(centred, len(rewards))
+    advantages = grouping.relative(config.epsilon if config.normalize else None)
+    return grouping.spread(advantages, len(rewards))
 
 
 grpo.Config = GrpoConfig  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ import torch
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.grouping import mean_by
+from plugrl.core.text.grouping import relative
 from plugrl.core.text.rewards import rewards_of_tokens
 
 if TYPE_CHECKING:
@@ -52,13 +52,8 @@ def turn_grpo(
     of_turn = torch.zeros(turns, dtype=torch.float64).index_add_(0, turn_of_token, earned)
     row_of_turn = torch.zeros(turns, dtype=torch.long).index_copy_(0, turn_of_token, rows)
     groups, group_of_turn = group[row_of_turn].unique(return_inverse=True)
-    centred = of_turn - mean_by(of_turn, group_of_turn, len(groups))[group_of_turn]
-    count = torch.bincount(group_of_turn)
-    if config.normalize:
-        squares = mean_by(centred.square(), group_of_turn, len(groups)) * count
-        deviation = (squares / (count - 1).clamp_min(1)).sqrt()
-        scale = torch.where(deviation > 1e-9, deviation + config.epsilon, torch.inf)
-        centred = centred / scale[group_of_turn]
+    epsilon = config.epsilon if config.normalize else None
+    centred = relative(of_turn, group_of_turn, len(groups), epsilon)
     runs = torch.stack([group[row_of_turn], run[row_of_turn]], 1).unique(dim=0)[:, 0].contiguous()
     compared = torch.bincount(torch.searchsorted(groups, runs), minlength=len(groups)) > 1
     centred = torch.where(compared[group_of_turn], centred, 0.0)

@@ -20,6 +20,7 @@ from plugrl.trainers.losses.preferences import pair_metrics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
 @dataclass
@@ -35,9 +36,7 @@ class BradleyTerryConfig:
             raise ConfigError("center_coefficient must not be negative")
 
 
-def bradley_terry(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def bradley_terry(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """The loss of each pair on the last trained token of both rows, [B, T].
 
     A row's reward is the value of the state before its last trained token; trainer

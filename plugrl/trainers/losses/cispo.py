@@ -14,9 +14,11 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.losses import masked_sum, required
+from plugrl.trainers.losses.ratios import kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
 @dataclass
@@ -30,9 +32,7 @@ class CispoConfig:
             raise ConfigError("clip_ratio_high must not be negative")
 
 
-def cispo(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def cispo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """REINFORCE with clipped importance weights per token, [B, T].
 
     Raises:
@@ -42,11 +42,11 @@ def cispo(
     mask = batch.values["loss_mask"]
     # Zero times NaN is NaN, also in a gradient, so that what is masked is left out of products.
     advantages = torch.where(mask != 0, advantages, 0.0)
-    log_ratio = torch.where(mask != 0, logp - old, 0.0).detach()
-    ratio, cap = log_ratio.exp(), 1 + config.clip_ratio_high
+    log_ratios = log_ratio(logp, old, mask).detach()
+    ratio, cap = log_ratios.exp(), 1 + config.clip_ratio_high
     metrics = {
         "clip_fraction": masked_sum((ratio > cap).float(), mask),
-        "kl_to_sampler": masked_sum(ratio - 1 - log_ratio, mask),
+        **kl_to_sampler(log_ratios, mask),
     }
     return -ratio.clamp_max(cap) * advantages * logp, metrics
 

@@ -16,33 +16,28 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.losses import masked_sum, required
+from plugrl.trainers.losses.ratios import ClipRange, kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
 @dataclass
-class ClippedConfig:
+class ClippedConfig(ClipRange):
     """Options of the loss ``clipped``."""
 
-    clip_ratio_low: float = described(0.2, "the ratio is clipped below at 1 - this")
-    clip_ratio_high: float = described(0.2, "the ratio is clipped above at 1 + this")
     clip_ratio_dual: float | None = described(
         None, "bound of the ratio's effect at negative advantages, above 1; null: none"
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip_ratio_low <= 1:
-            raise ConfigError("clip_ratio_low must be between 0 and 1")
-        if self.clip_ratio_high < 0:
-            raise ConfigError("clip_ratio_high must not be negative")
+        super().__post_init__()
         if self.clip_ratio_dual is not None and self.clip_ratio_dual <= 1:
             raise ConfigError("clip_ratio_dual must be above 1")
 
 
-def clipped(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def clipped(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """Clipped policy-gradient loss per token, [B, T].
 
     Raises:
@@ -50,8 +45,8 @@ def clipped(
     """
     advantages, old = required(batch, "clipped", "advantages", "old_log_probs")
     mask = batch.values["loss_mask"]
-    log_ratio = torch.where(mask != 0, logp - old, 0.0)
-    ratio = log_ratio.exp()
+    log_ratios = log_ratio(logp, old, mask)
+    ratio = log_ratios.exp()
     bounded = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
     plain, limited = -advantages * ratio, -advantages * bounded
     loss = torch.maximum(plain, limited)
@@ -60,7 +55,7 @@ def clipped(
         loss = torch.where(advantages < 0, torch.minimum(loss, ceiling), loss)
     metrics = {
         "clip_fraction": masked_sum((limited > plain).float(), mask),
-        "kl_to_sampler": masked_sum(ratio - 1 - log_ratio, mask),
+        **kl_to_sampler(log_ratios, mask),
     }
     return loss, metrics
 

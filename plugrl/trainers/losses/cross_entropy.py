@@ -11,11 +11,10 @@ from plugrl.core.text.losses import masked_sum
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
-def cross_entropy(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def cross_entropy(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """Cross-entropy per token, [B, T]: -log p(token)."""
     return -logp, {"log_prob": masked_sum(logp, batch.values["loss_mask"])}
 

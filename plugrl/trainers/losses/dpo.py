@@ -21,6 +21,7 @@ from plugrl.trainers.losses.preferences import awake, log_ratios, pair_metrics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
 @dataclass
@@ -37,9 +38,7 @@ class DpoConfig:
             raise ConfigError("label_smoothing must be from 0 to below 0.5")
 
 
-def dpo(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def dpo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """The loss of each pair on the last trained token of both rows, [B, T].
 
     Raises:

@@ -15,30 +15,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.losses import masked_sum, required
+from plugrl.trainers.losses.ratios import ClipRange, kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
 @dataclass
-class GspoConfig:
+class GspoConfig(ClipRange):
     """Options of the loss ``gspo``; ratios of sequences need far narrower ranges than of tokens."""
 
     clip_ratio_low: float = described(3e-4, "the sequence's ratio is clipped below at 1 - this")
     clip_ratio_high: float = described(4e-4, "the sequence's ratio is clipped above at 1 + this")
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.clip_ratio_low <= 1:
-            raise ConfigError("clip_ratio_low must be between 0 and 1")
-        if self.clip_ratio_high < 0:
-            raise ConfigError("clip_ratio_high must not be negative")
 
-
-def gspo(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def gspo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """Clipped loss with the ratio of the row at each token, [B, T].
 
     Raises:
@@ -46,8 +39,8 @@ def gspo(
     """
     advantages, old = required(batch, "gspo", "advantages", "old_log_probs")
     mask = batch.values["loss_mask"]
-    log_ratio = torch.where(mask != 0, logp - old, 0.0)
-    mean = log_ratio.detach().sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp_min(1)
+    log_ratios = log_ratio(logp, old, mask)
+    mean = log_ratios.detach().sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp_min(1)
     current = torch.where(mask != 0, logp, 0.0)
     ratio = mean.exp() * (current - current.detach()).exp()
     bounded = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
@@ -55,7 +48,7 @@ def gspo(
     metrics = {
         "clip_fraction": masked_sum((limited > plain).float(), mask),
         "sequence_ratio": masked_sum(ratio, mask),
-        "kl_to_sampler": masked_sum(log_ratio.exp() - 1 - log_ratio, mask),
+        **kl_to_sampler(log_ratios, mask),
     }
     return torch.maximum(plain, limited), metrics
 

@@ -12,14 +12,14 @@ import torch
 
 from plugrl.core.component import NoConfig
 from plugrl.core.text.losses import masked_sum, required
+from plugrl.trainers.losses.ratios import kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
-def importance_sampling(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def importance_sampling(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """Importance-weighted policy-gradient loss per token, [B, T].
 
     Raises:
@@ -27,11 +27,11 @@ def importance_sampling(
     """
     advantages, old = required(batch, "importance_sampling", "advantages", "old_log_probs")
     mask = batch.values["loss_mask"]
-    log_ratio = torch.where(mask != 0, logp - old, 0.0)
-    ratio = log_ratio.exp()
+    log_ratios = log_ratio(logp, old, mask)
+    ratio = log_ratios.exp()
     metrics = {
         "ratio": masked_sum(ratio, mask),
-        "kl_to_sampler": masked_sum(ratio - 1 - log_ratio, mask),
+        **kl_to_sampler(log_ratios, mask),
     }
     return -advantages * ratio, metrics
 

@@ -20,6 +20,7 @@ from plugrl.trainers.losses.preferences import awake, log_ratios, pair_metrics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
 @dataclass
@@ -33,9 +34,7 @@ class IpoConfig:
             raise ConfigError("beta must be above 0")
 
 
-def ipo(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def ipo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """The loss of each pair on the last trained token of both rows, [B, T].
 
     Raises:

@@ -21,6 +21,7 @@ from plugrl.trainers.losses.preferences import awake, log_ratios
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 #: Key of the reference point z in a batch's metadata, one number.
 KL_REFERENCE = "kl_reference"
@@ -44,9 +45,7 @@ class KtoConfig:
             raise ConfigError("desirable_weight and undesirable_weight must not both be 0")
 
 
-def kto(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def kto(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """The loss of each answer on its last trained token, [B, T].
 
     Raises:

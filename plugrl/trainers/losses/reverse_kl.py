@@ -17,9 +17,11 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.losses import masked_sum, required
+from plugrl.trainers.losses.ratios import kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
+    from plugrl.core.text.losses import LossAnswer
 
 
 @dataclass
@@ -38,9 +40,7 @@ class ReverseKlConfig:
             raise ConfigError("clip_ratio must be above 0, or null")
 
 
-def reverse_kl(
-    logp: torch.Tensor, batch: Batch, config: Any
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+def reverse_kl(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """The weighted divergence per token, [B, T]; advantages play no part.
 
     Raises:
@@ -48,11 +48,11 @@ def reverse_kl(
     """
     teacher, old = required(batch, "reverse_kl", "teacher_log_probs", "old_log_probs")
     mask = batch.values["loss_mask"]
-    log_ratio = torch.where(mask != 0, logp - old, 0.0)
+    log_ratios = log_ratio(logp, old, mask)
     penalty = config.coefficient * torch.where(mask != 0, logp.detach() - teacher, 0.0)
-    ratio = log_ratio.exp()
+    ratio = log_ratios.exp()
     loss = ratio * penalty
-    metrics = {"kl_to_sampler": masked_sum(ratio - 1 - log_ratio, mask)}
+    metrics = kl_to_sampler(log_ratios, mask)
     if config.clip_ratio is not None:
         bounded = ratio.clamp(1 - config.clip_ratio, 1 + config.clip_ratio) * penalty
         metrics["clip_fraction"] = masked_sum((bounded > loss).float(), mask)

@@ -1,0 +1,34 @@
+"""Sections with which the conformance kit trains trainers that need more than its task has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: A model that has a service of named losses.
+NAMED_LOSSES: Mapping[str, Any] = {"train": {"type": "in_process"}}
+#: A frozen model with the kit's tokens and other weights than those of the policy.
+FROZEN: Mapping[str, Any] = {
+    "source": {
+        "config": {
+            "model_type": "llama",
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "max_position_embeddings": 16,
+            "initializer_range": 0.5,
+        },
+        "tokenizer": {"characters": "ab"},
+    }
+}
+#: Judged answers: the prompt itself is the worse one.
+JUDGED: Mapping[str, Any] = {
+    "data": {"rollout_repeat_n": 1},
+    "rollout_worker": {
+        "type": "preference",
+        "evaluator": None,
+        "chosen_key": "answer",
+        "rejected_key": "prompt",
+    },
+}
