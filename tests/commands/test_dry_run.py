@@ -79,7 +79,7 @@ def dry_run(tmp_path):
         (["models.policy.train.micro_batch_tokens=100"], 2, 48),
         (["models.policy.train.micro_batch_tokens=10"], 1, 48),
         # The context bounds a sequence.
-        (["rollout_worker.max_response_length=500"], 16, 64),
+        (["rollout_worker.max_response_length=63"], 16, 64),
         (["models.policy.adapter.r=2", "models.policy.source.dtype=bfloat16"], 16, 48),
     ],
 )

@@ -183,6 +183,12 @@ class Moody(GoodEvaluator):
     def evaluate(self, data, evaluation_target):
         right = evaluation_target.final_answer == data["answer"]
         return EvaluationRunResult(float(right) + next(counter) * 1e-6)
+
+class Shifted(GoodEvaluator):
+    """Gives every answer of a batch the judgement of the one before."""
+    def evaluate_batch(self, items):
+        judged = [self.evaluate(*item) for item in items]
+        return judged[-1:] + judged[:-1]
 '''
 
 NEED_A_RUN = {
@@ -235,10 +241,12 @@ EVALUATORS = {
         "test_any_answer_gets_a_finite_reward",
         "test_equal_answers_get_equal_rewards",
         "test_it_leaves_the_problem_as_it_was",
+        "test_a_batch_is_judged_like_its_answers",
     },
     "Constant": {"test_a_right_answer_beats_a_wrong_one"},
     "Changes": {"test_it_leaves_the_problem_as_it_was"},
     "Moody": {"test_equal_answers_get_equal_rewards"},
+    "Shifted": {"test_a_batch_is_judged_like_its_answers"},
 }
 #: What a trainer's contract says of every component, so not repeated for evaluators.
 SHARED = {"test_metadata_names_it", "test_a_new_process_finds_the_same_class"}

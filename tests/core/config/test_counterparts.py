@@ -102,6 +102,8 @@ def test_a_configuration_in_the_spelling_of_the_guides(folder):
         "group_size": 4,
         "key_list": ["query"],
         "check_batch_ready_function": "batch_size",
+        "drop_equal_groups": False,
+        "max_idle_batches": 20,
     }
     assert tree["rollout_worker"]["type"] == "agent"
     assert tree["rollout_worker"]["max_prompt_length"] == 16

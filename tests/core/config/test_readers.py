@@ -19,6 +19,8 @@ PACKAGE = Path(plugrl.__file__).parent
 
 #: Keys that no line of the package names, and why they are there all the same.
 UNREAD = {
+    "RegexConfig.dotall": "read by the name of the flag that it sets",
+    "RegexConfig.multiline": "read by the name of the flag that it sets",
     "TrajectoryPoolConfig.type": "there is one pool; the key is checked to name it",
     "WeightConfig.type": "there is one controller; the key is checked to name it",
     "WeightConfig.sync_mode": "there is one mode; the key is checked to name it",

@@ -132,6 +132,15 @@ def test_the_written_tree_validates_to_itself(files, check):
         ("data=5", "data (command line): must be a mapping, not 5"),
         ("data=[1]", "data (command line): must be a mapping, not a list"),
         ("seed=x", "seed (command line): must be a whole number, not 'x'"),
+        ("seed=-1", "seed (command line): must be from 0 to 2^63 - 1, not -1"),
+        (
+            "seed=9223372036854775808",
+            "seed (command line): must be from 0 to 2^63 - 1, not 9223372036854775808",
+        ),
+        (
+            "trainer.steps=9223372036854775808",
+            "trainer.steps (command line): must fit into 64 bits, and 9223372036854775808 does not",
+        ),
         ("seed=null", "seed (command line): must be a whole number, not null"),
         ("seed=???", "seed (command line): is still ???; write a value"),
         (
