@@ -12,10 +12,11 @@ from plugrl.core.config.schema import component
 from plugrl.core.errors import ContractError
 from plugrl.core.text.advantages import group_numbers
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.data import attempts, problems, require_column
+from plugrl.core.text.data import attempts_at_all
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.pairs import PREFERRED, Pairs
+from plugrl.core.text.parts import held_out
 from plugrl.core.text.passes import PassesConfig
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.core.text.services import TrainService
@@ -46,7 +47,6 @@ class PreferenceTrainer(SelfHostedTrainer):
     """
 
     uses_rewards: ClassVar[bool] = False
-    #: The metric of the first split that is the score of a step.
     score: ClassVar[str] = "accuracy"
 
     @classmethod
@@ -118,22 +118,13 @@ class PreferenceTrainer(SelfHostedTrainer):
 
     def _attempts(self, items: Sequence[Mapping[str, Any]], name: str) -> list[Prompt]:
         data = self.hyper_params.data
-        keys = (data.prompt_key, data.answer_key)
-        return [
-            prompt
-            for index, item in enumerate(items)
-            for prompt in attempts(item, index, index, f"{name}/{index}", 1, keys)
-        ]
+        return attempts_at_all(items, name, 1, (data.prompt_key, data.answer_key))
 
     def _make_validation(self) -> Validation | None:
-        section = self.hyper_params.validate
-        if not section.enabled:
+        if not self.hyper_params.validate.enabled:
             return None
-        judged = {}
-        for split in self._validated_splits:
-            items = problems(section.data, split, self.scenario_instance, section="validate.data")
-            require_column(items, self.hyper_params.data.prompt_key, f"validate.data ({split})")
-            judged[split] = self._attempts(items[: section.data.limit], split)
+        found = held_out(self.hyper_params, self.scenario_instance, self._validated_splits)
+        judged = {split: self._attempts(items, split) for split, items in found.items()}
         sampled = None
         if self.hyper_params.rollout_worker.get("evaluator") is not None:
             sampled = super()._make_validation()
@@ -163,13 +154,6 @@ class PreferenceTrainer(SelfHostedTrainer):
     def _outputs(self, service: TrainService, batch: Batch) -> torch.Tensor:
         """The log-probabilities that the loss reads, [B, T], and in ``batch`` what else it does."""
         return service.compute_log_prob(batch)
-
-    def _report_score(self, scores: Mapping[str, float]) -> None:
-        split = next(iter(self._validated_splits))
-        if self.hyper_params.validate.score is None:
-            self.run.report_score(scores[f"{split}/{self.score}"])
-        else:
-            super()._report_score(scores)
 
 
 class PreferenceValidation:

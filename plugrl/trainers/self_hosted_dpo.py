@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from plugrl.core.config.schema import described
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.models import Models
 from plugrl.core.text.pairs import row_sums
+from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.reference import ReferenceScores
 from plugrl.core.text.scoring import FrozenModels
 from plugrl.core.text.trajectory import Trajectory
@@ -67,7 +67,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """A reference that there is not or that is trained, and steps that are too small."""
         yield from super().preflight(check)
-        algorithm, models = check.root.trainer.algorithm, check.root.get("models") or {}
+        algorithm = check.root.trainer.algorithm
         name, path = algorithm.reference, "trainer.algorithm.reference"
         needs_point = getattr(check.component("trainer.algorithm.loss"), "needs_reference_point", 0)
         if name == NO_REFERENCE:
@@ -75,15 +75,8 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
                 yield path, f"is none, and loss {algorithm.loss.type} needs a reference model"
             if algorithm.reference_weights == "policy":
                 yield "trainer.algorithm.reference_weights", "has no effect: reference is none"
-        elif name not in models:
-            close = did_you_mean(name, models, 1)
-            yield (
-                path,
-                f"no model {name!r} in models; it has: {', '.join(models) or 'none'}{close}; add a "
-                "frozen one with the source of the policy, or write none",
-            )
-        elif models[name].get("train") is not None:
-            yield path, f"model {name!r} is trained; a reference must be frozen"
+        else:
+            yield from model_findings(check, path, name, role="a reference")
         if needs_point and check.root.data.batch_size // algorithm.minibatches < 2:
             yield (
                 "data.batch_size",

@@ -12,6 +12,7 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.scoring import FrozenModels
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
@@ -45,14 +46,8 @@ class TaughtTrainer(TrajectoryTrainer):
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """Besides what other trainers look for: the teachers."""
         yield from super().preflight(check)
-        models = check.root.get("models") or {}
         for name in _names(check.section.algorithm.teacher):
-            if name not in models:
-                message = f"no model {name!r} in models, which has: {', '.join(models) or 'none'}"
-                yield "trainer.algorithm.teacher", message
-            elif models[name].get("train") is not None:
-                message = "a teacher is not trained; leave its train service out"
-                yield f"models.{name}.train", message
+            yield from model_findings(check, "trainer.algorithm.teacher", name, role="a teacher")
 
     def _kept_columns(self) -> Sequence[str]:
         key = self.config.algorithm.teacher_key

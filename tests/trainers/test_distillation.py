@@ -150,7 +150,9 @@ def test_teachers_that_cannot_be_are_refused_before_the_run(tree_of):
         plugrl.train(tree_of({"teacher": "master"}))
     tree = tree_of()
     tree["models"]["teacher"]["train"] = "local"
-    with pytest.raises(ConfigError, match=r"models\.teacher\.train.*a teacher is not trained"):
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.teacher.*'teacher' is trained; a teacher must be"
+    ):
         plugrl.train(tree)
     with pytest.raises(ConfigError, match="at least one entry of models"):
         plugrl.train(tree_of({"teacher": []}))

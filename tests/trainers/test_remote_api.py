@@ -244,7 +244,7 @@ def test_a_teacher_is_a_frozen_entry_of_models(tree):
     assert "no model 'teacher' in models" in faults(tree("remote_api_opd"))
     trained = tree("remote_api_opd", teacher=True)
     trained["models"]["teacher"] = {**TEACHER, "train": {"type": "in_process"}}
-    assert "a teacher is not trained" in faults(trained)
+    assert "a teacher must be frozen" in faults(trained)
 
 
 def test_wrong_signatures_are_refused_when_the_class_is_made():

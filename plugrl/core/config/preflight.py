@@ -42,6 +42,12 @@ class Preflight:
         """The component's own section."""
         return section_at(self.root, self.path)
 
+    @property
+    def models(self) -> Mapping[str, Any]:
+        """The section ``models``; empty when there is none."""
+        models: Mapping[str, Any] = self.root.get("models") or {}
+        return models
+
     def component(self, path: str) -> Any:
         """The class or function that the configuration picks at ``path``; None if it picks none."""
         record = self.validated.records.get(path)

@@ -334,3 +334,14 @@ def attempts(
 ) -> list[Prompt]:
     """``repeat`` attempts at one problem."""
     return [Prompt(item, index, run, group_id, turn, *keys) for run in range(repeat)]
+
+
+def attempts_at_all(
+    items: Sequence[DataItem], name: str, repeat: int, keys: tuple[str, str]
+) -> list[Prompt]:
+    """``repeat`` attempts at each problem, once; group ids are ``<name>/<index>``."""
+    return [
+        prompt
+        for index, item in enumerate(items)
+        for prompt in attempts(item, index, index, f"{name}/{index}", repeat, keys)
+    ]

@@ -19,6 +19,10 @@ class Means:
             held_total, held_count = self._totals.get(name, (0.0, 0.0))
             self._totals[name] = (held_total + total, held_count + count)
 
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Sum and count of each name."""
+        return dict(self._totals)
+
     def means(self, prefix: str = "") -> dict[str, float]:
         """Mean of each name that has a count."""
         return {

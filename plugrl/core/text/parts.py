@@ -104,6 +104,22 @@ def _short_enough(
     return kept
 
 
+def held_out(
+    params: ConfigView, scenario: ScenarioInstance | None, splits: Sequence[str]
+) -> dict[str, Sequence[DataItem]]:
+    """The problems of ``validate.data`` by split.
+
+    Raises:
+        ConfigError: there are no problems, or a column is missing.
+    """
+    data, found = params.validate.data, {}
+    for split in splits:
+        items = problems(data, split, scenario, section="validate.data")
+        require_column(items, params.data.prompt_key, f"validate.data ({split})")
+        found[split] = items[: data.limit]
+    return found
+
+
 def make_validation(
     params: ConfigView,
     scenario: ScenarioInstance | None,
@@ -119,14 +135,9 @@ def make_validation(
     section, data = params.validate, params.data
     if not section.enabled:
         return None
-    datasets = {}
-    for split in splits:
-        items = problems(section.data, split, scenario, section="validate.data")
-        require_column(items, data.prompt_key, f"validate.data ({split})")
-        datasets[split] = items[: section.data.limit]
     return Validation(
         rollouts,
-        datasets,
+        held_out(params, scenario, splits),
         sampling,
         temperature=section.temperature,
         keys=(data.prompt_key, data.answer_key),

@@ -14,6 +14,7 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.correction import SamplerCorrectionConfig
 from plugrl.core.text.kl import KlKind, kl_estimate, kl_loss
 from plugrl.core.text.losses import LossAnswer, Term, masked_sum, required
+from plugrl.core.text.preflight import model_findings
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Preflight
@@ -172,15 +173,11 @@ def value_loss(batch: Batch, clip: float | None) -> LossAnswer:
 
 def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:
     """A reference that is no model, and values that no value head gives."""
-    algorithm, models = check.section.get("algorithm") or {}, check.root.get("models") or {}
+    algorithm, models = check.section.get("algorithm") or {}, check.models
     kl = algorithm.get("kl")
     if kl is not None and (kl.reward.coefficient or kl.loss.coefficient):
         path = "trainer.algorithm.kl.model"
-        if kl.model not in models:
-            has = ", ".join(models)
-            yield path, f"no model {kl.model!r} in models, which has: {has}; add the reference"
-        elif models[kl.model].get("train") is not None:
-            yield path, f"model {kl.model!r} is trained, so that it is no reference; name another"
+        yield from model_findings(check, path, kl.model, role="a reference")
     advantage = check.component("trainer.algorithm.advantage")
     if kl is not None and not getattr(advantage, "uses_rewards", True):
         yield from _unused_penalties(algorithm)

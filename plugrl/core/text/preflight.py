@@ -25,7 +25,7 @@ _ANSWER = "data.answer_key"
 def text_findings(check: Preflight) -> Iterator[Finding]:
     """Faults of data, validation data and models of a trajectory trainer."""
     root = check.root
-    models = root.get("models") or {}
+    models = check.models
     if not models:
         yield "models", "names no model; give one, such as models.policy, a source"
     if models and not any(models[name].get("train") is not None for name in models):
@@ -34,10 +34,8 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
             ("no model is trained; give one a train service, such as models.policy.train: local"),
         )
     worker = root.rollout_worker
-    if models and worker.get("model", next(iter(models))) not in models:
-        names, close = ", ".join(models), did_you_mean(worker.model, models, 1)
-        message = f"no model {worker.model!r} in models; it has: {names}{close}"
-        yield "rollout_worker.model", message
+    if models and worker.get("model") is not None:
+        yield from model_findings(check, "rollout_worker.model", worker.model)
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
     yield from _findings(check, "data", files, [data.split], "split")
@@ -46,6 +44,27 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
     if validate.enabled:
         section = validate.data
         yield from _findings(check, "validate.data", section.data_files, section.splits, "splits")
+
+
+def model_findings(
+    check: Preflight, path: str, name: str, *, role: str | None = None
+) -> Iterator[Finding]:
+    """A model that the setting at ``path`` names and that is not there, or must not be trained.
+
+    Args:
+        check: the configuration.
+        path: of the setting.
+        name: what it says.
+        role: what the model is, such as "a reference", where it must be frozen.
+    """
+    models = check.models
+    if name not in models:
+        has, close = ", ".join(models) or "none", did_you_mean(name, models, 1)
+        remedy = "" if role is None else "; add it, without a train service"
+        yield path, f"no model {name!r} in models; it has: {has}{close}{remedy}"
+    elif role is not None and models[name].get("train") is not None:
+        remedy = f"name another, or leave models.{name}.train out"
+        yield path, f"model {name!r} is trained; {role} must be frozen: {remedy}"
 
 
 def _pool_findings(root: Any) -> Iterator[Finding]:

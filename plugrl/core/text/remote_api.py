@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,14 +14,13 @@ import torch
 from plugrl.core.blame import where
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
-from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
 from plugrl.core.text import advantages
 from plugrl.core.text.datums import datum_of, said, with_logprobs
 from plugrl.core.text.losses import aggregation_weights, check_aggregation
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.models import load_state
 from plugrl.core.text.passes import PassesConfig, splits
+from plugrl.core.text.prepared import check_parameters, trajectories_fault
 from plugrl.core.text.remote_preflight import loss_fault, remote_findings
 from plugrl.core.text.remote_service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
 from plugrl.core.text.trajectory import Trajectory
@@ -83,13 +81,8 @@ class RemoteApiTrainer(TrajectoryTrainer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        method = cls.__dict__.get("_prepare_trajectories")
-        if method is not None and len(inspect.signature(method).parameters) != 3:
-            raise TypeError(
-                f"{cls.__name__}._prepare_trajectories has the wrong signature; write "
-                "_prepare_trajectories(self, trajectories, metrics) -> list[Trajectory] and add "
-                "to the metrics"
-            )
+        form = "(self, trajectories, metrics) -> list[Trajectory] and add to the metrics"
+        check_parameters(cls, "_prepare_trajectories", 3, form)
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -124,16 +117,12 @@ class RemoteApiTrainer(TrajectoryTrainer):
         return report | {name: float(value) for name, value in metrics.items()}
 
     def _checked(self, prepared: Any, metrics: Mapping[str, Any]) -> list[Trajectory]:
-        fault = _prepared_fault(prepared, metrics, self._temperature)
+        fault = trajectories_fault(prepared, metrics, self._temperature)
         if fault is not None:
             method = type(self)._prepare_trajectories
             name = f"{type(self).__name__}._prepare_trajectories{where(method)}"
             raise ContractError(f"{name} {fault}")
         return list(prepared)
-
-    @property
-    def _temperature(self) -> float:
-        return self._sampling.temperature or 1.0
 
     def _optimize(
         self, service: RemoteTrainService, trajectories: Sequence[Trajectory], loss: NamedLoss
@@ -237,8 +226,7 @@ class RemoteApiTrainer(TrajectoryTrainer):
             batch: the same with what the advantage reads besides; None: it is made of them.
         """
         section = self.config.algorithm.advantage
-        factory = Factory(default_registry()) if self._context is None else self._context.factory
-        function = factory.load("advantage", section, "trainer.algorithm.advantage")
+        function = self._factory.load("advantage", section, "trainer.algorithm.advantage")
         return advantages.for_trajectories(function, trajectories, section, batch)
 
     @property
@@ -258,23 +246,3 @@ class RemoteApiTrainer(TrajectoryTrainer):
             "such as models.policy.train: in_process. _prepare_trajectories(trajectories, {}) "
             "needs none"
         )
-
-
-def _prepared_fault(prepared: Any, metrics: Mapping[str, Any], temperature: float) -> str | None:
-    """What is wrong with the answer of ``_prepare_trajectories``; None: nothing."""
-    if not isinstance(prepared, list) or not all(isinstance(t, Trajectory) for t in prepared):
-        kind = type(prepared).__name__
-        return f"returned {kind}; `return trajectories`, a list of Trajectory, is expected"
-    if len({t.model for t in prepared}) > 1:
-        return "returned trajectories of several models; return those it was given"
-    for key, value in metrics.items():
-        if isinstance(value, (str, bytes)) or getattr(value, "numel", lambda: 1)() != 1:
-            return f"gave metric {key!r} as {type(value).__name__}; a number is expected"
-    for t in prepared:
-        t.check()
-        if (t.temperature or temperature) != 1:
-            return (
-                f"returned a trajectory of temperature {t.temperature or temperature:g}; a service "
-                "of named losses trains at temperature 1, so set rollout_worker.temperature=1"
-            )
-    return None

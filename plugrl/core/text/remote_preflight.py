@@ -44,8 +44,7 @@ def remote_findings(check: Preflight) -> Iterator[Finding]:
 
 def trained_by(check: Preflight) -> dict[str, type[BaseTrainService]]:
     """The train services that the configuration picks, by model."""
-    models = check.root.get("models") or {}
-    found = {name: check.component(f"models.{name}.train") for name in models}
+    found = {name: check.component(f"models.{name}.train") for name in check.models}
     return {name: service for name, service in found.items() if service is not None}
 
 

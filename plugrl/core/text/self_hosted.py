@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ import torch
 from plugrl.core.blame import where
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ContractError
-from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
 from plugrl.core.text import advantages
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.coefficients import dead_coefficients, dead_terms
@@ -30,6 +27,7 @@ from plugrl.core.text.metrics import Means, rollout_metrics
 from plugrl.core.text.models import load_state
 from plugrl.core.text.passes import PassesConfig, splits
 from plugrl.core.text.policy import PolicyOptions, policy_findings, terms_of
+from plugrl.core.text.prepared import batch_fault, check_parameters
 from plugrl.core.text.remote_preflight import unfit_services
 from plugrl.core.text.rewards import rewards_of_tokens
 from plugrl.core.text.services import TrainService
@@ -86,12 +84,8 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        method = cls.__dict__.get("_prepare_batch")
-        if method is not None and len(inspect.signature(method).parameters) != 2:
-            raise TypeError(
-                f"{cls.__name__}._prepare_batch has the wrong signature; write "
-                "_prepare_batch(self, batch) -> tuple[Batch, dict] and return the metrics"
-            )
+        form = "(self, batch) -> tuple[Batch, dict] and return the metrics"
+        check_parameters(cls, "_prepare_batch", 2, form)
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -126,13 +120,13 @@ class SelfHostedTrainer(TrajectoryTrainer):
         batch = Batch.from_trajectories(
             trajectories,
             pad_token_id=self.models[model].inference.tokenizer.pad_token_id,
-            temperature=self._sampling.temperature or 1.0,
+            temperature=self._temperature,
         )
         batch.values["loss_mask"] *= batch.metadata["valid"][:, None]
         return batch
 
     def _check_answer(self, prepared: Any) -> tuple[Batch, dict[str, float]]:
-        fault = _prepared_fault(prepared)
+        fault = batch_fault(prepared)
         if fault is not None:
             # The place is looked up here alone: it reads the method's source.
             name = f"{type(self).__name__}._prepare_batch{where(type(self)._prepare_batch)}"
@@ -252,10 +246,6 @@ class SelfHostedTrainer(TrajectoryTrainer):
         return part
 
     @property
-    def _factory(self) -> Factory:
-        return Factory(default_registry()) if self._context is None else self._context.factory
-
-    @property
     def _loss(self) -> WeightedLoss:
         section = self.config.algorithm.loss
         function = self._factory.load("loss", section, "trainer.algorithm.loss")
@@ -317,34 +307,3 @@ class SelfHostedTrainer(TrajectoryTrainer):
         """Take back what :meth:`state_dict` gave; it is applied when training goes on."""
         super().load_state_dict(state)
         self._shaper.load_state_dict(state.get("shaper", {}))
-
-
-def _prepared_fault(prepared: Any) -> str | None:
-    """What is wrong with the answer of ``_prepare_batch``; None: nothing."""
-    if not (isinstance(prepared, tuple) and len(prepared) == 2):
-        return f"returned {type(prepared).__name__}; `return batch, metrics` is expected"
-    batch, metrics = prepared
-    if not isinstance(batch, Batch) or not isinstance(metrics, Mapping):
-        kinds = f"{type(batch).__name__} and {type(metrics).__name__}"
-        return f"returned {kinds}; a Batch and a dict are expected"
-    for key, value in metrics.items():
-        if isinstance(value, (str, bytes)) or getattr(value, "numel", lambda: 1)() != 1:
-            return f"gave metric {key!r} as {type(value).__name__}; a number is expected"
-    return _values_fault(batch) or advantages.written_fault(batch)
-
-
-def _values_fault(batch: Batch) -> str | None:
-    """What is wrong with the tensors, [B, T], that every loss relies on; None: nothing."""
-    ids = batch.values.get("input_ids")
-    if not isinstance(ids, torch.Tensor):
-        return "gave a batch without the tensor values['input_ids']; return the one it was given"
-    for name in ("loss_mask", "attention_mask", "advantages"):
-        value = batch.values.get(name)
-        if value is None and name == "advantages":
-            continue
-        expected = f"a tensor of shape {tuple(ids.shape)} is expected"
-        if not isinstance(value, torch.Tensor):
-            return f"gave values[{name!r}] as {type(value).__name__}; {expected}"
-        if value.shape != ids.shape:
-            return f"gave values[{name!r}] of shape {tuple(value.shape)}; {expected}"
-    return None

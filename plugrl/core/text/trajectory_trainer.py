@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.config.schema import described
 from plugrl.core.config.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.factory import Factory
+from plugrl.core.registry import default_registry
 from plugrl.core.text import parts
 from plugrl.core.text.chat import encode_prompt
+from plugrl.core.text.collecting import Collector
 from plugrl.core.text.judging import make_evaluator
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker
 from plugrl.core.text.worker_pool import pooled_rollouts
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     import torch
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.data import Prompt
     from plugrl.core.text.models import Model
     from plugrl.core.text.validation import Validation
 
@@ -66,6 +69,8 @@ class TrajectoryTrainer(Trainer):
     sections: ClassVar[Mapping[str, Any]] = TEXT
     #: Whether the algorithm learns from rewards, so that dead or missing ones are a fault.
     uses_rewards: ClassVar[bool] = True
+    #: The metric of the first split that is the score of a step.
+    score: ClassVar[str] = "reward"
 
     def __init__(self, config: Any, *, models: Models | None = None) -> None:
         super().__init__(config)
@@ -101,6 +106,15 @@ class TrajectoryTrainer(Trainer):
                 device=context.settings.device,
             )
         return self._models
+
+    @property
+    def _factory(self) -> Factory:
+        return Factory(default_registry()) if self._context is None else self._context.factory
+
+    @property
+    def _temperature(self) -> float:
+        """The temperature of log-probabilities; greedy answers have those of 1."""
+        return self._sampling.temperature or 1.0
 
     def hand_over(self) -> dict[str, Mapping[str, torch.Tensor]]:
         """Copies of the weights that are trained, or were in an earlier phase, by model name."""
@@ -141,6 +155,9 @@ class TrajectoryTrainer(Trainer):
         self._loader = parts.make_loader(params, self.scenario_instance, encode)
         self._validation = self._make_validation()
         self._syncs = parts.make_syncs(params, models)
+        self._collector = Collector(
+            params, self._loader, self._rollouts, self._pool, self._sampling, self._kept_columns()
+        )
         models.load_weights(self._initial_weights)
         if self._pending_state is not None:
             self._apply(self._pending_state)
@@ -237,7 +254,7 @@ class TrajectoryTrainer(Trainer):
     def _one_step(self, step: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
         with self._timed("rollout", metrics):
-            trajectories = self._fill_pool(step)
+            trajectories = self._collector.fill(self.models.trained, step)
         metrics |= self._told(trajectories, step)
         with self._timed("train", metrics):
             self._train_models(metrics, step)
@@ -246,31 +263,6 @@ class TrajectoryTrainer(Trainer):
         if self._validate_due(step):
             metrics |= self._validate(step)
         return metrics
-
-    def _fill_pool(self, step: int) -> list[Trajectory]:
-        """Attempt loaded batches until a training batch is ready; the new trajectories."""
-        pool, trained = self._pool, self.models.trained
-        for name, service in trained.items():
-            pool.drop_older(name, service.version - self.hyper_params.weight.staleness_threshold)
-        collected: list[Trajectory] = []
-        complete, idle = -1, 0
-        while not pool.ready():
-            before, complete = complete, sum(pool.complete(name) for name in trained)
-            idle = idle + 1 if complete == before else 0
-            if idle == self.hyper_params.trajectory_pool.max_idle_batches:
-                waiting = "; ".join(pool.describe(name) for name in trained)
-                raise RunError(
-                    f"{idle} loaded batches completed no group, so no training batch gets ready "
-                    f"(trajectory_pool): {waiting}"
-                )
-            prompts = self._loader.next_batch()
-            batch = self._rollouts.collect(prompts, step, self._sampling)
-            self._loader.observe(prompts, batch)
-            _add_columns(batch, prompts, self._kept_columns())
-            pool.put(t for t in batch if t.model in trained)
-            pool.loaded_batch_finished()
-            collected += batch
-        return collected
 
     def _kept_columns(self) -> Sequence[str]:
         """Columns of the data that trajectories carry along as extra fields."""
@@ -326,8 +318,9 @@ class TrajectoryTrainer(Trainer):
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
             scores, trajectories = self._validation(step)
-        logger.info("%s: %s", self.run.label(step), self._headline(scores))
-        self._report_score(scores)
+        logger.info("%s: %s", self.run.label(step), headline(scores))
+        section, first = self.hyper_params.validate, next(iter(self._validated_splits))
+        report_score(self.run, section, scores, default=f"{first}/{self.score}")
         decode = self.models[self.hyper_params.rollout_worker.model].inference.tokenizer.decode
         for t in trajectories[:4]:
             self.run.sample(
@@ -336,33 +329,10 @@ class TrajectoryTrainer(Trainer):
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=scores)
         return metrics | scores
 
-    def _report_score(self, scores: Mapping[str, float]) -> None:
-        """Tell the run how good this step is, so that the best checkpoint stays.
-
-        Raises:
-            ConfigError: ``validate.score`` names no metric of the validation.
-        """
-        section = self.hyper_params.validate
-        name = section.score or f"{next(iter(self._validated_splits))}/reward"
-        if name not in scores:
-            if self.run.best_score is not None:
-                # It was there before; this time nothing valid gave it.
-                logger.warning("validate.score: this validation gave no %s", name)
-                return
-            known = ", ".join(sorted(scores))
-            raise ConfigError(f"validate.score: no metric {name!r}; validation gave: {known}")
-        self.run.report_score(scores[name] if section.score_mode == "max" else -scores[name])
-
     @property
     def _validated_splits(self) -> Sequence[str]:
         section = self.hyper_params.validate.data
         return ["validation"] if section.data_files else list(section.splits)
-
-    @staticmethod
-    def _headline(scores: Mapping[str, float]) -> str:
-        """The rewards and the evaluators' own metrics of a validation."""
-        details = ("invalid", "response_length", "truncated", "reward_min", "reward_max")
-        return "  ".join(f"{k} {v:.4g}" for k, v in scores.items() if not k.endswith(details))
 
     @contextmanager
     def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
@@ -409,35 +379,3 @@ class TrajectoryTrainer(Trainer):
         for name, sync in self._syncs.items():
             sync.load_state_dict(state["syncs"][name])
         self._pending_state = None
-
-
-def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[str, Any]:
-    """What is kept of one attempt of an evaluation."""
-    tokens, trained = trajectory.tokens, trajectory.loss_mask
-    start = trained.index(1) if 1 in trained else len(tokens)
-    decode = model.inference.tokenizer.decode
-    return {
-        "step": step,
-        "problem": trajectory.group_id,
-        "attempt": trajectory.run_id,
-        "model": trajectory.model,
-        "prompt": decode(tokens[:start]),
-        "answer": decode(tokens[start:]),
-        "reward": trajectory.reward if trajectory.valid else None,
-        "failure": trajectory.failure,
-        "finish_reason": trajectory.finish_reason,
-        **trajectory.metrics,
-    }
-
-
-def _add_columns(
-    trajectories: Sequence[Trajectory], prompts: Sequence[Prompt], names: Sequence[str]
-) -> None:
-    """Give trajectories the columns of their problem that the pool groups by."""
-    data = {prompt.group_id: prompt.data for prompt in prompts}
-    for trajectory in trajectories:
-        problem = data.get(trajectory.group_id, {})
-        for name in names:
-            # What a worker gave one attempt stands, whatever another attempt lacks.
-            if name not in trajectory and name in problem:
-                trajectory[name] = problem[name]

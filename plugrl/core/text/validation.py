@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plugrl.core.errors import RunError
 from plugrl.core.scenario import DataItem
-from plugrl.core.text.data import attempts
+from plugrl.core.text.data import attempts_at_all
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.pass_at_k import Passing, sample_metrics
 from plugrl.core.text.trajectory import Trajectory
@@ -47,12 +47,7 @@ class Validation:
         self._rollouts = rollouts
         self._sampling = replace(sampling, temperature=temperature, top_p=1.0)
         self._prompts: dict[str, list[Prompt]] = {
-            split: [
-                prompt
-                for index, item in enumerate(items)
-                for prompt in attempts(item, index, index, f"{split}/{index}", samples, keys)
-            ]
-            for split, items in datasets.items()
+            split: attempts_at_all(items, split, samples, keys) for split, items in datasets.items()
         }
         self._samples = samples
         self._passing = passing

@@ -14,6 +14,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import WeightedLoss
+from plugrl.core.text.metrics import Means
 from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.services import ModelSpec, Tokenizer, TrainService
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
@@ -164,7 +165,7 @@ class LocalTrainService(TrainService):
         needs = loss.needs
         if "values" in needs and self._forward.value_head is None:
             self._no_value_head()
-        totals: dict[str, tuple[float, float]] = {}
+        totals = Means()
         total_loss = 0.0
         for part in self._micro_batches(batch):
             if needs:
@@ -178,10 +179,8 @@ class LocalTrainService(TrainService):
                 with packed(bounds):
                     value.backward()
             total_loss += float(value.detach())
-            for name, (total, count) in metrics.items():
-                held = totals.get(name, (0.0, 0.0))
-                totals[name] = (held[0] + total, held[1] + count)
-        return totals | {"loss": (total_loss, 1.0)}
+            totals.add(metrics)
+        return totals.sums() | {"loss": (total_loss, 1.0)}
 
     def _set_dropout(self, active: bool) -> None:
         if self._adapter is not None:

@@ -12,7 +12,6 @@ import regex
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.chat import as_messages, chat_tokenizer, is_messages
 from plugrl.core.text.evaluation import (
     BaseEvaluationTarget,
@@ -20,6 +19,7 @@ from plugrl.core.text.evaluation import (
     EvaluationRunResult,
     Evaluator,
 )
+from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.scenarios.evaluators.numbers import parse_number
 
@@ -105,13 +105,8 @@ class LlmJudgeEvaluator(Evaluator):
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """The model must be there."""
-        models, name = check.root.get("models") or {}, check.section.model
-        if models and name not in models:
-            close = did_you_mean(name, models, 1)
-            yield (
-                f"{check.path}.model",
-                f"no model {name!r} in models; it has: " + (f"{', '.join(models)}{close}"),
-            )
+        if check.models:
+            yield from model_findings(check, f"{check.path}.model", check.section.model)
 
     @classmethod
     def columns(
