@@ -27,7 +27,7 @@ def command(
     temperature: Annotated[float, typer.Option(min=0, help="0: greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus: keep this probability mass.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer in tokens.")] = 256,
-    seed: Annotated[int, typer.Option(help="Seed of the answers.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the answers.")] = 0,
     model: Annotated[str, typer.Option(help="Name of the model, a key of models.")] = "policy",
     checkpoint: Checkpoint = "newest",
     runs_folder: RunsFolder = "runs",

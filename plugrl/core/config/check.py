@@ -130,6 +130,8 @@ class Checker:
             return self._entries(value, (get_args(hint) or (Any, Any))[1], path)
         if hint in coerce.NAMES:
             read = coerce.scalar(value, hint)
+            if hint is int:
+                return coerce.whole(read, str(path[-1]) if path else "")
             return self._located(str(read), path, False) if hint is Path else read
         raise coerce.WrongType(f"has a type that schemas cannot use: {coerce.type_name(hint)}")
 

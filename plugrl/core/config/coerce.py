@@ -59,6 +59,19 @@ def _converted(value: Any, kind: Any, asked: str) -> Any:
     return read
 
 
+def whole(value: int, name: str) -> int:
+    """Check the range of a whole number: what machines count with, and seeds from 0 on.
+
+    Raises:
+        WrongType: it is outside.
+    """
+    if name == "seed" and not 0 <= value < 2**63:
+        raise WrongType(f"must be from 0 to 2^63 - 1, not {shown_value(value)}")
+    if not -(2**63) <= value < 2**63:
+        raise WrongType(f"must fit into 64 bits, and {shown_value(value)} does not")
+    return value
+
+
 def literal(value: Any, hint: Any) -> Any:
     """Check that ``value`` is one of a ``Literal``'s, of the same type.
 
