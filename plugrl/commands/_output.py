@@ -105,6 +105,26 @@ def write_lines(path: str, records: Sequence[Mapping[str, Any]]) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
+def check_writable(path: str) -> None:
+    """Refuse a file that :func:`write_lines` could not write, before its lines cost hours.
+
+    Raises:
+        UsageError: it cannot be opened for writing.
+    """
+    import os
+
+    from plugrl.core.errors import UsageError
+
+    new = not os.path.lexists(path)
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+        if new:
+            os.unlink(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
 def read_lines(path: str) -> list[str]:
     """The lines of a text file, empty ones left out.
 

@@ -39,9 +39,11 @@ def command(
     Over a run, EVALUATION may set data, scenario, rollout_worker and validate; everything else is
     the run's. A model folder is models.policy of EVALUATION.
     """
-    from plugrl.commands._output import emit_json, emit_table, write_lines
+    from plugrl.commands._output import check_writable, emit_json, emit_table, write_lines
     from plugrl.core.saved import opened
 
+    if output is not None:
+        check_writable(output)
     with opened(
         target, evaluation, overrides or [], runs_folder=runs_folder, checkpoint=checkpoint
     ) as saved:

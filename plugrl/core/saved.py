@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -66,10 +69,15 @@ def opened(
             middle of another run must not.
 
     Raises:
-        UsageError: there is no such run or checkpoint.
+        UsageError: there is no such run or checkpoint; a model folder has none.
         ConfigError: the evaluation does not fit.
     """
     if is_model(target):
+        if checkpoint != "newest":
+            raise UsageError(
+                f"{target} is a model folder, which has no checkpoint {checkpoint!r}; leave "
+                "--checkpoint out, or name a run"
+            )
         experiment, state, origin = _of_model(target, evaluation, overrides), None, target
     else:
         folder = find(target, Path(runs_folder))
@@ -242,16 +250,43 @@ def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = Fals
         UsageError: the folder is not empty or cannot be written, or the model has no adapter.
         ConfigError: there is no such model, or it is frozen.
     """
+    from safetensors import SafetensorError
+
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty; name a new folder")
     trainer = _text_trainer(saved)
     with closing(trainer.loaded_models()) as models:
         try:
-            trainer.export(models[model], folder, adapter=adapter)
-        except OSError as error:
-            raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
+            with _appearing(folder) as unfinished:
+                trainer.export(models[model], unfinished, adapter=adapter)
+        except (OSError, SafetensorError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise UsageError(f"cannot write {folder}: {said}") from error
     return f"wrote {'the adapter of ' if adapter else ''}{model} of {saved.origin} to {folder}"
+
+
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A hidden folder whose files appear in ``folder`` at the end, all or none.
+
+    An empty folder that is there may be a mounted disk: it stays, and is filled. Only a process
+    that is killed leaves the hidden folder behind.
+    """
+    place = Path(os.path.realpath(folder))
+    there = place.is_dir()
+    unfinished = (place if there else place.parent) / f".{place.name}-{secrets.token_hex(4)}"
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        if not there:
+            os.rename(unfinished, place)
+            return
+        # By config.json others know a model folder, so it comes last.
+        for path in sorted(unfinished.iterdir(), key=lambda path: path.name == "config.json"):
+            os.rename(path, place / path.name)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _text_trainer(saved: Saved) -> TrajectoryTrainer:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,46 @@ def test_export_refuses_what_it_cannot_do(call, trained, tmp_path):
         assert said in err
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_an_export_that_fails_leaves_nothing(call, trained, tmp_path, there):
+    folder = trained()
+    target = tmp_path / "to" / "model"
+    if there:
+        target.mkdir(parents=True)
+    # Weights alone are larger than this; what is written before them is not.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        code, _, err = call("export", folder, target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2, err
+    assert f"cannot write {target}" in err
+    assert list(tmp_path.glob("to/**/*")) == ([target] if there else [])
+    assert call("export", folder, target)[0] == 0
+    names = {path.name for path in target.iterdir()}
+    assert {"config.json", "model.safetensors"} < names
+    assert not [name for name in names if name.startswith(".")]
+
+
+def test_a_model_folder_has_no_checkpoints(call, trained):
+    call("export", trained(), "model")
+    for words in (("sample", "model", "ba"), ("eval", "model", "quickstart")):
+        code, _, err = call(*words, "--checkpoint", "best")
+        assert code == 2
+        assert "model folder" in err
+
+
+def test_eval_refuses_an_output_before_it_evaluates(call, trained, monkeypatch):
+    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
+
+    folder, evaluated = trained(), []
+    monkeypatch.setattr(TrajectoryTrainer, "evaluate", lambda self: evaluated.append(1) or {})
+    code, _, err = call("eval", folder, "validation", "--output", "absent/answers.jsonl")
+    assert (code, evaluated) == (2, [])
+    assert "cannot write absent/answers.jsonl" in err
+
+
 def test_sample_reads_a_file_and_repeats_itself(call, trained, tmp_path):
     folder = trained()
     (tmp_path / "prompts.txt").write_text("ab\n\nbb\n")
@@ -190,6 +231,7 @@ def test_sample_reads_a_file_and_repeats_itself(call, trained, tmp_path):
         (("",), "a prompt has no tokens"),
         (("--file", "absent.txt"), "cannot read absent.txt"),
         (("ba", "--top-p", "0"), "top_p is 0"),
+        (("ba", "--seed", str(2**63)), "--seed"),
     ],
 )
 def test_sample_refuses_in_one_line(call, trained, words, said):
