@@ -35,16 +35,31 @@ def command(
     """Train every combination of the values and print mean and deviation over the seeds.
 
     All configurations are checked before the first run begins. A run that fails is listed as
-    failed, the others go on, and the exit code is 1.
+    failed, the others go on, and the exit code is 1. A sweep that is interrupted prints the table
+    of the runs that ended before.
     """
+    import logging
+
     from plugrl.commands._output import emit_table, note, show_progress
-    from plugrl.core.sweep import planned, table, trained
+    from plugrl.core.errors import UsageError
+    from plugrl.core.sweep import EndedRun, planned, table, trained, unknown_metric
 
     show_progress()
     plan = planned(config, grid or [], seeds, config_path=config_path or [])
     note(f"{len(plan)} runs: {len(plan) // seeds} combinations with {seeds} seed(s) each")
-    rows = table(trained(plan), metric or [])
-    columns = list(dict.fromkeys(name for row in rows for name in row if name != "runs"))
-    emit_table(rows, columns, as_json=as_json)
+    ended: list[EndedRun] = []
+    try:
+        for one in trained(plan):
+            ended.append(one)
+            # Said while there is time to stop; another combination may still have it.
+            if len(ended) == 1 and (fault := unknown_metric(ended, metric or [])):
+                logging.getLogger(__name__).warning("%s", fault)
+    finally:
+        rows = table(ended, metric or [])
+        columns = list(dict.fromkeys(name for row in rows for name in row if name != "runs"))
+        emit_table(rows, columns, as_json=as_json)
     if any(row["failed"] for row in rows):
         raise typer.Exit(1)
+    fault = unknown_metric(ended, metric or [])
+    if fault is not None:
+        raise UsageError(fault)

@@ -13,6 +13,7 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunInterrupted, RunTerminated, UsageError
 from plugrl.core.experiment import TrainedRun, prepare, start
+from plugrl.core.suggest import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +146,6 @@ def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, A
     Args:
         ended: the runs.
         metrics: names of metrics; none: the rewards of the validation, else of the rollouts.
-
-    Raises:
-        UsageError: no run has one of the metrics.
     """
     combinations: dict[tuple[tuple[str, str], ...], list[EndedRun]] = {}
     for one in ended:
@@ -158,10 +156,6 @@ def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, A
     }
     everything = [values for found in last.values() for values in found]
     names = list(metrics) or _headline(everything)
-    for name in names:
-        if everything and not any(name in values for values in everything):
-            known = ", ".join(sorted(k for k in everything[0] if "/" in k))
-            raise UsageError(f"no run has a metric {name!r}; they have: {known}")
     return [
         {
             **dict(key),
@@ -172,6 +166,17 @@ def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, A
         }
         for key, runs in combinations.items()
     ]
+
+
+def unknown_metric(ended: Iterable[EndedRun], metrics: Sequence[str]) -> str | None:
+    """What is said of a metric that none of the runs has; None: each is there."""
+    found = [one.run.last_metrics for one in ended if one.run is not None]
+    known = sorted({name for values in found for name in values if "/" in name})
+    for name in metrics:
+        if found and name not in known and not any(name in values for values in found):
+            close = did_you_mean(name, known, 1)
+            return f"no run has a metric {name!r}; they have: {', '.join(known)}{close}"
+    return None
 
 
 def _headline(everything: Sequence[dict[str, Any]]) -> list[str]:

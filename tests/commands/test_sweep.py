@@ -1,7 +1,12 @@
 """``plugrl sweep``: every combination is trained, and the table is right."""
 
 import json
+import os
+import signal
 import statistics
+import subprocess
+import sys
+import time
 
 import pytest
 import yaml
@@ -97,7 +102,37 @@ def test_a_run_that_fails_is_listed_and_the_others_go_on(file, tmp_path, capsys)
     assert [(row["seeds"], row["failed"]) for row in rows] == [(1, 0), (0, 1)]
 
 
-def test_an_unknown_metric_names_those_there_are(file):
-    ended = list(sweep.trained(sweep.planned(file, [], 1)))
-    with pytest.raises(UsageError, match="they have: .*validation/reward"):
-        sweep.table(ended, ["nosuch"])
+def test_an_unknown_metric_costs_no_table(file, capsys):
+    from plugrl.cli import main
+
+    with pytest.raises(SystemExit) as end:
+        main(["sweep", str(file), "seed=0,1", "--metric", "rollout/rewrd", "--metric", "loss/no"])
+    out, err = capsys.readouterr()
+    assert end.value.code == 2
+    assert out.splitlines()[0].split() == ["SEEDS", "FAILED", "ROLLOUT/REWRD", "LOSS/NO"]
+    said = "no run has a metric 'rollout/rewrd'; they have: "
+    lines = [line for line in err.splitlines() if said in line]
+    # As a warning after the first of two runs, and at the end.
+    assert [line.split(":")[0] for line in lines] == ["warning", "error"]
+    assert all("did you mean rollout/reward?" in line for line in lines)
+    ends = [i for i, line in enumerate(err.splitlines()) if "run done" in line]
+    assert ends[0] < err.splitlines().index(lines[0]) < ends[1]
+
+
+def test_an_interrupted_sweep_shows_what_ended_before(file):
+    folder = file.parent
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plugrl", "sweep", "exp.yaml", "--json",
+         "trainer.total_train_steps=1,100000"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("runs/*/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    (row,) = json.loads(out)
+    assert (row["trainer.total_train_steps"], row["seeds"], row["failed"]) == ("1", 1, 0)
+    assert err.splitlines()[-1].startswith("plugrl resume ")
