@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,38 +17,21 @@ from plugrl.core.text.function_worker import as_worker
 from plugrl.core.text.metrics import rollout_metrics
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.services import Completion
 from plugrl.core.text.worker import RolloutWorker, trajectory_of
+
+sys.path.insert(0, str(Path(__file__).parent))
+from engines import Unloaded
 
 SAMPLING = SamplingParams(max_new_tokens=4)
 
 
-class Letters:
-    pad_token_id, eos_token_id = 0, 1
-
-    def encode(self, text, /):
-        return [ord(c) for c in text]
-
-    def decode(self, tokens, /):
-        return "".join(map(chr, tokens))
-
-
-class EchoService(InferenceService):
+class EchoService(Unloaded):
     """Answers as many tokens as it may."""
-
-    tokenizer = Letters()
-    vocabulary_size = 128
-    max_sequence_length = 64
-
-    def load(self, spec):
-        raise NotImplementedError
 
     def generate(self, requests):
         counts = [request.sampling.max_new_tokens for request in requests]
         return [Completion([97] * n, [-1.0] * n, "stop", 3) for n in counts]
-
-    def update_weights(self, weights, version):
-        raise NotImplementedError
 
 
 class Worker(RolloutWorker):

@@ -3,60 +3,22 @@
 import asyncio
 import inspect
 import sys
+from pathlib import Path
 
 import pytest
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.text.data import FileItem, Prompt
 from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams, stream_seeds, uniforms
-from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.services import Completion
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker, trajectory_of
 
+sys.path.insert(0, str(Path(__file__).parent))
+from engines import Engine, Letters
+
 SAMPLING = SamplingParams(max_new_tokens=2)
-
-
-class Letters:
-    pad_token_id, eos_token_id = 0, 1
-
-    def encode(self, text, /):
-        return [ord(c) for c in text]
-
-    def decode(self, tokens, /):
-        return "".join(map(chr, tokens))
-
-
-class Engine(InferenceService):
-    """Answers two tokens that depend on the stream alone, and keeps what it was asked."""
-
-    tokenizer = Letters()
-    vocabulary_size = 128
-    max_sequence_length = 64
-
-    def __init__(self, answer=None):
-        self.rounds = []
-        self._answer = answer
-
-    def load(self, spec):
-        raise NotImplementedError
-
-    def generate(self, requests):
-        self.rounds.append([request.stream for request in requests])
-        if self._answer is not None:
-            return self._answer(requests)
-        seeds = stream_seeds([request.stream for request in requests])
-        draws = [(uniforms(seeds, k) * 128).astype(int) for k in range(2)]
-        return [
-            Completion([int(a), int(b)], [-1.0, -2.0], "stop", 3)
-            for a, b in zip(*draws, strict=True)
-        ]
-
-    def score(self, sequences, temperature=1.0):
-        raise NotImplementedError
-
-    def update_weights(self, weights, version):
-        raise NotImplementedError
 
 
 class OneTurn(RolloutWorker):

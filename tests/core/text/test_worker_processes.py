@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,43 +17,26 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import Registry
 from plugrl.core.text.data import Prompt
 from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams, stream_seeds, uniforms
-from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.worker_messages import worker_setup
 from plugrl.core.text.worker_pool import PooledRollouts, WorkerPool
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+import engines
 
 AGENTS = Path(__file__).parent / "agents.py"
 SAMPLING = SamplingParams(max_new_tokens=2)
 
 
-class Engine(InferenceService):
-    """Answers two tokens that depend on the stream alone, and keeps what it was asked."""
+class Engine(engines.Engine):
+    """It notes prompts besides, and its tokenizer can be sent."""
 
     tokenizer = CharacterTokenizer("".join(map(chr, range(32, 126))))
     vocabulary_size = 96
-    max_sequence_length = 64
 
-    def __init__(self, answer=None):
-        self.rounds = []
-        self._answer = answer
-
-    def load(self, spec):
-        raise NotImplementedError
-
-    def generate(self, requests):
-        self.rounds.append([(tuple(r.prompt_tokens), r.stream) for r in requests])
-        if self._answer is not None:
-            return self._answer(requests)
-        seeds = stream_seeds([request.stream for request in requests])
-        draws = [(uniforms(seeds, k) * 96).astype(int) for k in range(2)]
-        return [
-            Completion([int(a), int(b)], [-1.0, -2.0], "stop", 3)
-            for a, b in zip(*draws, strict=True)
-        ]
-
-    def update_weights(self, weights, version):
-        raise NotImplementedError
+    def noted(self, request):
+        return tuple(request.prompt_tokens), request.stream
 
 
 class Collector:
