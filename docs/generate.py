@@ -108,7 +108,26 @@ def sections() -> str:
             ]
             parts += [f"### {name}", *([about] if about else [])]
             parts.append(table(["Key", "Type", "Default", "Meaning"], rows))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_spellings()])
+
+
+def _spellings() -> list[str]:
+    """The keys and names that have a second spelling."""
+    from plugrl.core.config.aliases import ALIASES, COMPONENT_NAMES
+
+    about = "Both spellings of a key are accepted for good; of a name, when no package provides it."
+    keys = [[f"`{old}`", f"`{new}`"] for old, new in ALIASES.items()]
+    names = [
+        [f"`{kind}`", f"`{old}`", f"`{new}`"]
+        for kind, pairs in COMPONENT_NAMES.items()
+        for old, new in pairs.items()
+    ]
+    return [
+        "## Second spellings",
+        about,
+        table(["Key", "Means"], keys),
+        table(["Kind", "Name", "Means"], names),
+    ]
 
 
 def _yaml(value: Any) -> str:

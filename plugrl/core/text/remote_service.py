@@ -1,6 +1,6 @@
 """``RemoteTrainService``: trains a model somewhere else, with losses that it knows by name.
 
-It is the interface of training APIs such as Tinker: sequences go out as datums, the service takes
+It is the interface of training APIs: sequences go out as datums, the service takes
 the gradient of one of its losses, and an optimizer step follows. Every call gives a future, since
 services are reached over a network.
 """
@@ -72,7 +72,7 @@ class NamedLoss:
     scales: bool = True
 
 
-#: Losses by the names that Tinker has for them. With r = exp(logp - logprobs), per target:
+#: Losses by the names that training APIs have for them. With r = exp(logp - logprobs), per target:
 #: ``cross_entropy`` -weights * logp; ``importance_sampling`` -advantages * r; ``ppo``
 #: -min(r * advantages, clip(r, low, high) * advantages); ``cispo`` -clip(r, low, high) *
 #: advantages * logp, with a detached ratio; ``dro`` -(advantages * logp - beta / 2 * log(r)^2).
