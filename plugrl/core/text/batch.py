@@ -101,27 +101,23 @@ class Batch:
         models = sorted({t.model for t in trajectories})
         if len(models) > 1:
             raise ValueError(f"one batch holds one model, not {', '.join(models)}")
-        lengths = np.asarray([len(t.tokens) for t in trajectories])
-        real = np.arange(lengths.max())[None, :] < lengths[:, None]
-
-        def padded(rows: list[Sequence[float] | None], dtype: Any, fill: float) -> torch.Tensor:
-            out = np.full(real.shape, fill, dtype=dtype)
-            for i, row in enumerate(rows):
-                if row is not None:
-                    out[i, : len(row)] = row
-            return torch.from_numpy(out)
-
         values = {
             "input_ids": padded([t.tokens for t in trajectories], np.int64, pad_token_id),
-            "attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "attention_mask": padded([[1] * len(t.tokens) for t in trajectories], np.int64, 0),
             "loss_mask": padded([t.loss_mask for t in trajectories], np.int64, 0),
-            "versions": padded([t.versions for t in trajectories], np.int64, NOT_SAMPLED),
+            "versions": padded(
+                [t.versions or [NOT_SAMPLED] * len(t.tokens) for t in trajectories],
+                np.int64,
+                NOT_SAMPLED,
+            ),
         }
         values["position_ids"] = compute_position_id_with_mask(values["attention_mask"])
         if all(t.logprobs is not None for t in trajectories):
-            values["old_log_probs"] = padded([t.logprobs for t in trajectories], np.float32, 0.0)
+            known = [t.logprobs or () for t in trajectories]
+            values["old_log_probs"] = padded(known, np.float32, 0.0)
         if any(t.token_rewards is not None for t in trajectories):
-            values["token_rewards"] = padded([t.token_rewards for t in trajectories], np.float32, 0)
+            each = [t.token_rewards or [0.0] * len(t.tokens) for t in trajectories]
+            values["token_rewards"] = padded(each, np.float32, 0.0)
         metadata = {
             "model": models[0],
             "temperature": _temperatures(trajectories, temperature),
@@ -190,6 +186,20 @@ class Batch:
     ) -> Batch:
         """Drop the trailing columns that are padding in every row."""
         return _strip(batch, pad_token_id, anchor_field, fields, left=False)
+
+
+def padded(rows: Sequence[Sequence[float]], dtype: Any, fill: float) -> torch.Tensor:
+    """Lists of numbers as rows, [B, T], filled up on the right to the longest."""
+    out = np.full((len(rows), max(map(len, rows))), fill, dtype=dtype)
+    for number, row in enumerate(rows):
+        out[number, : len(row)] = row
+    return torch.from_numpy(out)
+
+
+def row_temperatures(batch: Batch) -> list[float]:
+    """The temperature of each row; 1 where the batch names none."""
+    heat = batch.metadata.get("temperature", 1.0)
+    return heat.tolist() if isinstance(heat, torch.Tensor) else [float(heat)] * len(batch)
 
 
 def compute_position_id_with_mask(attention_mask: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
 from plugrl.core.text.completions import EngineError
-from plugrl.core.text.data import place_of_problem
+from plugrl.core.text.files import place_of_problem
 from plugrl.core.text.function_worker import FunctionWorker
 from plugrl.core.text.trajectory import Trajectory
 

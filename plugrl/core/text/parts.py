@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.text.curriculum import Curriculum
-from plugrl.core.text.data import PromptLoader, kept, place_of_problem, problems, require_column
+from plugrl.core.text.data import PromptLoader, kept, problems, require_column
+from plugrl.core.text.files import place_of_problem
 from plugrl.core.text.pass_at_k import Passing
 from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.validation import Validation

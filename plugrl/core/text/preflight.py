@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.data import first_problem
+from plugrl.core.text.files import first_problem
 from plugrl.core.text.pool import REACHED, RULES
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorkerConfig

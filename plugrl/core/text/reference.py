@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.text.batch import Batch
+from plugrl.core.text.batch import Batch, row_temperatures
 
 if TYPE_CHECKING:
     from plugrl.core.text.services import InferenceService
@@ -87,7 +87,6 @@ def _rows(batch: Batch) -> list[tuple[str, _Row]]:
     lengths = batch.values["attention_mask"].sum(1).tolist()
     ids = batch.values["input_ids"].tolist()
     trained = batch.values["loss_mask"] != 0
-    heat = batch.metadata.get("temperature", 1.0)
-    each = heat.tolist() if isinstance(heat, torch.Tensor) else [float(heat)] * len(lengths)
+    each = row_temperatures(batch)
     rows = [_Row(ids[i][:n], trained[i, :n], each[i]) for i, n in enumerate(lengths)]
     return [(row.key(), row) for row in rows]

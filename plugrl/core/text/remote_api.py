@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
-import torch
 
 from plugrl.core.blame import where
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
 from plugrl.core.text import advantages
+from plugrl.core.text.batch import padded
 from plugrl.core.text.datums import datum_of, said, with_logprobs
 from plugrl.core.text.losses import aggregation_weights, check_aggregation
 from plugrl.core.text.metrics import Means
@@ -162,10 +162,7 @@ class RemoteApiTrainer(TrajectoryTrainer):
 
     def _datums(self, part: Sequence[Trajectory], loss: NamedLoss) -> list[Datum]:
         """The datums of an optimizer step; trajectories without a gradient are left out."""
-        width = max(len(t.tokens) for t in part)
-        mask = torch.zeros(len(part), width)
-        for row, trajectory in enumerate(part):
-            mask[row, : len(trajectory.tokens)] = torch.tensor(trajectory.loss_mask)
+        mask = padded([t.loss_mask for t in part], np.float32, 0.0)
         algorithm = self.config.algorithm
         weights = mask
         if algorithm.aggregation != "token-sum":

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Self
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.failures import UnfitTrajectoryError, named, numbers_fault, place_of
-from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.trajectory import WRITTEN, Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.services import GenerationRequest, InferenceService
     from plugrl.core.text.worker import RolloutWorker
-
-#: Tokens with this finish reason were written, not sampled, and are trained all the same.
-WRITTEN = "demonstration"
 
 
 @dataclass(frozen=True, slots=True)

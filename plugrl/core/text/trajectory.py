@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
 
+#: Tokens with this finish reason were written, not sampled, and are trained all the same.
+WRITTEN: FinishReason = "demonstration"
 #: The policy version of a token that no model sampled.
 NOT_SAMPLED = -1
 _BITS = frozenset((0, 1))

@@ -24,7 +24,7 @@ from plugrl.core.text.evaluation import (
 from plugrl.core.text.fibers import wait_for
 from plugrl.core.text.judging import judgement
 from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
+from plugrl.core.text.trajectory import NOT_SAMPLED, WRITTEN, Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.evaluation import Evaluator
@@ -313,6 +313,29 @@ class RolloutWorker(Component, ABC):
 
 #: What comes of judging an answer.
 Judged = EvaluationRunResult | EvaluationFailedError
+
+
+def written(
+    task: RolloutTask, model: str, prompt: Sequence[int], answer: Sequence[int], **fields: Any
+) -> Trajectory:
+    """The trajectory of an answer that was written and not sampled, to learn from.
+
+    Args:
+        task: whose attempt it is.
+        model: learns from it.
+        prompt: tokens that are not trained.
+        answer: tokens that are.
+        fields: extra fields.
+    """
+    return Trajectory(
+        tokens=[*prompt, *answer],
+        loss_mask=[0] * len(prompt) + [1] * len(answer),
+        model=model,
+        group_id=task.group_id,
+        run_id=task.run_id,
+        finish_reason=WRITTEN,
+        extra_fields=fields,
+    )
 
 
 def trajectory_of(

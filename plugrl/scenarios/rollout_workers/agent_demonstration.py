@@ -11,7 +11,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.worker import AgentRolloutWorker, AgentRolloutWorkerConfig
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion
-from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.trajectory import WRITTEN, Trajectory
 from plugrl.core.text.worker import RolloutTask
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class AgentDemonstrationRolloutWorker(AgentRolloutWorker):
         trajectories = self._trained(conversation)
         for trajectory in trajectories:
             trajectory.logprobs = trajectory.versions = trajectory.temperature = None
-            trajectory.finish_reason = "demonstration"
+            trajectory.finish_reason = WRITTEN
         self._count(task, agent, trajectories)
         return trajectories
 

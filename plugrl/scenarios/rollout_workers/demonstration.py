@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutTask
+from plugrl.core.text.worker import RolloutTask, written
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
 if TYPE_CHECKING:
@@ -51,11 +51,4 @@ class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
                 f"problem {task.item} has an answer of {len(answer)} tokens, more than "
                 f"rollout_worker.max_response_length={limit}"
             )
-        return Trajectory(
-            tokens=[*prompt, *answer],
-            loss_mask=[0] * len(prompt) + [1] * len(answer),
-            model=self.config.model,
-            group_id=task.group_id,
-            run_id=task.run_id,
-            finish_reason="demonstration",
-        )
+        return written(task, self.config.model, prompt, answer)

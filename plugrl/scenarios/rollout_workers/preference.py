@@ -11,7 +11,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.pairs import PREFERRED
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutTask, RolloutWorkerConfig
+from plugrl.core.text.worker import RolloutTask, RolloutWorkerConfig, written
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
 if TYPE_CHECKING:
@@ -83,22 +83,15 @@ class PreferenceRolloutWorker(SingleTurnRolloutWorker):
         prompt = self._encode(task)
         fields = self._margin(task)
         return [
-            self._trajectory(task, prompt, self._answer(task, key), {PREFERRED: liked, **fields})
+            written(
+                task,
+                self.config.model,
+                prompt,
+                self._answer(task, key),
+                **{PREFERRED: liked, **fields},
+            )
             for key, liked in self._answers(task)
         ]
-
-    def _trajectory(
-        self, task: RolloutTask, prompt: list[int], answer: list[int], fields: dict[str, float]
-    ) -> Trajectory:
-        return Trajectory(
-            tokens=[*prompt, *answer],
-            loss_mask=[0] * len(prompt) + [1] * len(answer),
-            model=self.config.model,
-            group_id=task.group_id,
-            run_id=task.run_id,
-            finish_reason="demonstration",
-            extra_fields=dict(fields),
-        )
 
     def _answers(self, task: RolloutTask) -> list[tuple[str, float]]:
         """The columns of the answers, and 1.0 for a preferred one, else 0.0."""

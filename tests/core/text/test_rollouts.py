@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.text.data import FileItem, Prompt
+from plugrl.core.text.data import Prompt
+from plugrl.core.text.files import FileItem
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion
