@@ -7,7 +7,7 @@ import torch
 
 import plugrl
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.experiment import resume
+from plugrl.core.experiment import prepare, resume
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
@@ -151,6 +151,14 @@ def test_gae_without_a_value_head_is_refused_before_the_run(run):
 def test_a_reference_that_is_no_model_is_refused_before_the_run(run):
     with pytest.raises(ConfigError, match=r"kl\.model.*no model 'reference' in models.*policy"):
         run({"kl": {"loss": {"coefficient": 0.1}}})
+
+
+def test_an_adaptive_coefficient_cannot_turn_negative(config):
+    """8 sequences at an error of -0.2 multiply it by 1 - 1.6 / horizon."""
+    reward = {"coefficient": 0.3, "controller": "adaptive", "horizon": 1}
+    with pytest.raises(ConfigError, match=r"kl\.reward\.horizon.*8 sequences.*at least 2"):
+        prepare(tree_of(config, {"kl": {"reward": reward}}, seed=1))
+    prepare(tree_of(config, {"kl": {"reward": {**reward, "horizon": 2}}}, seed=1))
 
 
 def test_a_policy_is_no_reference_of_itself(run):

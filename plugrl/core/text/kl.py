@@ -10,6 +10,8 @@ import torch
 #: Largest logarithm of a ratio of which the exponential is taken.
 LARGEST = 20.0
 KlKind = Literal["kl", "abs", "mse", "low_var_kl"]
+#: How far a batch may be off the target, as a share of it, in the eyes of the adaptive controller.
+LARGEST_ERROR = 0.2
 
 
 def kl_estimate(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> torch.Tensor:
@@ -92,5 +94,5 @@ class AdaptiveKl(KlController):
 
     def update(self, divergence: float, sequences: int) -> None:
         """Raise the coefficient when the divergence is over the target, else lower it."""
-        error = min(max(divergence / self._target - 1, -0.2), 0.2)
+        error = min(max(divergence / self._target - 1, -LARGEST_ERROR), LARGEST_ERROR)
         self.value *= 1 + error * sequences / self._horizon

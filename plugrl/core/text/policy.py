@@ -12,7 +12,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.correction import SamplerCorrectionConfig
-from plugrl.core.text.kl import KlKind, kl_estimate, kl_loss
+from plugrl.core.text.kl import LARGEST_ERROR, KlKind, kl_estimate, kl_loss
 from plugrl.core.text.losses import LossAnswer, Term, masked_sum, required
 from plugrl.core.text.preflight import model_findings
 
@@ -179,6 +179,15 @@ def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:
         path = "trainer.algorithm.kl.model"
         yield from model_findings(check, path, kl.model, role="a reference")
     advantage = check.component("trainer.algorithm.advantage")
+    if kl is not None and kl.reward.controller == "adaptive":
+        sequences = check.root.data.batch_size * check.root.data.rollout_repeat_n
+        least = int(LARGEST_ERROR * sequences) + 1
+        if kl.reward.horizon < least:
+            yield (
+                "trainer.algorithm.kl.reward.horizon",
+                f"is {kl.reward.horizon}, and {sequences} sequences a step could turn the "
+                f"coefficient negative; write at least {least}",
+            )
     if kl is not None and not getattr(advantage, "uses_rewards", True):
         yield from _unused_penalties(algorithm)
     for kind in ("advantage", "loss"):

@@ -73,6 +73,13 @@ def loss_fault(
             known = ", ".join(loss.options) or "none"
             close = did_you_mean(str(key), loss.options, 1)
             return "loss_fn_config", f"loss {name!r} has no option {key!r}; it has: {known}{close}"
+    options = {**loss.options, **(algorithm["loss_fn_config"] or {})}
+    low, high = options.get("clip_low_threshold", 0.0), options.get("clip_high_threshold", 1.0)
+    if not 0 <= low <= 1 <= high:
+        return "loss_fn_config", (
+            f"the ratio of equal weights is 1 and must be within the thresholds, which are "
+            f"{low:g} and {high:g}; write 0 <= clip_low_threshold <= 1 <= clip_high_threshold"
+        )
     if not loss.scales and algorithm["aggregation"] != "token-sum":
         return "aggregation", (
             f"loss {name!r} does not scale with its advantages, so that nothing can be averaged "
