@@ -43,6 +43,8 @@ class RewardModelTrainer(PreferenceTrainer):
     """
 
     Config: ClassVar[type] = RewardModelConfig
+    gives = ("preferred",)
+    signal = "preferred"
     #: Sections with which the conformance kit trains it.
     conformance: ClassVar[Mapping[str, Any]] = {
         **JUDGED,

@@ -33,6 +33,7 @@ class SelfHostedCrossEntropyTrainer(SelfHostedTrainer):
 
     Config: ClassVar[type] = SelfHostedCrossEntropyConfig
     uses_rewards: ClassVar[bool] = False
+    gives: ClassVar[tuple[str, ...]] = ()
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         return batch, {}

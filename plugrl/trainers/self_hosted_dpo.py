@@ -55,6 +55,8 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
     """
 
     Config: ClassVar[type] = SelfHostedDpoConfig
+    gives = ("ref_log_probs", "preferred")
+    signal = "preferred"
     #: Sections with which the conformance kit trains it: the reference has other weights.
     conformance: ClassVar[Mapping[str, Any]] = {**JUDGED, "models": {"reference": FROZEN}}
 

@@ -18,6 +18,8 @@ class SelfHostedGrpoTrainer(SelfHostedTrainer):
 
     #: Named here, so that a key which it does not know is an error and not a free key.
     Config: ClassVar[type] = SelfHostedTrainerConfig
+    gives = ("advantages", "old_log_probs")
+    signal = "advantages"
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         if "old_log_probs" not in batch.values:

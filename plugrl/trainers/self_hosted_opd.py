@@ -47,6 +47,8 @@ class SelfHostedOpdTrainer(TaughtTrainer, SelfHostedTrainer):
 
     Config: ClassVar[type] = SelfHostedOpdConfig
     uses_rewards: ClassVar[bool] = False
+    gives = ("teacher_log_probs", "advantages", "old_log_probs")
+    signal = "teacher_log_probs"
     #: Sections with which the conformance kit trains it.
     conformance: ClassVar[Mapping[str, Any]] = {"models": {"teacher": FROZEN}}
 

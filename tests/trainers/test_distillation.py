@@ -145,6 +145,13 @@ def test_a_column_of_the_data_names_the_teacher(tree_of, tmp_path):
     assert plugrl.train(tree).last_metrics["train/loss"] != 0
 
 
+def test_a_column_that_is_not_there_is_refused_before_the_run(tree_of, tmp_path):
+    tree = tree_of({"teacher_key": "level"})
+    with pytest.raises(ConfigError, match=r"algorithm\.teacher_key.*no column 'level'"):
+        plugrl.train(tree)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_teachers_that_cannot_be_are_refused_before_the_run(tree_of):
     with pytest.raises(ConfigError, match=r"algorithm\.teacher.*no model 'master' in models"):
         plugrl.train(tree_of({"teacher": "master"}))

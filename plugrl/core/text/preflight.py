@@ -39,7 +39,7 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
     yield from _findings(check, "data", files, [data.split], "split")
-    yield from _pool_findings(root)
+    yield from _pool_findings(root, check.validated.trainer)
     yield from _context_findings(check)
     if validate.enabled:
         section = validate.data
@@ -67,9 +67,15 @@ def model_findings(
         yield path, f"model {name!r} is trained; {role} must be frozen: {remedy}"
 
 
-def _pool_findings(root: Any) -> Iterator[Finding]:
-    """Sizes with which a batch would never be ready, or would wait over a sync."""
+def _pool_findings(root: Any, trainer: Any) -> Iterator[Finding]:
+    """Rules with which a batch would never be ready, or would wait over a sync."""
     pool, samples = root.trajectory_pool, root.data.rollout_repeat_n
+    if pool.drop_equal_groups and not getattr(trainer, "uses_rewards", True):
+        yield (
+            "trajectory_pool.drop_equal_groups",
+            f"drops groups whose rewards are equal, and {trainer.__name__} learns from no rewards; "
+            "write false",
+        )
     if "group_id" in pool.key_list and (pool.group_size or 0) > samples:
         yield (
             "trajectory_pool.group_size",
@@ -191,6 +197,8 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
         columns |= {f"data.keep.{column}": column for column in data.keep}
         if data.curriculum is not None and data.curriculum.column is not None:
             columns["data.curriculum.column"] = data.curriculum.column
+        own = getattr(check.validated.trainer, "columns", None)
+        columns |= {} if own is None else own(check.root.trainer)
     source = check.root.validate.data_source_key
     if is_val and source != "data_source":
         columns["validate.data_source_key"] = source

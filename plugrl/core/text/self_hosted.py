@@ -28,6 +28,7 @@ from plugrl.core.text.models import load_state
 from plugrl.core.text.passes import PassesConfig, splits
 from plugrl.core.text.policy import PolicyOptions, policy_findings, terms_of
 from plugrl.core.text.prepared import batch_fault, check_parameters
+from plugrl.core.text.reach import reach_findings
 from plugrl.core.text.remote_preflight import unfit_services
 from plugrl.core.text.rewards import rewards_of_tokens
 from plugrl.core.text.services import TrainService
@@ -93,6 +94,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         yield from super().preflight(check)
         yield from unfit_services(check, TrainService)
         yield from policy_findings(check)
+        yield from reach_findings(check, cls)
 
     @abstractmethod
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:

@@ -69,4 +69,5 @@ def gae(
 
 
 gae.Config = GaeConfig  # type: ignore[attr-defined]
+gae.reads = ()  # type: ignore[attr-defined]
 gae.needs = ("values",)  # type: ignore[attr-defined]

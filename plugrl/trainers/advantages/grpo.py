@@ -48,3 +48,4 @@ def grpo(
 
 
 grpo.Config = GrpoConfig  # type: ignore[attr-defined]
+grpo.reads = ()  # type: ignore[attr-defined]

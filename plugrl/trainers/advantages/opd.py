@@ -56,4 +56,5 @@ def opd(
 
 
 opd.Config = OpdConfig  # type: ignore[attr-defined]
+opd.reads = ("teacher_log_probs",)  # type: ignore[attr-defined]
 opd.uses_rewards = False  # type: ignore[attr-defined]

@@ -62,3 +62,4 @@ def reinforce_pp(
 
 
 reinforce_pp.Config = ReinforcePpConfig  # type: ignore[attr-defined]
+reinforce_pp.reads = ()  # type: ignore[attr-defined]

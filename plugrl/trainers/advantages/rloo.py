@@ -33,3 +33,4 @@ def rloo(
 
 
 rloo.Config = NoConfig  # type: ignore[attr-defined]
+rloo.reads = ()  # type: ignore[attr-defined]

@@ -62,6 +62,7 @@ def bradley_terry(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
 
 
 bradley_terry.Config = BradleyTerryConfig  # type: ignore[attr-defined]
+bradley_terry.reads = ("preferred",)  # type: ignore[attr-defined]
 bradley_terry.needs = ("values",)  # type: ignore[attr-defined]
 bradley_terry.compares_pairs = True  # type: ignore[attr-defined]
 bradley_terry.takes_margins = True  # type: ignore[attr-defined]

@@ -52,4 +52,5 @@ def cispo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
 
 
 cispo.Config = CispoConfig  # type: ignore[attr-defined]
+cispo.reads = ("advantages", "old_log_probs")  # type: ignore[attr-defined]
 cispo.skips_zero_advantage = True  # type: ignore[attr-defined]

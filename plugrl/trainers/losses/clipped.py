@@ -61,4 +61,5 @@ def clipped(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
 
 
 clipped.Config = ClippedConfig  # type: ignore[attr-defined]
+clipped.reads = ("advantages", "old_log_probs")  # type: ignore[attr-defined]
 clipped.skips_zero_advantage = True  # type: ignore[attr-defined]

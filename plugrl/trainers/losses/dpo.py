@@ -53,5 +53,6 @@ def dpo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
 
 
 dpo.Config = DpoConfig  # type: ignore[attr-defined]
+dpo.reads = ("ref_log_probs", "preferred")  # type: ignore[attr-defined]
 dpo.compares_pairs = True  # type: ignore[attr-defined]
 dpo.awake = awake  # type: ignore[attr-defined]

@@ -64,5 +64,6 @@ def awake(probe: Batch, logp: torch.Tensor) -> None:
 
 
 gspo.Config = GspoConfig  # type: ignore[attr-defined]
+gspo.reads = ("advantages", "old_log_probs")  # type: ignore[attr-defined]
 gspo.awake = awake  # type: ignore[attr-defined]
 gspo.skips_zero_advantage = True  # type: ignore[attr-defined]

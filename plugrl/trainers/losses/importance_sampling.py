@@ -37,4 +37,5 @@ def importance_sampling(logp: torch.Tensor, batch: Batch, config: Any) -> LossAn
 
 
 importance_sampling.Config = NoConfig  # type: ignore[attr-defined]
+importance_sampling.reads = ("advantages", "old_log_probs")  # type: ignore[attr-defined]
 importance_sampling.skips_zero_advantage = True  # type: ignore[attr-defined]

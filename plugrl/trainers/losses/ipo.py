@@ -48,5 +48,6 @@ def ipo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
 
 
 ipo.Config = IpoConfig  # type: ignore[attr-defined]
+ipo.reads = ("ref_log_probs", "preferred")  # type: ignore[attr-defined]
 ipo.compares_pairs = True  # type: ignore[attr-defined]
 ipo.awake = awake  # type: ignore[attr-defined]

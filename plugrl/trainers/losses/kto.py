@@ -87,6 +87,7 @@ def _awake(probe: Batch, logp: torch.Tensor) -> None:
 
 
 kto.Config = KtoConfig  # type: ignore[attr-defined]
+kto.reads = ("ref_log_probs", "preferred")  # type: ignore[attr-defined]
 kto.compares_pairs = False  # type: ignore[attr-defined]
 kto.needs_reference_point = True  # type: ignore[attr-defined]
 kto.awake = _awake  # type: ignore[attr-defined]

@@ -69,4 +69,5 @@ def awake(probe: Batch, logp: torch.Tensor) -> None:
 
 
 reverse_kl.Config = ReverseKlConfig  # type: ignore[attr-defined]
+reverse_kl.reads = ("teacher_log_probs", "old_log_probs")  # type: ignore[attr-defined]
 reverse_kl.awake = awake  # type: ignore[attr-defined]
