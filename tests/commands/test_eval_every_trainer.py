@@ -1,0 +1,39 @@
+"""``plugrl eval`` repeats the last validation of a run of every built-in trainer."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import plugrl
+from plugrl.core.registry import default_registry
+from plugrl.testing import tiny
+
+TRAINERS = sorted(
+    r.name for r in default_registry().records("trainer") if r.distribution == "plugrl"
+)
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_eval_gives_the_numbers_of_the_run(name, tmp_path):
+    registry = default_registry()
+    trainer = registry.load(registry.resolve("trainer", name))
+    sections = getattr(trainer, "conformance", {})
+    run = plugrl.train(tiny.config(name, tmp_path, sections))
+    if not trainer.capabilities.resume:
+        pytest.skip("it keeps no state, so there is no checkpoint to evaluate")
+    done = subprocess.run(
+        [sys.executable, "-m", "plugrl", "eval", str(run.folder), "validation", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(done.stdout)["metrics"]
+    expected = {k: v for k, v in run.last_metrics.items() if k.startswith("validation/")}
+    assert expected
+    assert metrics == expected
