@@ -73,12 +73,7 @@ def compose(
             wrong type. Smaller faults are kept in ``faults`` and reported by validation together
             with its own.
     """
-    if not isinstance(source, (str, Path, Mapping)):
-        raise ConfigError(
-            f"the configuration must be a file, the name of a recipe or a mapping, not {source!r}"
-        )
-    check_texts("overrides", overrides, '["seed=1"]')
-    check_texts("config_path", config_path, '["configs"]', (str, Path))
+    _check_arguments(source, overrides, config_path)
     reading = _Reading([Path(folder) for folder in config_path])
     if base is not None:
         reading.add(_from_mapping(base, reading.faults)[0], Path.cwd(), None)
@@ -105,6 +100,15 @@ def compose(
         faults=tuple(reading.faults),
         unresolved=frozenset(unresolved),
     )
+
+
+def _check_arguments(source: object, overrides: object, config_path: object) -> None:
+    if not isinstance(source, (str, Path, Mapping)):
+        raise ConfigError(
+            f"the configuration must be a file, the name of a recipe or a mapping, not {source!r}"
+        )
+    check_texts("overrides", overrides, '["seed=1"]')
+    check_texts("config_path", config_path, '["configs"]', (str, Path))
 
 
 @dataclass

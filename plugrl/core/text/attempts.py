@@ -154,26 +154,14 @@ class Attempts:
     def _task(
         self, round_: Round, number: int, prompt: Prompt, occasion: Occasion, clock: Clock
     ) -> RolloutTask:
-        coordinates = occasion.coordinates(prompt)
-
         async def ask(
             model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
         ) -> Completion:
             params = task.sampling if sampling is None else sampling
-            stream = (*coordinates, task.turns)
+            stream = (*occasion.coordinates(prompt), task.turns)
             task.turns += 1
-            if clock.expired:
-                # Code that swallowed its cancellation waits here until it is left behind.
-                await asyncio.get_running_loop().create_future()
             request = GenerationRequest(list(tokens), self._ending(model, params), stream)
-            check_request(self._worker, model, request, self._limits)
-            try:
-                with clock.paused():
-                    answer = await round_.ask(number, model, request)
-            except PlugrlError as error:
-                # A fault of the engine, which all attempts of the round are told.
-                task.engine_faults.append(error)
-                raise
+            answer = await self._answer(round_, number, model, request, task, clock)
             return replace(answer, temperature=params.temperature or 1.0)
 
         async def together(entry: Judgement, work: BatchWork) -> None:
@@ -195,11 +183,32 @@ class Attempts:
             tokenizers=self._tokenizers,
             prompt_key=prompt.prompt_key,
             answer_key=prompt.answer_key,
-            seed=coordinates,
+            seed=occasion.coordinates(prompt),
             together=together,
             limits=self._limits,
         )
         return task
+
+    async def _answer(
+        self,
+        round_: Round,
+        number: int,
+        model: str,
+        request: GenerationRequest,
+        task: RolloutTask,
+        clock: Clock,
+    ) -> Completion:
+        if clock.expired:
+            # Code that swallowed its cancellation waits here until it is left behind.
+            await asyncio.get_running_loop().create_future()
+        check_request(self._worker, model, request, self._limits)
+        try:
+            with clock.paused():
+                return await round_.ask(number, model, request)
+        except PlugrlError as error:
+            # A fault of the engine, which all attempts of the round are told.
+            task.engine_faults.append(error)
+            raise
 
     def _ending(self, model: str, params: SamplingParams) -> SamplingParams:
         """``params`` that also end at the asked model's own end token."""

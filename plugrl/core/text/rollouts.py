@@ -15,8 +15,8 @@ from plugrl.core.text.worker import RolloutWorker
 
 if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
+    from plugrl.core.text.pooled_rollouts import PooledRollouts
     from plugrl.core.text.services import InferenceService
-    from plugrl.core.text.worker_pool import PooledRollouts
 
 
 class LockstepRollouts:

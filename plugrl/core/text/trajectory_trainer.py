@@ -22,13 +22,13 @@ from plugrl.core.text.collecting import Collector
 from plugrl.core.text.judging import make_evaluator
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
+from plugrl.core.text.pooled_rollouts import pooled_rollouts
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker
-from plugrl.core.text.worker_pool import pooled_rollouts
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:

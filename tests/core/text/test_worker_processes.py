@@ -16,10 +16,11 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import Registry
 from plugrl.core.text.data import Prompt
+from plugrl.core.text.pooled_rollouts import PooledRollouts
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.worker_messages import worker_setup
-from plugrl.core.text.worker_pool import PooledRollouts, WorkerPool
+from plugrl.core.text.worker_pool import WorkerPool
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
