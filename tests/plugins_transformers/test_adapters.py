@@ -60,7 +60,10 @@ def test_the_adapter_alone_gets_gradients_and_the_rest_stays(train_service, spec
 
 def test_a_new_adapter_changes_nothing(train_service, spec):
     plain, service = train_service(spec()), train_service(with_adapter(spec()))
-    assert torch.equal(plain.compute_log_prob(batch()), service.compute_log_prob(batch()))
+    # The plain model may be computed in fewer operations, which round differently.
+    torch.testing.assert_close(
+        service.compute_log_prob(batch()), plain.compute_log_prob(batch()), atol=1e-5, rtol=1e-5
+    )
     assert list(plain.weights()) == list(service.weights())
     for name, value in plain.weights().items():
         assert torch.equal(service.weights()[name], value)
