@@ -191,14 +191,15 @@ class Gates(Function):
         gate, up = both.chunk(2, -1)
         d_down = _outer(gradient, product)
         d_product = _product(gradient, down.t())
-        d_both = torch.empty_like(both)
-        d_gate, d_up = d_both.chunk(2, -1)
-        torch.mul(d_product, opened, out=d_up)
-        torch.ops.aten.silu_backward.grad_input(d_product.mul_(up), gate, grad_input=d_gate)
+        # What was kept is overwritten by gradients, in memory that the caches still hold. A second
+        # backward pass is refused by autograd, which counts such changes.
+        torch.mul(d_product, up, out=product)
+        torch.ops.aten.silu_backward.grad_input(product, gate, grad_input=gate)
+        torch.mul(d_product, opened, out=up)
         return (
             None,
-            _norm_back(_product(d_both, joined.t()), normed, root).add_(gradient),
-            _outer(d_both, normed),
+            _norm_back(_product(both, joined.t()), normed, root).add_(gradient),
+            _outer(both, normed),
             d_down,
         )
 
