@@ -81,7 +81,7 @@ def opened(
         experiment, state, origin = _of_model(target, evaluation, overrides), None, target
     else:
         folder = find(target, Path(runs_folder))
-        path = _checkpoint(folder, checkpoint)
+        path = checkpoint_of(folder, checkpoint)
         state = checkpoints.load(path)["trainer"]
         tree, state = _innermost(prepare(read_tree(folder, "opened"), preflight=False), state)
         experiment, origin = _of_run(tree, evaluation, overrides), str(path)
@@ -173,7 +173,12 @@ def _last(validated: ValidatedConfig) -> ValidatedConfig:
     return validated
 
 
-def _checkpoint(run: Path, which: str) -> Path:
+def checkpoint_of(run: Path, which: str) -> Path:
+    """The folder of a run's checkpoint: ``newest``, ``best`` or a step.
+
+    Raises:
+        UsageError: there is no such one, or none can be read.
+    """
     folder = run / CHECKPOINTS
     found = checkpoints.candidates(folder)
     if not found:

@@ -99,6 +99,28 @@ def test_a_folder_of_a_language_model_is_refused_early(trained, config, tmp_path
     assert "no sequence classifier (Qwen3ForCausalLM)" in str(caught.value.faults)
 
 
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"run": "nosuch"}, r"evaluator\.run.*no run 'nosuch'"),
+        ({"run": "latest"}, r"latest is the run that trains"),
+        ({"run": "REWARD", "model": "nosuch"}, r"no model 'nosuch'; it has: policy"),
+        ({"run": "REWARD", "checkpoint": "77"}, r"no checkpoint '77'; it has steps"),
+        ({"run": "POLICY"}, r"model 'policy' .* has no value head"),
+    ],
+)
+def test_a_run_that_holds_no_such_reward_model_is_refused_early(
+    trained, config, tmp_path, section, said
+):
+    places = {"REWARD": trained.folder}
+    if section["run"] == "POLICY":
+        places["POLICY"] = start(prepare(config(trainer={"total_train_steps": 1}))).folder
+    section = {**section, "run": str(places.get(section["run"], section["run"]))}
+    tree = config(rollout_worker={"evaluator": {"type": "reward_model", **section}})
+    with pytest.raises(ConfigError, match=said):
+        prepare(tree)
+
+
 def test_a_preference_follows_supervised_training(config, tmp_path):
     """The reference is the model that the first phase has made."""
     made = config("sequence", models={"reference": {"source": {}}})

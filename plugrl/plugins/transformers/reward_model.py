@@ -64,12 +64,19 @@ class RewardModelEvaluator(Evaluator):
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """A folder that holds no sequence classifier."""
+        """A folder that holds no sequence classifier, or a run that holds no reward model."""
         path = check.section.path
         if path is not None:
             fault = _folder_fault(Path(os.path.expanduser(path)))
             if fault:
                 yield f"{check.path}.path", f"{path}: {fault}"
+            return
+        try:
+            fault = _run_fault(check.section)
+        except PlugrlError as error:
+            fault = str(error)
+        if fault:
+            yield f"{check.path}.run", fault
 
     def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
@@ -197,6 +204,35 @@ def _of_run(run: str, checkpoint: str, name: str) -> _Scorer:
         model = saved.trainer.loaded_models()[name]
         limit = model.inference.max_sequence_length
         return _Checkpoint(model.trained(), model.inference.tokenizer, limit)
+
+
+def _run_fault(section: Any) -> str:
+    """What is wrong with the run of a reward model; empty: nothing that its files show.
+
+    Raises:
+        PlugrlError: there is no such run or checkpoint.
+    """
+    from plugrl.core.run.folder import find
+    from plugrl.core.run.start import read_tree
+    from plugrl.core.saved import checkpoint_of
+
+    if section.run == "latest":
+        return "latest is the run that trains, once it has begun; name that of the reward model"
+    folder = find(os.path.expanduser(section.run), Path("runs"))
+    checkpoint_of(folder, section.checkpoint)
+    tree = read_tree(folder, "opened")
+    models = tree.get("models") or {}
+    if tree["trainer"].get("phases"):
+        # Each phase has models of its own, which are looked at when they are loaded.
+        return ""
+    if section.model not in models:
+        return f"run {folder} has no model {section.model!r}; it has: {', '.join(models) or 'none'}"
+    if not (models[section.model].get("train") or {}).get("value_head"):
+        return (
+            f"model {section.model!r} of run {folder} has no value head; name a run of trainer "
+            "reward_model"
+        )
+    return ""
 
 
 def _folder_fault(folder: Path) -> str:
