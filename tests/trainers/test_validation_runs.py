@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, start
 
 EVALUATOR = """
@@ -90,6 +90,14 @@ def test_another_column_may_tell_sources_apart_and_one_that_is_not_there_is_name
     tree["validate"]["data_source_key"] = "gone"
     with pytest.raises(ConfigError, match=r"validate\.data_source_key.*no column 'gone'"):
         prepare(tree)
+
+
+def test_a_metric_that_nothing_gives_passes_nobody(tree):
+    tree["validate"]["pass_metric"] = "vowel"
+    with pytest.raises(
+        RunError, match=r"pass_metric: no attempt has a metric 'vowel'.*did you mean vowels\?"
+    ):
+        start(prepare(tree))
 
 
 def test_equal_samples_are_refused(tree):

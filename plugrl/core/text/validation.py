@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plugrl.core.errors import RunError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.scenario import DataItem
+from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.data import attempts_at_all
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.pass_at_k import Passing, sample_metrics
@@ -52,12 +53,14 @@ class Validation:
         self._samples = samples
         self._passing = passing
         self._source_key = source_key
+        self._passed_by = False
 
     def __call__(self, step: int) -> tuple[dict[str, float], list[Trajectory]]:
         """Metrics named ``<split>/<name>`` and ``<split>/<source>/<name>``, and the trajectories.
 
         Raises:
             RunError: not one attempt of a split is valid.
+            ConfigError: no attempt has the metric that says which have passed.
         """
         metrics: dict[str, float] = {}
         everything: list[Trajectory] = []
@@ -71,7 +74,21 @@ class Validation:
             metrics |= self._by_source(split, prompts, trajectories)
             metrics |= self._metrics(trajectories, split)
             everything += trajectories
+        self._check_passing(everything)
         return metrics, everything
+
+    def _check_passing(self, trajectories: Sequence[Trajectory]) -> None:
+        name = self._passing.metric
+        if self._samples == 1 or name is None or self._passed_by:
+            return
+        known = sorted({metric for t in trajectories for metric in t.metrics})
+        if name not in known:
+            raise ConfigError(
+                f"validate.pass_metric: no attempt has a metric {name!r}; they have: "
+                f"{', '.join(known) or 'none'}{did_you_mean(name, known, 1)}"
+            )
+        # From here on an evaluator may leave it out.
+        self._passed_by = True
 
     def _metrics(self, trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
         metrics = rollout_metrics_by_model(trajectories, prefix)
