@@ -116,7 +116,15 @@ def test_what_is_printed_is_compared(mode, tolerance, found, expected, equal):
 
 @pytest.mark.parametrize(
     ("value", "expected", "passes"),
-    [(1, True, False), (1.0, 1, True), (0.3, 0.1 + 0.2, True), ([1, [2]], [1, [2]], True)],
+    [
+        (1, True, False),
+        (1.0, 1, True),
+        (0.3, 0.1 + 0.2, True),
+        ([1, [2]], [1, [2]], True),
+        (10**400, 1.5, False),
+        (1.5, 10**400, False),
+        (10**400, 10**400, True),
+    ],
 )
 def test_results_are_compared(value, expected, passes):
     tests = [{"function": "f", "arguments": [], "expected": expected}]

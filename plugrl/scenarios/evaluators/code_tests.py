@@ -91,7 +91,7 @@ def _same(found: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(expected, bool) or isinstance(found, bool):
         return found is expected
     if isinstance(expected, (int, float)) and isinstance(found, (int, float)):
-        return found == expected or abs(found - expected) <= tolerance
+        return found == expected or _near(found, expected, tolerance)
     if isinstance(expected, list) and isinstance(found, list):
         pairs = zip(found, expected, strict=False)
         return len(found) == len(expected) and all(_same(a, b, tolerance) for a, b in pairs)
@@ -100,6 +100,14 @@ def _same(found: Any, expected: Any, tolerance: float) -> bool:
             _same(found[key], expected[key], tolerance) for key in expected
         )
     return bool(found == expected)
+
+
+def _near(found: float, expected: float, tolerance: float) -> bool:
+    try:
+        return abs(found - expected) <= tolerance
+    except OverflowError:
+        # A whole number beyond every floating-point one, and one with a fraction.
+        return False
 
 
 Test = InputTest | AssertTest | CallTest
