@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from plugrl.core.config.schema import described
-from plugrl.core.text.batch import Batch
+from plugrl.core.text.batch import Batch, row_temperatures
 from plugrl.core.text.models import Models
 from plugrl.core.text.pairs import row_sums
 from plugrl.core.text.preflight import model_findings
@@ -182,8 +182,7 @@ def mismatched(batch: Batch, limit: int) -> Batch | None:
     lengths = batch.values["attention_mask"].sum(1).tolist()
     ids, masks = batch.values["input_ids"].tolist(), batch.values["loss_mask"].tolist()
     rows = [(ids[i][:n], masks[i][:n], masks[i].index(1)) for i, n in enumerate(lengths)]
-    heat = batch.metadata["temperature"]
-    made = []
+    made, heat = [], row_temperatures(batch)
     for i, (tokens, _, start) in enumerate(rows):
         answer, mask, other = rows[i - 1]
         joined = (tokens[:start] + answer[other:])[:limit]
@@ -192,7 +191,7 @@ def mismatched(batch: Batch, limit: int) -> Batch | None:
                 joined,
                 ([0] * start + mask[other:])[:limit],
                 model=batch.metadata["model"],
-                temperature=float(heat[i]) if isinstance(heat, torch.Tensor) else heat,
+                temperature=heat[i],
             )
         )
     kept = [t for t in made if any(t.loss_mask)]

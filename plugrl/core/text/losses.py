@@ -78,6 +78,12 @@ def check_aggregation(aggregation: str, norm_length: int | None) -> None:
         raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
 
 
+def declared_needs(function: Any, section: Any = None) -> Any:
+    """What the attribute ``needs`` of a loss or an advantage says, of one with this section."""
+    needs = getattr(function, "needs", ())
+    return needs(section) if callable(needs) else needs
+
+
 @dataclass(frozen=True)
 class Term:
     """Something that is added to the loss of every token, such as an entropy bonus.
@@ -115,9 +121,7 @@ class WeightedLoss:
         Raises:
             ContractError: a name is not in :data:`NEEDS`.
         """
-        declared = getattr(self.function, "needs", ())
-        if callable(declared):
-            declared = declared(self.config)
+        declared = declared_needs(self.function, self.config)
         wrong = declared if isinstance(declared, str) else [n for n in declared if n not in NEEDS]
         if wrong:
             raise ContractError(

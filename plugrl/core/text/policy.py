@@ -13,7 +13,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.correction import SamplerCorrectionConfig
 from plugrl.core.text.kl import LARGEST_ERROR, KlKind, kl_estimate, kl_loss
-from plugrl.core.text.losses import LossAnswer, Term, masked_sum, required
+from plugrl.core.text.losses import LossAnswer, Term, declared_needs, masked_sum, required
 from plugrl.core.text.preflight import model_findings
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def value_loss(batch: Batch, clip: float | None) -> LossAnswer:
 
 def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:
     """A reference that is no model, and values that no value head gives."""
-    algorithm, models = check.section.get("algorithm") or {}, check.models
+    algorithm = check.section.get("algorithm") or {}
     kl = algorithm.get("kl")
     if kl is not None and (kl.reward.coefficient or kl.loss.coefficient):
         path = "trainer.algorithm.kl.model"
@@ -190,14 +190,17 @@ def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:
             )
     if kl is not None and not getattr(advantage, "uses_rewards", True):
         yield from _unused_penalties(algorithm)
+    yield from _value_findings(check, algorithm)
+
+
+def _value_findings(check: Preflight, algorithm: Any) -> Iterator[tuple[str, str]]:
+    """Trained models without a value head, where values of states are needed."""
     for kind in ("advantage", "loss"):
         path = f"trainer.algorithm.{kind}"
-        needs = getattr(check.component(path), "needs", ())
-        needs = needs(algorithm[kind]) if callable(needs) else needs
-        if "values" not in needs:
+        if "values" not in declared_needs(check.component(path), algorithm.get(kind)):
             continue
-        for name in models:
-            train = models[name].get("train")
+        for name, model in check.models.items():
+            train = model.get("train")
             if train is not None and not train.get("value_head"):
                 what = algorithm[kind].get("type")
                 setting = f"models.{name}.train.value_head=true"

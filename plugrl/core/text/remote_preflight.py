@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.counterparts import OF_ANY_LOSS
 from plugrl.core.suggest import did_you_mean
+from plugrl.core.text.losses import declared_needs
 from plugrl.core.text.models import unfit
 from plugrl.core.text.remote_service import RemoteTrainService
 from plugrl.core.text.services import BaseTrainService
@@ -22,7 +23,7 @@ def remote_findings(check: Preflight) -> Iterator[Finding]:
         if algorithm.get(key) is not None:
             yield f"trainer.algorithm.{key}", remedy
     advantage = check.component("trainer.algorithm.advantage")
-    if "values" in getattr(advantage, "needs", ()):
+    if "values" in declared_needs(advantage):
         yield (
             "trainer.algorithm.advantage",
             "needs a value head, which no named loss trains; choose another, such as grpo",

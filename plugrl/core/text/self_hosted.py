@@ -22,6 +22,7 @@ from plugrl.core.text.losses import (
     WeightedLoss,
     aggregation_weights,
     check_aggregation,
+    declared_needs,
 )
 from plugrl.core.text.metrics import Means, rollout_metrics
 from plugrl.core.text.models import load_state
@@ -251,8 +252,8 @@ class SelfHostedTrainer(TrajectoryTrainer):
     def _loss(self) -> WeightedLoss:
         section = self.config.algorithm.loss
         function = self._factory.load("loss", section, "trainer.algorithm.loss")
-        needs = getattr(self._advantage, "needs", ())
-        terms = terms_of(self.config.algorithm, values="values" in needs)
+        values = "values" in declared_needs(self._advantage)
+        terms = terms_of(self.config.algorithm, values=values)
         return WeightedLoss(function, section, tuple(terms))
 
     @property
@@ -296,7 +297,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         """
         self._shaped = {**self._shaped, **self._shaper.shape_rewards(batch)}
         function, section = self._advantage, self.config.algorithm.advantage
-        if "values" in getattr(function, "needs", ()):
+        if "values" in declared_needs(function):
             service = self.models[batch.metadata["model"]].trained()
             batch.values["old_values"] = service.compute_values(batch)
         return advantages.attach(batch, advantages.compute(function, batch, section))
