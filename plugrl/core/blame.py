@@ -53,6 +53,12 @@ def raised_at(error: BaseException, packages: Collection[str] = ()) -> str:
     return line_of(frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else ""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says; its type when it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def one_line(error: BaseException) -> str:
     """Type and message of an exception on one line."""
     from plugrl.core.loading import readable

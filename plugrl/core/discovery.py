@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from plugrl.core.blame import first_line
 from plugrl.core.errors import PluginError
 from plugrl.core.installed import (
     COMMAND_GROUP,
@@ -244,7 +245,7 @@ def check_requirements(requirements: Iterable[str]) -> list[str]:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             faults.append(f"{text!r} is not a requirement such as 'plugrl-x>=1.2': {reason}")
             continue
         if requirement.marker is not None and not requirement.marker.evaluate():

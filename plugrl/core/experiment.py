@@ -15,7 +15,7 @@ from plugrl.core import allocation, threads
 from plugrl.core.blame import component_error
 from plugrl.core.config.compose import ComposedConfig, compose
 from plugrl.core.config.origins import raise_faults
-from plugrl.core.config.preflight import find_faults
+from plugrl.core.config.preflight import device_fault, find_faults
 from plugrl.core.config.sections import COMMON
 from plugrl.core.config.validation import ValidatedConfig, validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
@@ -369,10 +369,7 @@ def _device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"settings.device {name} cannot be used: {str(error).splitlines()[0]}"
-        ) from error
+    fault = device_fault(name)
+    if fault is not None:
+        raise ConfigError(f"settings.device {fault}")
     return name

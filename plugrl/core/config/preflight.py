@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.blame import first_line
 from plugrl.core.config.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
 from plugrl.core.errors import PluginError, PlugrlError
 
@@ -104,14 +105,20 @@ def _ask(
 
 def _device(validated: ValidatedConfig) -> Iterator[Finding]:
     name = str(validated.tree.get("settings", {}).get("device", "auto"))
-    if name in ("auto", "cpu"):
-        return
+    fault = None if name in ("auto", "cpu") else device_fault(name)
+    if fault is not None:
+        yield "settings.device", fault
+
+
+def device_fault(name: str) -> str | None:
+    """Why a device cannot be used; None: it can."""
     import torch
 
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        yield "settings.device", f"{name} cannot be used: {str(error).splitlines()[0]}"
+        return f"{name} cannot be used: {first_line(error)}"
+    return None
 
 
 def _moved(fault: Fault, outer: ValidatedConfig, number: int) -> Fault:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.blame import first_line
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem
 
@@ -75,7 +76,7 @@ def _parquet(path: Path) -> Iterator[DataItem]:
                 for item in batch.to_pylist():
                     yield FileItem(item, f"{path}, row {next(rows)}")
     except pyarrow.ArrowException as error:
-        raise ConfigError(f"data file {path}: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"data file {path}: {first_line(error)}") from None
 
 
 def _jsonl(path: Path) -> Iterator[DataItem]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.blame import first_line
 from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
 from plugrl.plugins.transformers.outline import layer_names
@@ -77,8 +78,7 @@ class Adapter:
             try:
                 inject_adapter_in_model(self._peft, model, _NAME)
             except ValueError as error:
-                line = str(error).strip().splitlines()[0]
-                raise ConfigError(f"{where}.target_modules: {line}") from error
+                raise ConfigError(f"{where}.target_modules: {first_line(error)}") from error
         self._layers: dict[str, Any] = {
             name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)
         }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
+from plugrl.core.blame import first_line
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.text.batch import Batch
@@ -151,8 +152,7 @@ class _Classifier:
         except PlugrlError:
             raise
         except Exception as error:
-            text = str(error).strip().splitlines() or ["no message"]
-            raise ConfigError(f"reward model {folder}: {text[0]}") from error
+            raise ConfigError(f"reward model {folder}: {first_line(error)}") from error
         if info["missing_keys"]:
             name = sorted(info["missing_keys"])[0]
             raise ConfigError(f"reward model {folder}: it holds no weights {name}")
@@ -244,7 +244,7 @@ def _folder_fault(folder: Path) -> str:
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:
-        return f"no usable model folder: {str(error).strip().splitlines()[0]}"
+        return f"no usable model folder: {first_line(error)}"
     architectures = getattr(config, "architectures", None) or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         found = ", ".join(architectures) or "none named"
