@@ -45,15 +45,15 @@ class RowLayer(DynamicLayer):
         return self.keys, self.values
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one column, [B, H, D] each; returns all columns that are used, [B * H, columns, D].
+        """Write one column, [B * H, D] each; returns all used columns, [B * H, columns, D].
 
         The columns are at least :data:`NARROWEST`; a mask must hide the surplus.
         """
         start, self.length = self.length, self.length + 1
-        for buffer, states in zip(self._buffers, (keys, values), strict=True):
-            buffer.select(2, start).copy_(states)
-        seen = max(self.length, NARROWEST)
         all_keys, all_values = self._flat
+        all_keys.select(1, start).copy_(keys)
+        all_values.select(1, start).copy_(values)
+        seen = max(self.length, NARROWEST)
         return all_keys.narrow(1, 0, seen), all_values.narrow(1, 0, seen)
 
     def get_seq_length(self) -> int:

@@ -125,14 +125,14 @@ class LeanBody:
         return self._norm(states).view(rows, length, -1)
 
     def _angles_at(self, positions: torch.Tensor, length: int) -> torch.Tensor:
-        """The rotary positions, [N, 1, D / 2], as complex numbers."""
+        """The rotary positions, [N, 1, 1, D / 2], as complex numbers."""
         if length >= len(self._angles):
             count = (length // _POSITIONS + 1) * _POSITIONS
             every = torch.arange(count, device=positions.device)[None]
             like = torch.empty(1, dtype=self._exact, device=positions.device)
             cos, sin = self._body.rotary_emb(like, every)
             half = cos.shape[-1] // 2
-            self._angles = torch.complex(cos[0, :, :half], sin[0, :, :half])[:, None]
+            self._angles = torch.complex(cos[0, :, :half], sin[0, :, :half])[:, None, None]
         return self._angles.index_select(0, positions)
 
 
@@ -141,10 +141,11 @@ class _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         self._width = attention.head_dim
         self._scale = float(attention.scaling)
-        self._queries = config.num_attention_heads
         self._keys = config.num_key_value_heads
-        #: Columns of queries and keys, which the positions turn, and of values.
-        self._columns = [n * self._width for n in (self._queries + self._keys, self._keys)]
+        #: Queries that share a key: products with the cache are one for each key.
+        self._group = config.num_attention_heads // self._keys
+        #: Numbers of a group that the positions turn, those of queries and the key; then the value.
+        self._turning = (self._group + 1) * self._width
         self._norm_1 = Norm(layer.input_layernorm)
         self._norm_2 = Norm(layer.post_attention_layernorm)
         self._gate_up = _joined((mlp.gate_proj, mlp.up_proj), "weight").t()
@@ -153,32 +154,37 @@ class _Layer:
         self._nothing = torch.zeros_like(self._gate_up[0, :1])
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         three = [attention.q_proj, attention.k_proj, attention.v_proj]
-        self._qkv = self._copied([m.weight.unflatten(0, (-1, self._width)) for m in three]).t()
+        self._qkv = self._copied([m.weight for m in three]).t()
         self._bias: torch.Tensor | None = None
         if three[0].bias is not None:
-            self._bias = self._copied([m.bias.unflatten(0, (-1, self._width)) for m in three])
+            self._bias = self._copied([m.bias for m in three])
         self._head_norm: torch.Tensor | None = None
         if hasattr(attention, "q_norm"):
-            norms = (attention.q_norm, self._queries), (attention.k_norm, self._keys)
-            heads = self._copied([m.weight.expand(n, -1) for m, n in norms])
-            self._head_norm = heads.view(-1, self._width)
-            self._epsilon = heads.new_full((1,), attention.q_norm.variance_epsilon).to(self._exact)
+            self._head_norm = self._qkv.new_empty(self._group + 1, self._width // 2, 2)
+            norms = (attention.q_norm, slice(-1)), (attention.k_norm, slice(-1, None))
+            for norm, where in norms:
+                target = self._head_norm[where].transpose(1, 2)
+                self._copies.append((target, norm.weight.detach().view(2, -1)))
+            self._head_norm = self._head_norm.flatten(1)
+            epsilon = attention.q_norm.variance_epsilon
+            self._epsilon = self._head_norm.new_full((1,), epsilon).to(self._exact)
 
     def _copied(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """What :meth:`refresh` keeps equal to ``parts`` ([heads, D, ...]), [all heads * D, ...].
+        """What :meth:`refresh` keeps equal to queries, keys and values, [all heads * D, ...].
 
-        The first two are queries and keys. What a position turns together is side by side in the
-        copy; models keep the real parts of a head before the imaginary ones.
+        Each key stands between its queries and its value. What a position turns together is side
+        by side in the copy; models keep the real parts of a head before the imaginary ones.
         """
-        parts = [part.detach() for part in parts]
-        whole = torch.cat(parts)
-        for number, target in enumerate(whole.split([len(part) for part in parts])):
-            part = parts[number]
-            if number < 2:
-                part = part.unflatten(1, (2, -1)).transpose(1, 2)
-                target = target.unflatten(1, (-1, 2))
-            self._copies.append((target, part))
-        return whole.flatten(0, 1)
+        queries, keys, values = (
+            part.detach().unflatten(0, (self._keys, -1, self._width)) for part in parts
+        )
+        whole = torch.cat([queries, keys, values], 1)
+        turning, rest = whole.split([self._group + 1, 1], 1)
+        turning = turning.unflatten(2, (-1, 2)).transpose(2, 3)
+        for target, part in ((turning[:, :-1], queries), (turning[:, -1:], keys)):
+            self._copies.append((target, part.unflatten(2, (2, -1))))
+        self._copies.append((rest, values))
+        return whole.flatten(0, 2)
 
     def refresh(self) -> None:
         """Copy what is needed in another order than the model has it."""
@@ -195,12 +201,12 @@ class _Layer:
         keys, values = cached.append(new, values)
         scores = torch.baddbmm(
             self._nothing if mask is None else mask,
-            queries.reshape(len(keys), -1, self._width),
+            queries,
             keys.transpose(1, 2),
             beta=0 if mask is None else 1,
             alpha=self._scale,
         )
-        self._finish(states, torch.bmm(scores.softmax(-1), values).view(len(queries), -1))
+        self._finish(states, torch.bmm(scores.softmax(-1), values).view(len(angles), -1))
 
     def sequences(
         self,
@@ -212,7 +218,8 @@ class _Layer:
     ) -> None:
         """Change the states of all tokens of ``rows`` sequences, [B * T, H]."""
         queries, keys, values = (
-            each.unflatten(0, (rows, -1)).transpose(1, 2) for each in self._heads(states, angles)
+            each.reshape(rows, len(angles) // rows, -1, self._width).transpose(1, 2)
+            for each in self._heads(states, angles)
         )
         if cached is not None:
             cached.update(keys, values)
@@ -223,28 +230,31 @@ class _Layer:
             attn_mask=mask,
             is_causal=mask is None,
             scale=self._scale,
-            enable_gqa=self._queries != self._keys,
+            enable_gqa=self._group > 1,
         )
         self._finish(states, seen.transpose(1, 2).reshape(len(angles), -1))
 
     def _heads(self, states: States, angles: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Queries and keys at their positions, and values: [N, heads, D] each."""
-        normed, shape = self._norm_1(states), (len(angles), -1, self._width)
+        """Queries at their positions, [N * keys, group, D], keys and values, [N * keys, D]."""
+        normed = self._norm_1(states)
         if self._bias is None:
             joined = torch.mm(normed, self._qkv)
         else:
             joined = torch.addmm(self._bias, normed, self._qkv)
         # Methods without a layer of Python around them, here and below.
-        turning, values = joined.split_with_sizes(self._columns, 1)
+        joined = joined.view(len(angles) * self._keys, -1)
+        turning, values = joined.split_with_sizes((self._turning, self._width), 1)
+        shape = (len(joined), self._group + 1, self._width)
         turning = turning.to(self._exact).view(shape)
         if self._head_norm is not None:
             norm = vector_norm(turning, dim=-1, keepdim=True)
             least = torch.addcmul(self._epsilon, norm, norm, value=1 / self._width)
             turning = (turning * least.rsqrt_()).mul_(self._head_norm)
-        pairs = torch.view_as_complex(turning.view(len(angles), -1, self._width // 2, 2))
-        turned = torch.view_as_real(pairs * angles).view(shape).to(joined.dtype)
-        queries, keys = turned.split_with_sizes((self._queries, self._keys), 1)
-        return queries, keys, values.view(shape)
+        pairs = torch.view_as_complex(turning.view(*shape[:2], -1, 2))
+        pairs = pairs.view(len(angles), -1, *pairs.shape[1:]) * angles
+        turned = torch.view_as_real(pairs).view(shape).to(joined.dtype)
+        queries, keys = turned.split_with_sizes((self._group, 1), 1)
+        return queries, keys[:, 0], values
 
     def _finish(self, states: States, seen: torch.Tensor) -> None:
         """What follows attention, [N, H]."""
