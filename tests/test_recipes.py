@@ -1,0 +1,162 @@
+"""Every packaged recipe is whole, trains, and learns what docs/recipes.md says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from plugrl.core.config.lookup import RECIPES, recipes
+from plugrl.core.experiment import load_run, prepare
+
+ROOT = Path(__file__).parent.parent
+NAMES = sorted(recipes())
+SINGLE = ["sft", "remote_sft"]
+TOOLS = {"math_parquet": "math_verify", "reasoning_gym": "reasoning_gym"}
+
+#: Groups of a model that is always wrong teach nothing: DAPO would wait for others in vain.
+UNTRAINED = {"dapo": ["trainer.phases.1.trajectory_pool.drop_equal_groups=false"]}
+
+
+def overrides(name: str, steps: int) -> list[str]:
+    """What cuts each trainer of a recipe down to ``steps`` steps."""
+    if name in SINGLE:
+        return [f"trainer.total_train_steps={steps}"]
+    count = len(prepare(name, preflight=False).validated.phases)
+    return [f"trainer.phases.{i}.trainer.total_train_steps={steps}" for i in range(count)]
+
+
+def trained(name: str, folder: Path, *words: str):
+    """Train a recipe in ``folder`` as a user does, and give its run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "plugrl", "train", name, *words],
+        cwd=folder,
+        env=dict(os.environ),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (run,) = folder.glob(f"runs/{name}/*")
+    return load_run(run)
+
+
+def test_what_is_listed_is_what_is_meant():
+    expected = """calculator_agent dapo dpo dr_grpo math_parquet opd quickstart reasoning_gym
+        remote_api remote_opd remote_sft reward_model sft"""
+    assert expected.split() == NAMES
+    assert (RECIPES / "common").is_dir()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_says_what_it_teaches_and_is_named_like_its_file(name):
+    text = (RECIPES / f"{name}.yaml").read_text("utf-8")
+    header = text.split("\n\n")[0]
+    assert all(line.startswith("#") for line in header.splitlines())
+    assert re.search(r"(second|minute)s?\b", header), "how long does it take?"
+    assert f"\nexperiment_name: {name}\n" in text
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"remote_api"}))
+def test_the_docs_have_its_figures(name):
+    page = (ROOT / "docs" / "recipes.md").read_text("utf-8")
+    assert re.search(rf"^\| `{name}` \|.*\d", page, re.MULTILINE)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", NAMES)
+def test_two_steps(name, tmp_path):
+    if name in TOOLS:
+        pytest.importorskip(TOOLS[name])
+    short = overrides(name, 2)
+    run = trained(name, tmp_path, *short, *UNTRAINED.get(name, ()), "validate.data.limit=8")
+    assert run.status["state"] == "done"
+    phases = [line.get("phase", 1) for line in run.metrics]
+    assert phases == [phase for phase in sorted(set(phases)) for _ in range(3)]
+    assert max(phases) == len(short)
+    for first in (line for line in run.metrics if line["step"] % 3 == 0):
+        assert [key for key in first if key.startswith("validation")]
+    # Rewards of an untrained model are often all 0, so that the last phase may have no gradient.
+    assert run.metrics[2]["train/loss"] > 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("remote", "own"), [("remote_sft", "sft"), ("remote_opd", "opd")])
+def test_a_recipe_behind_an_api_gives_the_numbers_of_its_sibling(remote, own, tmp_path):
+    runs = [trained(name, tmp_path, *overrides(name, 3)).metrics for name in (remote, own)]
+    for one, other in zip(*runs, strict=True):
+        for key in ("train/loss", "train/teacher_kl", "rollout/response_length"):
+            assert (key in one) == (key in other)
+            assert one.get(key, 0.0) == pytest.approx(other.get(key, 0.0), rel=1e-3, abs=1e-6), key
+
+
+def test_the_parquet_files_are_what_their_script_writes(tmp_path):
+    import pyarrow.parquet as pq
+
+    folder = RECIPES / "math_parquet"
+    script = folder / "make_problems.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
+    held = {}
+    for split in ("train", "validation"):
+        rows = pq.read_table(folder / f"{split}.parquet").to_pylist()
+        assert rows == pq.read_table(tmp_path / f"{split}.parquet").to_pylist()
+        held[split] = {row["solution"].partition("=")[0] for row in rows}
+        for row in rows:
+            first, sign, second = re.fullmatch(r"(\d+)([+-])(\d+)=.*", row["solution"]).groups()
+            total = int(first) + int(second) * (1 if sign == "+" else -1)
+            assert row["answer"] == str(total)
+            assert row["solution"].endswith(f"=\\boxed{{{total}}}")
+    assert not held["train"] & held["validation"]
+
+
+def test_a_curve_is_drawn_from_metrics(tmp_path):
+    """Steps 0 and 4 lie at the ends of the axis, and values 0 and 1 at its ends too."""
+    for seed, values in ((0, (0.0, 1.0)), (1, (0.5, 0.5))):
+        run = tmp_path / "runs" / "sft" / str(seed)
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(f"seed: {seed}\n")
+        lines = [
+            {"step": step, "validation/exact_match": value}
+            for step, value in zip((0, 4), values, strict=True)
+        ]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    script = tmp_path / "curves.py"
+    script.write_text((ROOT / "docs" / "curves.py").read_text("utf-8"), "utf-8")
+    subprocess.run([sys.executable, str(script), str(tmp_path / "runs"), "sft"], check=True)
+    root = ET.parse(tmp_path / "curves" / "sft.svg").getroot()
+    lines = [e.get("points") for e in root if e.tag.endswith("polyline")]
+    assert lines == ["48.0,260.0 624.0,28.0", "48.0,144.0 624.0,144.0"]
+
+
+def held_out(run, key, phase):
+    """The values of a metric in one phase, in order."""
+    return [line[key] for line in run.metrics if line.get("phase", 1) == phase and key in line]
+
+
+#: Recipe, metric, phase, the most that it may begin with, and the least that it must end with.
+LEARNS = [
+    ("sft", "validation/exact_match", 1, 0.05, 0.9),
+    ("opd", "validation/exact_match", 3, 0.55, 0.75),
+    ("dpo", "validation/accuracy", 2, 0.6, 0.85),
+    ("calculator_agent", "validation/exact_match", 2, 0.45, 0.85),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("name", "key", "phase", "first", "last"), LEARNS, ids=[row[0] for row in LEARNS]
+)
+def test_it_learns(name, key, phase, first, last, seed, tmp_path):
+    run = trained(name, tmp_path, f"seed={seed}")
+    values = held_out(run, key, phase)
+    assert len(values) > 3
+    assert values[0] <= first, "too little is left to learn"
+    assert values[-1] >= last
