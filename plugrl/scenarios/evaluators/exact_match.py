@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from plugrl.core.config.schema import described
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
+from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult
+from plugrl.scenarios.evaluators.references import ReferenceEvaluator, form
 
 
 @dataclass
@@ -21,19 +22,10 @@ class ExactMatchConfig:
     ignore_case: bool = described(False, "compare without regard to case")
 
 
-class ExactMatchEvaluator(Evaluator):
+class ExactMatchEvaluator(ReferenceEvaluator):
     """Reward 1 for an answer that equals the reference, else 0."""
 
     Config: ClassVar[type] = ExactMatchConfig
-
-    @classmethod
-    def columns(
-        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
-    ) -> Mapping[str, str]:
-        """The column of the reference answer."""
-        if section["answer_key"] is None:
-            return {"data.answer_key": data["answer_key"]}
-        return {f"{path}.answer_key": section["answer_key"]}
 
     def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
@@ -43,12 +35,10 @@ class ExactMatchEvaluator(Evaluator):
         Raises:
             KeyError: the problem has no reference answer.
         """
-        truth = str(data[self.config.answer_key or self.reference_key])
-        reward = float(self._form(evaluation_target.final_answer) == self._form(truth))
+        truth = self.reference(data)
+        reward = float(
+            form(evaluation_target.final_answer, self.config) == form(truth, self.config)
+        )
         return EvaluationRunResult(
             reward=reward, ground_truth=truth, metrics={"exact_match": reward}
         )
-
-    def _form(self, text: str) -> str:
-        text = text.strip() if self.config.strip else text
-        return text.casefold() if self.config.ignore_case else text

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.limited import LimitExceededError, limited
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
+from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult
+from plugrl.scenarios.evaluators.references import ReferenceEvaluator
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -48,7 +49,7 @@ class MathConfig:
                 raise ConfigError(f"{name} must be at least 1")
 
 
-class MathEvaluator(Evaluator):
+class MathEvaluator(ReferenceEvaluator):
     """Reward for an answer that means the same as the reference, by math-verify.
 
     Metrics: ``correct``, ``extracted``: whether something is found, ``boxed``: whether the answer
@@ -73,15 +74,6 @@ class MathEvaluator(Evaluator):
         if importlib.util.find_spec("math_verify") is None:
             yield check.path, 'math-verify is not installed; run: pip install "plugrl[math]"'
 
-    @classmethod
-    def columns(
-        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
-    ) -> Mapping[str, str]:
-        """The column of the reference answer."""
-        if section["answer_key"] is None:
-            return {"data.answer_key": data["answer_key"]}
-        return {f"{path}.answer_key": section["answer_key"]}
-
     async def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
     ) -> EvaluationRunResult:
@@ -93,7 +85,7 @@ class MathEvaluator(Evaluator):
             CallFailedError: the reference cannot be read, or the helper failed.
         """
         config = self.config
-        truth = str(data[config.answer_key or self.reference_key])
+        truth = self.reference(data)
         answer = evaluation_target.final_answer[-config.tail :]
         try:
             found = await self._grade(answer, truth, config.boxed, config.digits)

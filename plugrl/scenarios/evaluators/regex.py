@@ -10,8 +10,9 @@ import regex
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
+from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult
 from plugrl.scenarios.evaluators.numbers import close, parse_number
+from plugrl.scenarios.evaluators.references import ReferenceEvaluator, form
 
 
 @dataclass
@@ -64,7 +65,7 @@ class RegexConfig:
             raise ConfigError(f"group {self.group!r} is none of the pattern's; it has: {has}")
 
 
-class RegexEvaluator(Evaluator):
+class RegexEvaluator(ReferenceEvaluator):
     """Reward for an answer in which the pattern finds what equals the reference.
 
     Metrics: ``correct``, and ``extracted``: whether the pattern matches. A pattern that takes
@@ -87,15 +88,6 @@ class RegexEvaluator(Evaluator):
         written = self.config.reference_pattern
         self._reference = None if written is None else regex.compile(written, flags)
 
-    @classmethod
-    def columns(
-        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
-    ) -> Mapping[str, str]:
-        """The column of the reference answer."""
-        if section["answer_key"] is None:
-            return {"data.answer_key": data["answer_key"]}
-        return {f"{path}.answer_key": section["answer_key"]}
-
     def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
     ) -> EvaluationRunResult:
@@ -106,7 +98,7 @@ class RegexEvaluator(Evaluator):
             ValueError: the reference does not match its pattern, or is no number.
             TimeoutError: matching took too long.
         """
-        reference = str(data[self.config.answer_key or self.reference_key])
+        reference = self.reference(data)
         if self._reference is not None:
             found = self._extract(self._reference, None, reference)
             if found is None:
@@ -147,8 +139,4 @@ class RegexEvaluator(Evaluator):
             value = parse_number(extracted)
             limits = self.config.tolerance, self.config.relative_tolerance
             return value is not None and close(value, expected, *limits)
-        return self._form(extracted) == self._form(reference)
-
-    def _form(self, text: str) -> str:
-        text = text.strip() if self.config.strip else text
-        return text.casefold() if self.config.ignore_case else text
+        return form(extracted, self.config) == form(reference, self.config)

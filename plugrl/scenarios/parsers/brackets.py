@@ -6,22 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall
+from plugrl.scenarios.parsers.tags import TagsConfig
 
 
 @dataclass
-class BracketsConfig:
+class BracketsConfig(TagsConfig):
     """Options of the parser ``brackets``."""
 
-    opening: str = described("[", "what a call begins with")
-    closing: str = described("]", "what a call ends with")
     tool: str = described("", 'the tool that is called; "": the only one that there is')
-
-    def __post_init__(self) -> None:
-        for name in ("opening", "closing"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} must not be empty")
 
 
 class BracketsParser(Parser):

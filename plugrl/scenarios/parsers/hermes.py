@@ -7,22 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall
 from plugrl.scenarios.parsers.calls import call_of, call_of_object
+from plugrl.scenarios.parsers.tags import TagsConfig
 
 
 @dataclass
-class HermesConfig:
+class HermesConfig(TagsConfig):
     """Options of the parser ``hermes``."""
 
     opening: str = described("<tool_call>", "what a call begins with")
     closing: str = described("</tool_call>", "what a call ends with")
-
-    def __post_init__(self) -> None:
-        for name in ("opening", "closing"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} must not be empty")
 
 
 class HermesParser(Parser):

@@ -6,21 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.parsing import ParsedReply, Parser
+from plugrl.scenarios.parsers.tags import TagsConfig
 
 
 @dataclass
-class ThinkTagConfig:
+class ThinkTagConfig(TagsConfig):
     """Options of the parser ``think_tag``."""
 
     opening: str = described("<think>", "what reasoning begins with")
     closing: str = described("</think>", "what reasoning ends with")
-
-    def __post_init__(self) -> None:
-        for name in ("opening", "closing"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} must not be empty")
 
 
 class ThinkTagParser(Parser):

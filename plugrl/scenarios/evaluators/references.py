@@ -1,0 +1,35 @@
+"""What evaluators have in common that compare an answer with a reference answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plugrl.core.text.evaluation import Evaluator
+
+
+class ReferenceEvaluator(Evaluator):
+    """An evaluator whose section says in ``answer_key`` which column has the reference answer."""
+
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The column of the reference answer."""
+        if section["answer_key"] is None:
+            return {"data.answer_key": data["answer_key"]}
+        return {f"{path}.answer_key": section["answer_key"]}
+
+    def reference(self, data: Mapping[str, Any]) -> str:
+        """The reference answer of a problem.
+
+        Raises:
+            KeyError: the problem has none.
+        """
+        return str(data[self.config.answer_key or self.reference_key])
+
+
+def form(text: str, options: Mapping[str, Any]) -> str:
+    """``text`` as the options ``strip`` and ``ignore_case`` compare it."""
+    text = text.strip() if options["strip"] else text
+    return text.casefold() if options["ignore_case"] else text
