@@ -22,6 +22,7 @@ class RemoteApiGrpoTrainer(RemoteApiTrainer):
 
     #: Named here, so that a key which it does not know is an error and not a free key.
     Config: ClassVar[type] = RemoteApiTrainerConfig
+    learns_by_advantages: ClassVar[bool] = True
     #: For the conformance kit: a service that has losses by name.
     conformance: ClassVar[Mapping[str, Any]] = {"models": {"policy": NAMED_LOSSES}}
 

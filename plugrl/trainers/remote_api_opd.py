@@ -45,6 +45,7 @@ class RemoteApiOpdTrainer(TaughtTrainer, RemoteApiTrainer):
 
     Config: ClassVar[type] = RemoteApiOpdConfig
     uses_rewards: ClassVar[bool] = False
+    learns_by_advantages: ClassVar[bool] = True
     #: For the conformance kit: a service that has losses by name, and another model to learn from.
     conformance: ClassVar[Mapping[str, Any]] = {
         "models": {"policy": NAMED_LOSSES, "teacher": FROZEN}

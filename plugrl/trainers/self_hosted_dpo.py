@@ -79,6 +79,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
                 yield "trainer.algorithm.reference_weights", "has no effect: reference is none"
         else:
             yield from model_findings(check, path, name, role="a reference")
+            yield from _weights_findings(check, algorithm)
         if needs_point and check.root.data.batch_size // algorithm.minibatches < 2:
             yield (
                 "data.batch_size",
@@ -171,6 +172,24 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
         if "reference_scores" in state:
             self._scores = self._new_scores()
             self._scores.load_state_dict(state["reference_scores"])
+
+
+def _weights_findings(check: Preflight, algorithm: Any) -> Iterator[Finding]:
+    """A reference that cannot take the policy's weights, as far as configurations show."""
+    names = check.root.rollout_worker.get("model"), algorithm.reference
+    if algorithm.reference_weights != "policy" or not all(name in check.models for name in names):
+        return
+    policy, reference = (check.models[name].source.config for name in names)
+    differing = [
+        key for key in policy if policy[key] != reference.get(key) and "initializer" not in key
+    ]
+    if policy and reference and differing:
+        yield (
+            "trainer.algorithm.reference_weights",
+            f"is policy, and the models differ in source.config.{differing[0]}: "
+            f"{policy[differing[0]]!r} and {reference.get(differing[0])!r}; give both one "
+            "configuration, or write source",
+        )
 
 
 def mismatched(batch: Batch, limit: int) -> Batch | None:

@@ -167,6 +167,10 @@ class ValidationDataConfig:
     splits: list[str] = described(["validation"], "splits of the scenario's data, each reported")
     limit: int | None = described(None, "use only the first problems")
 
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError("limit must be at least 1, or null for all")
+
 
 @dataclass
 class ValidateConfig:

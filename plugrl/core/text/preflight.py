@@ -76,6 +76,14 @@ def _pool_findings(root: Any, trainer: Any) -> Iterator[Finding]:
             f"drops groups whose rewards are equal, and {trainer.__name__} learns from no rewards; "
             "write false",
         )
+    sequences = max(root.data.batch_size * samples, pool.batch_size or 1)
+    minibatches = (root.trainer.get("algorithm") or {}).get("minibatches")
+    if isinstance(minibatches, int) and minibatches > sequences:
+        yield (
+            "trainer.algorithm.minibatches",
+            f"is {minibatches}, and a step has {sequences} sequences to divide; write at most "
+            "as many",
+        )
     if "group_id" in pool.key_list and (pool.group_size or 0) > samples:
         yield (
             "trajectory_pool.group_size",

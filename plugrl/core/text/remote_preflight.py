@@ -34,6 +34,15 @@ def remote_findings(check: Preflight) -> Iterator[Finding]:
             fault = loss_fault(algorithm, service)
             if fault is not None:
                 yield f"trainer.algorithm.{fault[0]}", fault[1]
+            elif "advantages" not in service.losses[algorithm.loss_fn].inputs and getattr(
+                check.validated.trainer, "learns_by_advantages", False
+            ):
+                yield (
+                    "trainer.algorithm.loss_fn",
+                    f"{algorithm.loss_fn} does not read advantages, from which trainer "
+                    f"{check.section.get('type')} learns; take another, such as "
+                    "importance_sampling",
+                )
     temperature = check.root.rollout_worker.get("temperature")
     if temperature not in (None, 0, 1):
         yield (

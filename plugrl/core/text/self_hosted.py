@@ -37,6 +37,7 @@ from plugrl.core.text.shaping import Shaper
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
 from plugrl.core.text.units import rows_of_units, unit_count, with_their_units
+from plugrl.core.text.unused import warn_of_unused
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -96,6 +97,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         yield from unfit_services(check, TrainService)
         yield from policy_findings(check)
         yield from reach_findings(check, cls)
+        warn_of_unused(check)
 
     @abstractmethod
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
