@@ -9,7 +9,6 @@ import plugrl
 from plugrl import Evaluator, RolloutWorker, SelfHostedTrainer, Tracker
 from plugrl.core.errors import PluginError
 from plugrl.core.kinds import KINDS
-from plugrl.core.registry import default_registry
 from plugrl.core.signatures import FUNCTIONS
 
 EVALUATE = "evaluate(self, data, evaluation_target)"
@@ -51,14 +50,6 @@ RIGHT = [
     ("loss", lambda logp, batch, config, scale=1.0: None),
     ("advantage", lambda *arguments: None),
 ]
-
-
-@pytest.fixture
-def registry():
-    registry = default_registry()
-    before = registry.snapshot()
-    yield registry
-    registry.restore(before)
 
 
 @pytest.mark.parametrize(("kind", "value", "form"), WRONG)

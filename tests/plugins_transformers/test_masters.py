@@ -1,28 +1,25 @@
 """Weights in low precision with float32 copies."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
-from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.losses import WeightedLoss
 from plugrl.plugins.transformers.masters import MasterWeights
 from plugrl.plugins.transformers.train_service import LocalTrainConfig
 from plugrl.trainers.losses.cross_entropy import cross_entropy
 
+sys.path.insert(0, str(Path(__file__).parent))
+from batches import weighted
+
 LOSS = WeightedLoss(cross_entropy, {})
 
 
-def batch():
-    rows = [[2, 3, 4, 5, 1], [6, 7, 1], [3, 2, 8, 1], [5, 1]]
-    made = Batch.from_trajectories([Trajectory(t, [0] + [1] * (len(t) - 1)) for t in rows])
-    made.values[LOSS_WEIGHTS] = aggregation_weights(made.values["loss_mask"], "token-mean")
-    return made
-
-
 def step(service):
-    service.forward_backward(batch(), LOSS)
+    service.forward_backward(weighted(), LOSS)
     return service.optimizer_step()
 
 
@@ -50,7 +47,7 @@ def test_updates_below_the_resolution_are_kept(train_service, spec, masters, mov
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_gradients_of_micro_batches_are_summed_in_float32(train_service, spec, dtype):
     service = train_service(spec(dtype=dtype), micro_batch_size=2, packing="never")
-    data = batch()
+    data = weighted()
     service.forward_backward(data, LOSS)
     summed = {name: copy.grad for name, copy in service._masters.copies.items()}
     alone = train_service(spec(dtype=dtype), master_weights=False, packing="never")

@@ -1,12 +1,16 @@
 """What losses need besides log-probabilities: entropies and values, and the value head."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
-from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.losses import WeightedLoss
+
+sys.path.insert(0, str(Path(__file__).parent))
+from batches import weighted
 
 ROWS = [
     ([2, 3, 4, 5, 6, 1], [0, 0, 1, 1, 1, 1]),
@@ -22,9 +26,7 @@ SPLITS = [
 
 
 def batch(temperature=1.0):
-    made = Batch.from_trajectories([Trajectory(*row) for row in ROWS], temperature=temperature)
-    made.values[LOSS_WEIGHTS] = aggregation_weights(made.values["loss_mask"], "token-mean")
-    return made
+    return weighted(ROWS, temperature)
 
 
 def entropy_loss(logp, batch, config):

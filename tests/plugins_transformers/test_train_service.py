@@ -1,6 +1,8 @@
 """The local train service: gradients, schedule, state."""
 
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,14 +15,10 @@ from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.train_service import LocalTrainConfig
 from plugrl.trainers.losses.cross_entropy import cross_entropy
 
+sys.path.insert(0, str(Path(__file__).parent))
+from batches import weighted
+
 LOSS = WeightedLoss(cross_entropy, {})
-
-
-def batch():
-    rows = [[2, 3, 4, 5, 1], [6, 7, 1], [3, 2, 8, 1], [5, 1]]
-    made = Batch.from_trajectories([Trajectory(t, [0] + [1] * (len(t) - 1)) for t in rows])
-    made.values[LOSS_WEIGHTS] = aggregation_weights(made.values["loss_mask"], "token-mean")
-    return made
 
 
 def gradients(service):
@@ -29,7 +27,7 @@ def gradients(service):
 
 def test_the_loss_and_gradient_equal_transformers_own(train_service):
     service = train_service()
-    data = batch()
+    data = weighted()
     totals = service.forward_backward(data, LOSS)
     ours = gradients(service)
     service._model.zero_grad()
@@ -61,7 +59,7 @@ def test_a_sampled_padding_token_leaves_its_embedding_alone(train_service, packi
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_micro_batches_do_not_change_the_gradient(train_service, size):
     whole, parts = train_service(), train_service(micro_batch_size=size)
-    one, other = whole.forward_backward(batch(), LOSS), parts.forward_backward(batch(), LOSS)
+    one, other = whole.forward_backward(weighted(), LOSS), parts.forward_backward(weighted(), LOSS)
     assert other["loss"][0] == pytest.approx(one["loss"][0], rel=1e-5)
     assert other["log_prob"] == pytest.approx(one["log_prob"], rel=1e-5)
     for name, gradient in gradients(whole).items():
@@ -69,14 +67,14 @@ def test_micro_batches_do_not_change_the_gradient(train_service, size):
 
 
 def test_log_probabilities_are_zero_where_nothing_is_trained(train_service):
-    data = batch()
+    data = weighted()
     values = train_service().compute_log_prob(data)
     assert values.shape == data.values["loss_mask"].shape
     assert torch.equal(values == 0, data.values["loss_mask"] == 0)
 
 
 def test_temperature_divides_the_logits(train_service):
-    service, data = train_service(), batch()
+    service, data = train_service(), weighted()
     data.metadata["temperature"] = 2.0
     with torch.no_grad():
         logits = service._model(
@@ -89,16 +87,16 @@ def test_temperature_divides_the_logits(train_service):
 
 
 def step(service):
-    service.forward_backward(batch(), LOSS)
+    service.forward_backward(weighted(), LOSS)
     return service.optimizer_step()
 
 
 def test_training_lowers_the_loss(train_service):
     service = train_service()
-    losses = [service.forward_backward(batch(), LOSS)["loss"][0] for _ in range(1)]
+    losses = [service.forward_backward(weighted(), LOSS)["loss"][0] for _ in range(1)]
     for _ in range(20):
         service.optimizer_step()
-        losses.append(service.forward_backward(batch(), LOSS)["loss"][0])
+        losses.append(service.forward_backward(weighted(), LOSS)["loss"][0])
     assert losses[-1] < losses[0] / 2
 
 
@@ -119,7 +117,7 @@ def test_a_gradient_that_is_not_finite_is_dropped(train_service):
     def broken(logp, data, config):
         return logp * math.nan, {}
 
-    service.forward_backward(batch(), WeightedLoss(broken, {}))
+    service.forward_backward(weighted(), WeightedLoss(broken, {}))
     assert math.isnan(service.optimizer_step()["grad_norm"])
     for name, weight in service.weights().items():
         assert torch.equal(weight, untouched.weights()[name])

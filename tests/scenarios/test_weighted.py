@@ -20,14 +20,6 @@ from plugrl.scenarios.evaluators.weighted import WeightedEvaluator
 from plugrl.testing import tiny
 
 
-@pytest.fixture
-def registry():
-    registry = default_registry()
-    before = registry.snapshot()
-    yield registry
-    registry.restore(before)
-
-
 def made(criteria, **options):
     section = configure(WeightedEvaluator, {"type": "weighted", "criteria": criteria, **options})
     keys = {"reference_key": "truth", "prompt_key": "prompt"}

@@ -2,7 +2,6 @@
 
 import pytest
 
-from plugrl.core.registry import default_registry
 from plugrl.testing import tiny
 
 
@@ -12,12 +11,3 @@ def config(tmp_path):
         return tiny.config(name, tmp_path, sections)
 
     return make
-
-
-@pytest.fixture
-def registry():
-    """The process's registry; what a test registers is gone after it."""
-    registry = default_registry()
-    before = registry.snapshot()
-    yield registry
-    registry.restore(before)
