@@ -123,6 +123,21 @@ def test_what_changes_something_is_not(tree, caplog, algorithm):
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "turn_grpo", "reinforce_pp"])
+def test_one_attempt_cannot_be_compared(tree, caplog, advantage):
+    made = tree("self_hosted_grpo", {"advantage": advantage})
+    made["data"]["rollout_repeat_n"] = 1
+    prepare(made)
+    said = [record.getMessage() for record in caplog.records]
+    compares = advantage != "reinforce_pp"
+    assert [f"advantage {advantage} compares attempts" in text for text in said] == [
+        True
+    ] * compares
+    caplog.clear()
+    prepare(tree("self_hosted_cross_entropy", {}) | {"data": made["data"]})
+    assert caplog.records == []
+
+
 def test_a_value_head_that_nothing_reads_is_a_warning(tree, caplog):
     made = tree("self_hosted_grpo", {})
     made["models"]["policy"]["train"]["value_head"] = True

@@ -31,8 +31,15 @@ def warn_of_unused(check: Preflight) -> None:
     for path, value, reason in _unused(algorithm, valued=valued):
         shown = f"{value:g}" if isinstance(value, float) else value
         logger.warning("trainer.algorithm.%s=%s has no effect: %s", path, shown, reason)
-    # Without rewards this may be the phase before one that trains values.
+    # Trainers without rewards have no attempts to compare, and may be the phase before values.
     learns = getattr(check.validated.trainer, "uses_rewards", True)
+    compares = getattr(check.component("trainer.algorithm.advantage"), "compares_attempts", False)
+    if learns and compares and check.root.data.rollout_repeat_n == 1:
+        logger.warning(
+            "data.rollout_repeat_n=1: advantage %s compares attempts at the same prompt, so that "
+            "nothing is learned; write at least 2",
+            algorithm["advantage"].get("type"),
+        )
     for name, model in check.models.items():
         train = model.get("train")
         if learns and not valued and train is not None and train.get("value_head"):

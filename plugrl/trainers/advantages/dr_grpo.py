@@ -34,3 +34,4 @@ def dr_grpo(
 
 dr_grpo.Config = NoConfig  # type: ignore[attr-defined]
 dr_grpo.reads = ()  # type: ignore[attr-defined]
+dr_grpo.compares_attempts = True  # type: ignore[attr-defined]

@@ -49,3 +49,4 @@ def grpo(
 
 grpo.Config = GrpoConfig  # type: ignore[attr-defined]
 grpo.reads = ()  # type: ignore[attr-defined]
+grpo.compares_attempts = True  # type: ignore[attr-defined]

@@ -34,3 +34,4 @@ def rloo(
 
 rloo.Config = NoConfig  # type: ignore[attr-defined]
 rloo.reads = ()  # type: ignore[attr-defined]
+rloo.compares_attempts = True  # type: ignore[attr-defined]

@@ -80,3 +80,4 @@ def _from_it_on(of_turn: torch.Tensor, row_of_turn: torch.Tensor) -> torch.Tenso
 
 turn_grpo.Config = TurnGrpoConfig  # type: ignore[attr-defined]
 turn_grpo.reads = ()  # type: ignore[attr-defined]
+turn_grpo.compares_attempts = True  # type: ignore[attr-defined]
