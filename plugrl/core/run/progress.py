@@ -34,7 +34,6 @@ class _PlainBar(Bar):
         # The first line comes after a moment, so that quick things stay silent until their end.
         self._due = self._started + 1.0
         self._last = ""
-        self._printed = ""
 
     def update(self, completed: int, **fields: float | int | str) -> None:
         now = time.monotonic()
@@ -51,13 +50,13 @@ class _PlainBar(Bar):
         return f"{self._description}: {completed}{of}{numbers}  {now - self._started:.0f} s"
 
     def _print(self, line: str) -> None:
-        self._printed = line
+        # What an earlier update left to say at the end is older than this line.
+        self._last = ""
         print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        if self._last and self._last != self._printed:
+        if self._last:
             self._print(self._last)
-        self._last = ""
 
 
 class _RichBar(Bar):
