@@ -124,6 +124,8 @@ def _seeded(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
 def trained(plan: Iterable[PlannedRun]) -> Iterator[EndedRun]:
     """Train the runs one after the other; one that fails is logged and the others go on."""
     for planned_run in plan:
+        name = _name({**planned_run.varied, "seed": str(planned_run.seed)})
+        logger.info("%s", name)
         try:
             run = start(
                 prepare(
@@ -133,7 +135,6 @@ def trained(plan: Iterable[PlannedRun]) -> Iterator[EndedRun]:
         except (RunInterrupted, RunTerminated):
             raise
         except PlugrlError as error:
-            name = _name({**planned_run.varied, "seed": str(planned_run.seed)})
             logger.error("%s failed: %s", name, error)
             yield EndedRun(planned_run, None)
         else:

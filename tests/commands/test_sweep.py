@@ -97,8 +97,13 @@ def test_a_run_that_fails_is_listed_and_the_others_go_on(file, tmp_path, capsys)
     words[2] = f"rollout_worker={{evaluator: exact_match}},{{evaluator_module_path: '{broken}'}}"
     with pytest.raises(SystemExit) as end:
         main([*words, "--json"])
-    rows = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out)
     assert end.value.code == 1
+    # Each run is announced by what tells it apart, before its folder.
+    starts = ("info: rollout_worker={", "info: run folder")
+    said = [start for line in printed.err.splitlines() for start in starts if start in line]
+    assert said == [*starts, *starts]
     assert [(row["seeds"], row["failed"]) for row in rows] == [(1, 0), (0, 1)]
 
 
