@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugrl.core.errors import UsageError
 from plugrl.core.experiment import build_trainer, enter
+from plugrl.core.run.kept import Kept
 
 if TYPE_CHECKING:
     from plugrl.core.experiment import Experiment
-    from plugrl.core.run.run import Kept
+    from plugrl.core.run.kept import Item
 
 
 class NoRun:
@@ -39,7 +40,7 @@ class UnrecordedRun(NoRun):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.samples: list[dict[str, Any]] = []
-        self._kept: dict[str, Any] = {}
+        self._kept = Kept()
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Keep a record."""
@@ -53,17 +54,13 @@ class UnrecordedRun(NoRun):
         """How messages name a step."""
         return f"step {step}"
 
-    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+    def keep(self, name: str, make: Callable[[], Item]) -> Item:
         """What ``make`` gave when it was first asked for."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        kept: Kept = self._kept[name]
-        return kept
+        return self._kept.get(name, make)
 
     def close(self) -> None:
         """Close what is kept."""
-        for kept in self._kept.values():
-            kept.close()
+        self._kept.close()
 
 
 def dry_run(experiment: Experiment) -> dict[str, float] | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from plugrl.core.config.sections import RuntimeMonitorConfig, SettingsConfig
 from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageError
@@ -21,6 +21,7 @@ from plugrl.core.run.deadlines import Deadlines
 from plugrl.core.run.definition import CONFIG, plain, refuse_other_definition, warn_of_changes
 from plugrl.core.run.ending import Ending, outcome_of
 from plugrl.core.run.guards import Guards
+from plugrl.core.run.kept import Item, Kept
 from plugrl.core.run.metrics import plain_numbers
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records import Records
@@ -36,16 +37,6 @@ if TYPE_CHECKING:
     from plugrl.core.run.lock import RunLock
 
 log = logging.getLogger("plugrl.run")
-
-
-class Closable(Protocol):
-    """What a run keeps until its end."""
-
-    def close(self) -> None:
-        """Free everything."""
-
-
-Kept = TypeVar("Kept", bound=Closable)
 
 
 class Stateful(Protocol):
@@ -116,7 +107,7 @@ class Run:
         self._saved = -1
         self._stop: StopRun | None = None
         self._active = False
-        self._kept: dict[str, Any] = {}
+        self._kept = Kept()
 
     @classmethod
     def create(
@@ -367,15 +358,12 @@ class Run:
         """Start a progress bar: ``update(completed, **numbers)`` and ``close()``."""
         return self._progress.bar(description, total)
 
-    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+    def keep(self, name: str, make: Callable[[], Item]) -> Item:
         """What ``make`` gave when the run was first asked for ``name``.
 
         It is shared by all trainers of the run; its ``close()`` is called at the run's end.
         """
-        if name not in self._kept:
-            self._kept[name] = make()
-        kept: Kept = self._kept[name]
-        return kept
+        return self._kept.get(name, make)
 
     @property
     def stop_requested(self) -> bool:
@@ -431,8 +419,7 @@ class Run:
         self._ending.ended = True
         self._active = False
         self._progress.close()
-        for kept in self._kept.values():
-            kept.close()
+        self._kept.close()
         self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
         self._trackers.finish(outcome)
         self._deadlines.close()
