@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.text.correction import SamplerCorrectionConfig
+from plugrl.core.text.losses import declared_needs
 from plugrl.core.text.policy import (
     KlConfig,
     KlLossConfig,
@@ -25,7 +26,8 @@ def warn_of_unused(check: Preflight) -> None:
     """Warn of each option that differs from its default and is switched off by another."""
     algorithm = check.section.get("algorithm") or {}
     valued = any(
-        "values" in _needs(check.component(f"trainer.algorithm.{kind}"), algorithm.get(kind))
+        "values"
+        in declared_needs(check.component(f"trainer.algorithm.{kind}"), algorithm.get(kind))
         for kind in ("advantage", "loss")
     )
     for path, value, reason in _unused(algorithm, valued=valued):
@@ -47,11 +49,6 @@ def warn_of_unused(check: Preflight) -> None:
                 "models.%s.train.value_head=true has no effect: neither the advantage nor the loss "
                 "reads values of states", name,
             )  # fmt: skip
-
-
-def _needs(component: Any, section: Any) -> Any:
-    needs = getattr(component, "needs", ())
-    return needs(section) if callable(needs) else needs
 
 
 def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[tuple[str, Any, str]]:
