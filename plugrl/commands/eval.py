@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,7 +40,8 @@ def command(
     Over a run, EVALUATION may set data, scenario, rollout_worker and validate; everything else is
     the run's. A model folder is models.policy of EVALUATION.
     """
-    from plugrl.commands._output import check_writable, emit_json, emit_table, write_lines
+    from plugrl.commands._output import check_writable, emit_json, emit_table, note, write_lines
+    from plugrl.core.run.checkpoint import step_of
     from plugrl.core.saved import opened
 
     if output is not None:
@@ -49,8 +51,12 @@ def command(
     ) as saved:
         metrics = saved.trainer.evaluate()
         if output is not None:
-            write_lines(output, saved.run.samples)
+            # A trainer inside a sequence counts the steps of its phase, a checkpoint those of all.
+            step = step_of(Path(saved.origin))
+            moved = {} if step < 0 else {"step": step}
+            write_lines(output, [{**record, **moved} for record in saved.run.samples])
     if as_json:
         emit_json({"evaluated": saved.origin, "metrics": metrics})
     else:
+        note(f"evaluated {saved.origin}")
         emit_table([{"name": k, "value": v} for k, v in metrics.items()], ("name", "value"))

@@ -71,6 +71,12 @@ def test_eval_of_a_run_in_phases_uses_its_last_phase(call, trained):
     last = plugrl.load_run(folder).last_metrics
     assert code == 0
     assert json.loads(out)["metrics"]["validation/reward"] == last["validation/reward"]
+    # Attempts name the step of the checkpoint, which counts all phases, as the remark does.
+    step = plugrl.load_run(folder).status["step"]
+    code, _, err = call("eval", folder, "validation", "--output", "answers.jsonl")
+    assert code == 0
+    assert f"step-{step:08d}" in err
+    assert {json.loads(line)["step"] for line in read("answers.jsonl")} == {step}
 
 
 def test_eval_with_other_problems_and_another_judge(call, trained, tmp_path):
