@@ -9,8 +9,9 @@ from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
 from plugrl.scenarios.evaluators.numbers import parse_number
-from plugrl.scenarios.evaluators.regex import RegexEvaluator
+from plugrl.scenarios.evaluators.regex import RegexEvaluator, repeats
 
 
 def judged(answer, reference="2", **options):
@@ -131,3 +132,23 @@ def test_options_that_cannot_be_meant_are_refused(options, says):
 )
 def test_numbers_as_people_write_them(text, number):
     assert parse_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("pattern", "parts"),
+    [
+        ("a{10}", 10),
+        ("(a{10}){10}", 100),
+        (r"[({]{3}\({5}", 8),
+        ("[]a]{2}(b{2,}){,9}", 4),
+        ("((a{1000}){1000}){1000}", 10**9),
+    ],
+)
+def test_parts_of_a_pattern(pattern, parts):
+    assert repeats(pattern) == parts
+
+
+@pytest.mark.parametrize("evaluator", [RegexEvaluator, LlmJudgeEvaluator])
+def test_a_pattern_that_would_never_be_compiled_is_refused(evaluator):
+    with pytest.raises(ConfigError, match="pattern has counts like"):
+        configure(evaluator, {"pattern": "(((a{1000}){1000}){1000})"})

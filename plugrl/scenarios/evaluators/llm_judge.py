@@ -22,6 +22,7 @@ from plugrl.core.text.evaluation import (
 from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.scenarios.evaluators.numbers import parse_number
+from plugrl.scenarios.evaluators.regex import check_repeats
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -74,6 +75,7 @@ class LlmJudgeConfig:
         named = set(_FIELDS.findall(self.template))
         if "answer" not in named:
             raise ConfigError("template has no {answer}, so the judge would not see it")
+        check_repeats("pattern", self.pattern)
         try:
             groups = regex.compile(self.pattern).groups
         except regex.error as error:

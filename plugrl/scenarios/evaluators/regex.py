@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,6 +14,43 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult
 from plugrl.scenarios.evaluators.numbers import close, parse_number
 from plugrl.scenarios.evaluators.references import ReferenceEvaluator, form
+
+#: A pattern with this many parts compiles in about a second.
+MOST_REPEATS = 1_000_000
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?:(\d+)(?:,\d*)?|,\d+)\}|.", re.DOTALL)
+
+
+def repeats(pattern: str) -> int:
+    """How many parts a pattern has, once what must be there several times is written out."""
+    sizes, last = [0], 0
+    for piece in _PIECE.finditer(pattern):
+        if piece[0] == "(":
+            sizes.append(0)
+            last = 0
+            continue
+        if piece[0] == ")" and len(sizes) > 1:
+            last = sizes.pop()
+            sizes[-1] += last
+        elif piece[1] is not None:
+            sizes[-1] += last * (max(int(piece[1][:9]), 1) - 1)
+            last *= max(int(piece[1][:9]), 1)
+        elif not piece[0].startswith("{,"):
+            last = 1
+            sizes[-1] += 1
+    return sum(sizes)
+
+
+def check_repeats(name: str, pattern: str) -> None:
+    """Refuse a pattern that would take minutes, or all memory, to compile.
+
+    Raises:
+        ConfigError: what it must match is longer than ``MOST_REPEATS``.
+    """
+    if repeats(pattern) > MOST_REPEATS:
+        raise ConfigError(
+            f"{name} has counts like {{1000}} inside each other, more than {MOST_REPEATS} "
+            "repeats in all, which would not be compiled in time; lower them"
+        )
 
 
 @dataclass
@@ -45,6 +83,7 @@ class RegexConfig:
     def __post_init__(self) -> None:
         for name in ("pattern", "reference_pattern"):
             written = getattr(self, name)
+            check_repeats(name, written or "")
             try:
                 compiled = regex.compile(written or "")
             except regex.error as error:
