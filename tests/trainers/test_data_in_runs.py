@@ -53,6 +53,19 @@ def test_a_prompt_that_is_no_text_is_not_sent_to_the_model(tree, prompt, fault):
         plugrl.train(tree)
 
 
+@pytest.mark.parametrize(("answer", "kind"), [(None, "NoneType"), ({"text": "a"}, "dict")])
+def test_what_is_no_answer_is_not_demonstrated(tmp_path, answer, kind):
+    tree = tiny.config("self_hosted_cross_entropy", tmp_path)
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({"prompt": "a", "answer": answer}) + "\n")
+    tree["data"]["data_files"] = [str(path)]
+    tree["rollout_worker"]["type"] = "demonstration"
+    tree["validate"] = {"enabled": False}
+    fault = f"problem 0: 'answer' holds {kind}, no answer (data.answer_key)"
+    with pytest.raises(RunError, match=re.escape(fault)):
+        plugrl.train(tree)
+
+
 def test_a_prompt_of_messages_is_written_by_the_chat_template(tree):
     messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     write(tree, [{"prompt": messages, "answer": "a"}] * 2)

@@ -19,7 +19,7 @@ from plugrl.core.text.preflight import model_findings
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Preflight
 
-_KINDS = "kl, abs, mse or low_var_kl; see the page of GRPO"
+_KINDS = "kl, abs, mse or low_var_kl; see the page Policy gradients"
 
 
 @dataclass

@@ -170,9 +170,16 @@ class RolloutTask:
         """The problem's reference answer.
 
         Raises:
-            ConfigError: the problem has no such column.
+            ConfigError: the problem has no such column, or it holds null or a mapping.
         """
-        return str(self._column(self.answer_key, "data.answer_key"))
+        answer = self._column(self.answer_key, "data.answer_key")
+        if answer is None or isinstance(answer, Mapping):
+            kind = type(answer).__name__
+            raise ConfigError(
+                f"problem {self.item}: {self.answer_key!r} holds {kind}, no answer "
+                "(data.answer_key); leave the problem out, or name another column"
+            )
+        return str(answer)
 
     def _column(self, name: str, setting: str) -> Any:
         try:

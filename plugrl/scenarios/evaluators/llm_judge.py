@@ -22,6 +22,7 @@ from plugrl.core.text.evaluation import (
 from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.scenarios.evaluators.numbers import parse_number
+from plugrl.scenarios.evaluators.references import reference_in
 from plugrl.scenarios.evaluators.regex import check_repeats
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class LlmJudgeEvaluator(Evaluator):
         if "question" in named:
             values["question"] = _text(data[config.question_key or self.prompt_key])
         if "reference" in named:
-            values["reference"] = str(data[config.answer_key or self.reference_key])
+            values["reference"] = reference_in(data, config.answer_key or self.reference_key)
         # Once over the template: what an answer holds in braces stays as it is.
         prompt = _FIELDS.sub(lambda match: values[match[1]], config.template)
         sampling = SamplingParams(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plugrl.core.text.evaluation import Evaluator
+from plugrl.core.text.evaluation import EvaluationFailedError, Evaluator
 
 
 class ReferenceEvaluator(Evaluator):
@@ -24,9 +24,24 @@ class ReferenceEvaluator(Evaluator):
         """The reference answer of a problem.
 
         Raises:
-            KeyError: the problem has none.
+            KeyError: the problem has no such column.
+            EvaluationFailedError: what it holds is no reference.
         """
-        return str(data[self.config.answer_key or self.reference_key])
+        return reference_in(data, self.config.answer_key or self.reference_key)
+
+
+def reference_in(data: Mapping[str, Any], column: str) -> str:
+    """The reference answer that ``column`` of a problem holds.
+
+    Raises:
+        KeyError: the problem has no such column.
+        EvaluationFailedError: it holds null or a mapping; as text no answer would equal either.
+    """
+    value = data[column]
+    if value is None or isinstance(value, Mapping):
+        kind = type(value).__name__
+        raise EvaluationFailedError(f"found no reference answer: column {column!r} holds {kind}")
+    return str(value)
 
 
 def form(text: str, options: Mapping[str, Any]) -> str:

@@ -1,0 +1,38 @@
+"""A problem without a reference answer is judged by nobody: no answer is right or wrong there."""
+
+import pytest
+
+from plugrl.core.component import build
+from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.scenarios.evaluators.exact_match import ExactMatchEvaluator
+from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
+from plugrl.scenarios.evaluators.math import MathEvaluator
+from plugrl.scenarios.evaluators.regex import RegexEvaluator
+from plugrl.testing.suite.test_evaluator import judged
+
+EMPTY = [(None, "NoneType"), ({"ground_truth": "2"}, "dict")]
+
+
+@pytest.mark.parametrize(("reference", "kind"), EMPTY)
+@pytest.mark.parametrize("judge", [ExactMatchEvaluator, RegexEvaluator, MathEvaluator])
+def test_what_is_no_reference_makes_the_attempt_invalid(judge, reference, kind):
+    answer = BaseEvaluationTarget(str(reference))
+    with pytest.raises(
+        EvaluationFailedError, match=f"found no reference answer: column 'answer' holds {kind}"
+    ):
+        evaluate(build(judge, {}), {"answer": reference}, answer)
+
+
+@pytest.mark.parametrize(("reference", "kind"), EMPTY)
+def test_a_model_is_not_asked_about_what_is_no_reference(reference, kind):
+    evaluator = build(LlmJudgeEvaluator, {"chat": False, "template": "{answer} {reference}"})
+    problem = {"prompt": "1+1=", "answer": reference}
+    with pytest.raises(
+        EvaluationFailedError, match=f"found no reference answer: column 'answer' holds {kind}"
+    ):
+        judged(evaluator, {"reply": lambda prompt: "Score: 1"}, problem, "2")
+
+
+def test_a_reference_that_is_a_number_is_compared_as_text():
+    answer = BaseEvaluationTarget("2")
+    assert evaluate(build(ExactMatchEvaluator, {}), {"answer": 2}, answer).reward == 1.0
