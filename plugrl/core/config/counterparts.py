@@ -66,7 +66,6 @@ REMEDIES: dict[str, str] = {
     "trainer.algorithm.overlong_buffer": "write algorithm.overlong with buffer and penalty",
     "trainer.algorithm.inference_service": "write another entry of models, such as"
     " models.reference.source",
-    "trainer.algorithm.loss_agg_mode": "write algorithm.aggregation",
     "trainer.teachers": "write the teacher as an entry of models without a train service, such as"
     " models.teacher.source, and its name as trainer.algorithm.teacher",
     **{f"trainer.algorithm.{key}": instead for key, instead in OF_ANY_LOSS.items()},
