@@ -218,7 +218,7 @@ def test_bad_data_is_named_and_starts_nothing(folder, name, text, says):
         ('{"prompt": "12345=", "answer": "1"}\n', ["prompt of 6 tokens", "=4"]),
         ('{"prompt": "1*1=", "answer": "1"}\n', ["no character '*'", "characters"]),
         ('{"prompt": "", "answer": "1"}\n', ["empty prompt"]),
-        ('{"prompt": "1+1=", "answer": "1"}\n{"x": 1}\n', ["problem 1 has no column 'prompt'"]),
+        ('{"prompt": "1+1=", "answer": "1"}\n{"x": 1}\n', [":2 has no column 'prompt'"]),
     ],
 )
 def test_bad_problems_fail_the_run(folder, text, says):

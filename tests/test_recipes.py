@@ -81,7 +81,7 @@ def test_two_steps(name, tmp_path):
     assert phases == [phase for phase in sorted(set(phases)) for _ in range(3)]
     assert max(phases) == len(short)
     for first in (line for line in run.metrics if line["step"] % 3 == 0):
-        assert [key for key in first if key.startswith("validation")]
+        assert [key for key in first if key.startswith(("validation", "development"))]
     # Rewards of an untrained model are often all 0, so that the last phase may have no gradient.
     assert run.metrics[2]["train/loss"] > 0
 
