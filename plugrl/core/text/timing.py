@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ T = TypeVar("T")
 PATIENCE = 1.0
 #: How often tasks are ended that others started when they were ended.
 _ROUNDS = 5
-#: What was left behind. Python would throw into its coroutines if it collected them.
+#: What was left behind.
 _left_behind: list[asyncio.Task[Any]] = []
 
 
@@ -82,6 +83,9 @@ def leave_behind(task: asyncio.Task[Any]) -> None:
     """Give up a task that does not end, without a word of ``asyncio`` about it."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     _left_behind.append(task)
+    # Python throws into coroutines that it collects, at its end too, when nothing that they wait
+    # for works any more: one that swallows everything would never let the process end.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 class Clock:

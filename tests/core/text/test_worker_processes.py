@@ -223,6 +223,21 @@ def test_code_that_swallows_its_cancellation_is_left_behind(collect, name, proce
     assert without_pid(collect("Turns", processes)) == collect("plain", 0)
 
 
+@pytest.mark.parametrize("name", ["Swallows", "AsksOn"])
+def test_a_process_ends_although_code_was_left_behind(name):
+    """Python throws into the coroutines that it collects as it ends; this must not go on."""
+    test = f"{__file__}::test_code_that_swallows_its_cancellation_is_left_behind[{name}-0]"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("processes", [0, 2])
 def test_cancelled_code_may_clean_up(collect, processes):
     found = collect("CleansUp", processes, timeout=0.3)
