@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,18 +73,18 @@ def opened(
         UsageError: there is no such run or checkpoint; a model folder has none.
         ConfigError: the evaluation does not fit.
     """
+    state: Mapping[str, Any] | None = None
     if is_model(target):
         if checkpoint != "newest":
             raise UsageError(
                 f"{target} is a model folder, which has no checkpoint {checkpoint!r}; leave "
                 "--checkpoint out, or name a run"
             )
-        experiment, state, origin = _of_model(target, evaluation, overrides), None, target
+        experiment, origin = _of_model(target, evaluation, overrides), target
     else:
         folder = find(target, Path(runs_folder))
         path = checkpoint_of(folder, checkpoint)
-        state = checkpoints.load(path)["trainer"]
-        tree, state = _innermost(prepare(read_tree(folder, "opened"), preflight=False), state)
+        tree, state = _innermost(folder, path)
         experiment, origin = _of_run(tree, evaluation, overrides), str(path)
     if alone:
         enter(experiment)
@@ -156,11 +157,10 @@ def _is_file(evaluation: str) -> bool:
     return True
 
 
-def _innermost(
-    experiment: Experiment, state: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The configuration and the state of the phase that a run was in."""
-    validated = experiment.validated
+def _innermost(run: Path, checkpoint: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The configuration and the state of the phase that a run was in at a checkpoint."""
+    state = checkpoints.load(checkpoint)["trainer"]
+    validated = prepare(read_tree(run, "opened"), preflight=False).validated
     while validated.phases:
         validated = validated.phases[state["phase"]][1]
         state = state["child"]
@@ -224,13 +224,11 @@ def sampled(
     with closing(_text_trainer(saved).loaded_models()) as models:
         service = models[model].inference
         tokenizer = service.tokenizer
-        stop = sampling.stop_token_ids or (tokenizer.eos_token_id,)
-        sampling = replace(sampling, stop_token_ids=stop)
-        asked = [(prompt, run) for prompt in prompts for run in range(samples)]
+        sampling = sampling.ending_at(tokenizer.eos_token_id)
+        asked = list(itertools.product(enumerate(prompts), range(samples)))
         requests = [
             GenerationRequest(tokenizer.encode(prompt), sampling, (seed, 0, item, run, 0))
-            for item, prompt in enumerate(prompts)
-            for run in range(samples)
+            for (item, prompt), run in asked
         ]
         answers = check_completions(
             type(service).__name__, service.generate(requests), requests, service.vocabulary_size
@@ -244,7 +242,7 @@ def sampled(
                 "tokens": answer.tokens,
                 "logprobs": answer.logprobs,
             }
-            for (prompt, run), answer in zip(asked, answers, strict=True)
+            for ((_, prompt), run), answer in zip(asked, answers, strict=True)
         ]
 
 

@@ -174,7 +174,7 @@ def unknown_metric(ended: Iterable[EndedRun], metrics: Sequence[str]) -> str | N
     found = [one.run.last_metrics for one in ended if one.run is not None]
     known = sorted({name for values in found for name in values if "/" in name})
     for name in metrics:
-        if found and name not in known and not any(name in values for values in found):
+        if found and not any(name in values for values in found):
             close = did_you_mean(name, known, 1)
             return f"no run has a metric {name!r}; they have: {', '.join(known)}{close}"
     return None

@@ -213,10 +213,7 @@ class Attempts:
     def _ending(self, model: str, params: SamplingParams) -> SamplingParams:
         """``params`` that also end at the asked model's own end token."""
         tokenizer = self._tokenizers.get(model)
-        if tokenizer is None or tokenizer.eos_token_id in params.stop_token_ids:
-            return params
-        stops = (*params.stop_token_ids, tokenizer.eos_token_id)
-        return replace(params, stop_token_ids=stops)
+        return params if tokenizer is None else params.ending_at(tokenizer.eos_token_id)
 
     def _failure(
         self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None

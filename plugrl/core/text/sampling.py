@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,12 @@ class SamplingParams:
             raise ConfigError(
                 f"stop_token_ids is {self.stop_token_ids!r}; a tuple of token ids is expected"
             )
+
+    def ending_at(self, token: int) -> SamplingParams:
+        """The same parameters, with ``token`` among those that end the answer."""
+        if token in self.stop_token_ids:
+            return self
+        return replace(self, stop_token_ids=(*self.stop_token_ids, token))
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
