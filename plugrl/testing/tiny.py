@@ -78,13 +78,23 @@ def train(tree: Mapping[str, Any], plugin: object) -> TrainedRun:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` merged into a copy of ``base``; ``None`` removes a key."""
-    out = dict(base)
+    """``over`` merged into a copy of ``base``; ``None`` removes a key.
+
+    The result shares no list or mapping with either, so that changing it changes no other test.
+    """
+    out: dict[str, Any] = _own(base)
     for key, value in over.items():
         if value is None:
             out.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
             out[key] = merged(out[key], value)
         else:
-            out[key] = value
+            out[key] = _own(value)
     return out
+
+
+def _own(value: Any) -> Any:
+    """A copy down to the leaves, of mappings that cannot be changed too."""
+    if isinstance(value, Mapping):
+        return {key: _own(inner) for key, inner in value.items()}
+    return [_own(inner) for inner in value] if isinstance(value, list) else value
