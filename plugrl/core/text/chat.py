@@ -62,6 +62,22 @@ def chat_tokenizer(tokenizer: Tokenizer, model: str) -> ChatTokenizer:
     )
 
 
+def unsaid(tokenizer: Tokenizer, last: int, tokens: list[int]) -> list[int] | None:
+    """What follows sampled tokens, without the end token that was sampled already.
+
+    Args:
+        tokenizer: of the tokens.
+        last: the last sampled one.
+        tokens: what a template writes after the text that was sampled.
+
+    Returns:
+        The tokens to add; None: the template ends the reply with another token.
+    """
+    if last != tokenizer.eos_token_id and tokenizer.decode([last]):
+        return tokens
+    return tokens[1:] if tokens[:1] == [last] else None
+
+
 def is_messages(value: object) -> bool:
     """Whether a column holds a list of messages rather than text."""
     return isinstance(value, (list, tuple))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import ChatTokenizer, Message, chat_tokenizer
+from plugrl.core.text.chat import ChatTokenizer, Message, chat_tokenizer, unsaid
 from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
 
 if TYPE_CHECKING:
@@ -181,17 +181,11 @@ class Conversation:
             segment = self._segments[-1]
             if text.startswith(segment.text):
                 rest = text[len(segment.text) :]
-                tokens = self._unsaid(segment, self._tokenizer.encode_chat(rest))
+                encoded = self._tokenizer.encode_chat(rest)
+                tokens = unsaid(self._tokenizer, segment.tokens[-1], encoded)
                 if tokens is not None:
                     return segment, rest, tokens
         return None, text, self._tokenizer.encode_chat(text)
-
-    def _unsaid(self, segment: _Segment, tokens: list[int]) -> list[int] | None:
-        """``tokens`` without the end token that was sampled already; None: it is another one."""
-        last = segment.tokens[-1]
-        if last != self._tokenizer.eos_token_id and self._tokenizer.decode([last]):
-            return tokens
-        return tokens[1:] if tokens[:1] == [last] else None
 
     def _rendered(self) -> str:
         """The messages as the template writes them, replies word for word where it can be."""
