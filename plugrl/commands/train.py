@@ -42,19 +42,19 @@ def command(
     if dry_run:
         from plugrl.commands.validate import report
 
-        experiment = prepare(config, words, config_path=paths)
+        experiment = prepare(config, words, config_path=paths, setup=True)
         report(experiment, as_json=False)
         _try(experiment)
         return
     show_progress()
-    experiment = prepare(config, words, config_path=paths)
+    experiment = prepare(config, words, config_path=paths, setup=True)
     experiment.warn_unchecked()
     if seeds == 1:
         emit_runs([start(experiment)])
         return
     first = int(experiment.validated.tree["seed"])
     numbered = ([*words, f"seed={seed}"] for seed in range(first, first + seeds))
-    emit_runs([start(prepare(config, given, config_path=paths)) for given in numbered])
+    emit_runs([start(prepare(config, given, config_path=paths, setup=True)) for given in numbered])
 
 
 def _try(experiment: Experiment) -> None:

@@ -25,6 +25,9 @@ def command(
     config_path: Annotated[
         list[Path] | None, typer.Option("--config-path", help="A folder with files for `defaults`.")
     ] = None,
+    setup: Annotated[
+        bool, typer.Option("--setup", help="Run environment.setup_script first, as train does.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a configuration and print its batch plan.
@@ -36,7 +39,7 @@ def command(
     from plugrl.core.experiment import prepare
 
     try:
-        experiment = prepare(config, overrides or (), config_path=config_path or ())
+        experiment = prepare(config, overrides or (), config_path=config_path or (), setup=setup)
     except ConfigError as error:
         if not as_json:
             raise

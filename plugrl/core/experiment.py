@@ -27,6 +27,8 @@ from plugrl.core.registry import Registry, default_registry
 from plugrl.core.run.metrics import read_jsonl
 from plugrl.core.run.run import Run
 from plugrl.core.run.status import read_status
+from plugrl.core.setup_script import PHASE, enter_composed
+from plugrl.core.setup_script import enter as enter_script
 
 if TYPE_CHECKING:
     from plugrl.core.trainer import Phase, Trainer, TrainerContext
@@ -72,11 +74,13 @@ def prepare(
     registry: Registry | None = None,
     preflight: bool = True,
     base: Mapping[str, Any] | None = None,
+    setup: bool = False,
 ) -> Experiment:
     """Compose and validate a configuration, with the installed plugins loaded.
 
     With ``preflight`` the files, columns and devices that it names are looked for too. ``base``
-    has the values that the configuration changes.
+    has the values that the configuration changes. With ``setup`` its ``environment.setup_script``
+    is run first, so that values can refer to what it exports and name files that it writes.
 
     Raises:
         ConfigError: the configuration is wrong; ``faults`` holds all there is to say.
@@ -84,6 +88,8 @@ def prepare(
     """
     registry = registry or default_registry()
     composed = compose(config, overrides, config_path=config_path, base=base)
+    if setup and enter_composed(composed):
+        composed = compose(config, overrides, config_path=config_path, base=base)
     section = composed.tree.get("plugins")
     section = section if isinstance(section, Mapping) else {}
     disable = section.get("disable")
@@ -115,7 +121,7 @@ def train(
         PluginError: a plugin that it needs cannot be used.
         RunError: the run failed; its folder says why.
     """
-    experiment = prepare(config, overrides, config_path=config_path)
+    experiment = prepare(config, overrides, config_path=config_path, setup=True)
     experiment.warn_unchecked()
     return start(experiment)
 
@@ -180,7 +186,7 @@ def _as_it_began(folder: Path) -> Experiment:
         names = ", ".join(missing)
         raise ConfigError(f"{file} was cut short or edited: it has no {names}; restore it")
     try:
-        experiment = prepare(tree)
+        experiment = prepare(tree, setup=True)
     except ConfigError as error:
         where = f"{file} cannot be used"
         if len(error.faults) == 1:
@@ -267,9 +273,7 @@ def enter(experiment: Experiment) -> None:
     tree = experiment.validated.tree
     script = tree["environment"]["setup_script"]
     if script:
-        from plugrl.core.setup_script import exported
-
-        os.environ.update(exported(script))
+        enter_script(script, tree["settings"]["deadlines"].get(PHASE))
     os.environ.update(tree["environment"]["variables"])
     threads.limit(tree["settings"]["torch_threads"])
     allocation.keep_freed_memory()

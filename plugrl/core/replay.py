@@ -41,7 +41,7 @@ def replay(folder: Path, step: int) -> list[Replayed]:
         UsageError: the trainer cannot repeat a step.
     """
     tree = read_tree(folder)
-    experiment = prepare(tree, preflight=False)
+    experiment = prepare(tree, preflight=False, setup=True)
     found = [(path, state) for path, state in dumps.read(folder, step) if _repeatable(state)]
     if not found:
         raise ConfigError(

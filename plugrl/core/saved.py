@@ -80,12 +80,12 @@ def opened(
                 f"{target} is a model folder, which has no checkpoint {checkpoint!r}; leave "
                 "--checkpoint out, or name a run"
             )
-        experiment, origin = _of_model(target, evaluation, overrides), target
+        experiment, origin = _of_model(target, evaluation, overrides, alone), target
     else:
         folder = find(target, Path(runs_folder))
         path = checkpoint_of(folder, checkpoint)
         tree, state = _innermost(folder, path)
-        experiment, origin = _of_run(tree, evaluation, overrides), str(path)
+        experiment, origin = _of_run(tree, evaluation, overrides, alone), str(path)
     if alone:
         enter(experiment)
     run = UnrecordedRun("a saved state")
@@ -99,22 +99,25 @@ def opened(
         run.close()
 
 
-def _of_model(folder: str, evaluation: str | None, overrides: Sequence[str]) -> Experiment:
+def _of_model(
+    folder: str, evaluation: str | None, overrides: Sequence[str], setup: bool
+) -> Experiment:
     source = {"models": {"policy": {"source": {"path": folder}}}}
     base = {"trainer": {"type": "evaluation"}, **source}
     if evaluation is None:
-        return prepare(base, overrides, preflight=False)
+        return prepare(base, overrides, preflight=False, setup=setup)
     # Last, because the evaluation may be a recipe with a model of its own.
     words = [f"models.policy.source.path={folder}", "models.policy.source.config=null"]
-    return prepare(evaluation, [*overrides, *words], base=base, preflight=False)
+    words = [*overrides, *words]
+    return prepare(evaluation, words, base=base, preflight=False, setup=setup)
 
 
 def _of_run(
-    tree: Mapping[str, Any], evaluation: str | None, overrides: Sequence[str]
+    tree: Mapping[str, Any], evaluation: str | None, overrides: Sequence[str], setup: bool
 ) -> Experiment:
     base: dict[str, Any] = {**tree}
     if evaluation is None:
-        return prepare(base, overrides, preflight=False)
+        return prepare(base, overrides, preflight=False, setup=setup)
     base["validate"] = {**base.get("validate", {}), "enabled": True}
     if not _is_file(evaluation):
         data = base["validate"].get("data") or {}
@@ -125,7 +128,7 @@ def _of_run(
                     f"splits; write {FILES} for its own validation"
                 )
             base["validate"]["data"] = {**data, "data_files": [], "splits": [evaluation]}
-        return prepare(base, overrides, preflight=False)
+        return prepare(base, overrides, preflight=False, setup=setup)
     given = compose(evaluation).tree
     foreign = [name for name in given if name not in EVALUATED]
     if foreign:
@@ -136,7 +139,7 @@ def _of_run(
     for name in EVALUATED:
         if _replaced(name, given.get(name), base.get(name)):
             base.pop(name, None)
-    return prepare(evaluation, overrides, base=base, preflight=False)
+    return prepare(evaluation, overrides, base=base, preflight=False, setup=setup)
 
 
 def _replaced(name: str, given: Any, held: Any) -> bool:

@@ -110,12 +110,12 @@ def planned(
 
 def _seeded(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
     try:
-        tree = prepare(run.config, run.overrides, config_path=run.config_path).validated.tree
+        experiment = prepare(run.config, run.overrides, config_path=run.config_path, setup=True)
     except ConfigError as error:
         if not run.varied:
             raise
         raise ConfigError(f"{_name(run.varied)}: {error}", error.faults) from error
-    first = int(tree["seed"])
+    first = int(experiment.validated.tree["seed"])
     for seed in range(first, first + seeds):
         words = (*run.overrides, f"seed={seed}") if seeds > 1 else run.overrides
         yield PlannedRun(run.config, run.varied, words, run.config_path, seed)
@@ -129,7 +129,10 @@ def trained(plan: Iterable[PlannedRun]) -> Iterator[EndedRun]:
         try:
             run = start(
                 prepare(
-                    planned_run.config, planned_run.overrides, config_path=planned_run.config_path
+                    planned_run.config,
+                    planned_run.overrides,
+                    config_path=planned_run.config_path,
+                    setup=True,
                 )
             )
         except (RunInterrupted, RunTerminated):

@@ -77,7 +77,10 @@ COMPONENT_NAMES: dict[str, dict[str, str]] = {
 }
 
 #: Second spellings of plain values, by path.
-VALUES: dict[str, dict[Any, Any]] = {"data.type": {"torch": "files"}}
+VALUES: dict[str, dict[Any, Any]] = {
+    "data.type": {"torch": "files"},
+    "environment.setup_script": {"": None},
+}
 
 #: Kinds that may write `backend` for `type`.
 BACKEND_KINDS = frozenset({"train_service", "inference_service", "tracker"})

@@ -12,6 +12,10 @@ from plugrl.core.suggest import did_you_mean
 
 _ENVIRONMENT = re.compile(r"\$\{\s*env\.([A-Za-z_]\w*)\s*(,[^}]*)?\}")
 
+_FROM_ENVIRONMENT = re.compile(r"\$\{\s*(?:oc\.env\s*:|env\.)")
+#: The last key of each reference: ``b`` in ``${a.b}``.
+_REFERRED = re.compile(r"([A-Za-z_][\w-]*)\]?\s*\}")
+
 
 def resolve(layer: Layer, faults: list[Fault]) -> set[KeyPath]:
     """Resolve every interpolation of ``layer`` in place; give the paths that could not be.
@@ -58,6 +62,25 @@ def resolve(layer: Layer, faults: list[Fault]) -> set[KeyPath]:
             if origin is not None:
                 mark(value, path, origin, layer.origins)
     return failed
+
+
+def from_environment(tree: Any) -> frozenset[KeyPath]:
+    """The paths of ``tree``, not yet resolved, whose values come from the environment.
+
+    A value that refers to such a value is one of them.
+    """
+    found = [(path, text) for path, text in _strings(tree, ()) if "${" in text]
+    tainted = {path for path, text in found if _FROM_ENVIRONMENT.search(text)}
+    while True:
+        keys = {str(key) for path in tainted for key in path}
+        more = {
+            path
+            for path, text in found
+            if path not in tainted and keys & set(_REFERRED.findall(text))
+        }
+        if not more:
+            return frozenset(tainted)
+        tainted |= more
 
 
 def _as_resolver(match: re.Match[str]) -> str:
@@ -118,8 +141,12 @@ def _explain(error: Exception, tree: dict[str, Any], text: str) -> str:
     variable = re.search(r"Environment variable '([^']*)' not found", detail)
     if variable:
         name = variable[1]
+        section = tree.get("environment")
+        script = isinstance(section, dict) and section.get("setup_script")
+        hint = ", let environment.setup_script export it (plugrl validate --setup runs it)"
         return (
-            f"environment variable {name} is not set; set it, or write ${{oc.env:{name},default}}"
+            f"environment variable {name} is not set; set it{hint if script else ''}, or write "
+            f"${{oc.env:{name},default}}"
         )
     missing = re.search(r"Interpolation key '([^']*)' not found", detail)
     if missing:

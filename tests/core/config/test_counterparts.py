@@ -3,9 +3,6 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ import yaml
 from plugrl.core.config.counterparts import OF_ANY_LOSS, REMEDIES
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.setup_script import exported
 
 SECTIONS = """\
 project_name: "Mine"
@@ -188,59 +184,3 @@ def test_a_component_that_has_such_a_key_keeps_it(folder):
         "rollout_worker.task_name=mine",
     ]
     assert prepare("a.yaml", words).validated.tree["rollout_worker"]["task_name"] == "mine"
-
-
-# The script of the environment.
-
-
-def test_a_script_sets_variables(folder, monkeypatch, capfd):
-    monkeypatch.setenv("KEPT", "1")
-    monkeypatch.setenv("CHANGED", "1")
-    script = folder / "b.sh"
-    script.write_text(
-        "echo hello\nPLAIN='a b'\nexport MANY='x\ny'\nCHANGED=2\nKEPT=1\nFROM=$KEPT$CHANGED\n"
-    )
-    assert exported(str(script)) == {
-        "PLAIN": "a b",
-        "MANY": "x\ny",
-        "CHANGED": "2",
-        "FROM": "12",
-    }
-    out, err = capfd.readouterr()
-    assert (out, err) == ("", "hello\n")
-    assert os.environ["CHANGED"] == "1"
-
-
-@pytest.mark.parametrize("text", ["exit 3\n", "false\ntrue\n", "no_such_command_here\n"])
-def test_a_script_that_fails(folder, text):
-    (folder / "b.sh").write_text(text)
-    with pytest.raises(ConfigError, match=r"setup_script b\.sh failed with exit code \d+; run it"):
-        exported("b.sh")
-
-
-def test_a_script_that_takes_too_long(folder, monkeypatch):
-    monkeypatch.setattr("plugrl.core.setup_script.TIME_LIMIT", 0.2)
-    (folder / "b.sh").write_text("sleep 5\n")
-    with pytest.raises(ConfigError, match=r"b\.sh ran longer than 0\.2 seconds"):
-        exported("b.sh")
-
-
-def test_a_run_has_the_variables_of_its_script(tmp_path):
-    (tmp_path / "b.sh").write_text("FIRST=script\nBOTH=script\n")
-    (tmp_path / "seen.py").write_text(
-        "import os\nfrom plugrl import Trainer\nclass Seen(Trainer):\n"
-        "    sections = {}\n    def train(self):\n"
-        "        print('SEEN', os.environ['FIRST'], os.environ['BOTH'])\n"
-    )
-    tree = {
-        "environment": {"setup_script": "b.sh", "variables": {"BOTH": "variables"}},
-        "trainer": {
-            "custom_trainer_module_path": "seen.py",
-            "custom_trainer_class_name": "Seen",
-        },
-    }
-    (tmp_path / "a.yaml").write_text(yaml.safe_dump(tree))
-    words = [sys.executable, "-m", "plugrl", "train", "a.yaml"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "SEEN script variables" in done.stdout

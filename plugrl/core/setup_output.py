@@ -1,0 +1,58 @@
+"""What a setup script prints: passed on while it runs, and its last line for messages."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from typing import IO
+
+from plugrl.core.terminal import shown
+
+_CHUNK = 65536
+_KEPT = 2000
+_LONGEST = 300
+#: More bytes than these are those of an endless loop.
+MOST = 50_000_000
+
+
+class Output:
+    """Follows a file that a script prints to.
+
+    Args:
+        file: the file; only what stands at its descriptor is read.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._descriptor = file.fileno()
+        self._read = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tail = ""
+
+    @property
+    def too_much(self) -> bool:
+        """Whether more was printed than any script has to say."""
+        return self._read > MOST
+
+    def pass_on(self) -> None:
+        """Write what is new to stderr, without what could change a terminal."""
+        while not self.too_much and (chunk := os.pread(self._descriptor, _CHUNK, self._read)):
+            self._read += len(chunk)
+            text = shown(self._decoder.decode(chunk).replace("\r\n", "\n"))
+            self._tail = (self._tail + text)[-_KEPT:]
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def last(self) -> str:
+        """The last line as the end of a message; empty: nothing was printed."""
+        lines = [" ".join(line.split()) for line in self._tail.splitlines() if line.strip()]
+        return f"; the last it printed: {lines[-1][-_LONGEST:]}" if lines else ""
+
+    def fault(self, seconds: float) -> str:
+        """Say which limit was passed, and the remedy; ``seconds`` is the one of time."""
+        if self.too_much:
+            return f"printed more than {MOST:,} bytes{self.last()}; let it print less"
+        return (
+            f"ran longer than {seconds:g} seconds{self.last()}; allow more with "
+            "settings.deadlines.setup_script, or do long work before the run"
+        )
