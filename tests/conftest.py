@@ -1,6 +1,8 @@
 """Settings of every test: one thread, because tiny networks are slower on several."""
 
 import os
+import uuid
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,30 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 def _imports_stay_in_their_test(monkeypatch):
     """What ``-p`` imports is put into the environment for child processes: only for this test's."""
     monkeypatch.setenv("PLUGRL_IMPORTS", "")
+
+
+@pytest.fixture
+def own_processes(monkeypatch):
+    """The processes that this test has started and that still run: command lines by number.
+
+    Whatever it starts inherits a variable that no other test has: a process whose parent has ended
+    is found, and those of tests that run at the same time are not.
+    """
+    monkeypatch.setenv("STARTED_BY_TEST", str(uuid.uuid4()))
+    mark = f"STARTED_BY_TEST={os.environ['STARTED_BY_TEST']}".encode()
+
+    def running():
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    words = (folder / "cmdline").read_bytes().split(b"\0")
+                    found[int(folder.name)] = b" ".join(words).decode(errors="replace").strip()
+            except OSError:  # it has ended, or is of another user
+                continue
+        return found
+
+    return running
 
 
 @pytest.fixture

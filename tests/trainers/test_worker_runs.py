@@ -43,27 +43,17 @@ def plugrl(*arguments):
     return [sys.executable, "-m", "plugrl", *arguments]
 
 
-def children(pid):
-    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in done.stdout.split()]
+@pytest.fixture
+def workers(own_processes):
+    """The numbers of the worker processes that run for this test."""
+    return lambda: [pid for pid, words in own_processes().items() if "worker_process" in words]
 
 
-def alive(pids):
-    found = []
-    for pid in pids:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            continue
-        found.append(pid)
-    return found
-
-
-def gone_soon(pids):
+def gone_soon(running):
     deadline = time.monotonic() + 10
-    while alive(pids) and time.monotonic() < deadline:
+    while running() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not alive(pids)
+    return not running()
 
 
 @pytest.fixture
@@ -72,7 +62,7 @@ def tree(tmp_path):
 
 
 @pytest.mark.parametrize("trainer", ["self_hosted_grpo", "sequence"])
-def test_a_run_in_processes_equals_one_in_the_driver(tmp_path, trainer):
+def test_a_run_in_processes_equals_one_in_the_driver(tmp_path, trainer, own_processes):
     from plugrl.trainers.sequence import SequenceTrainer
 
     sections = SequenceTrainer.conformance if trainer == "sequence" else {}
@@ -87,8 +77,7 @@ def test_a_run_in_processes_equals_one_in_the_driver(tmp_path, trainer):
     states = [s["child"] if trainer == "sequence" else s for s in states]
     assert_equal_states(states[1]["models"], states[0]["models"])
     assert any(row.get("rollout/worker_restarts") == 0 for row in runs[2].metrics)
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children(os.getpid())]
-    assert not any("worker_process" in command for command in commands)
+    assert own_processes() == {}
 
 
 @pytest.mark.integration
@@ -180,7 +169,7 @@ def test_a_worker_whose_every_attempt_dies_ends_the_run(tmp_path, tree):
 
 
 @pytest.mark.integration
-def test_a_worker_that_hangs_meets_the_deadline(tmp_path, tree):
+def test_a_worker_that_hangs_meets_the_deadline(tmp_path, tree, workers, own_processes):
     (tmp_path / "hangs.py").write_text(
         "import time\n\n\nasync def hangs(task):\n    time.sleep(300)\n"
     )
@@ -193,18 +182,17 @@ def test_a_worker_that_hangs_meets_the_deadline(tmp_path, tree):
     process = subprocess.Popen(
         plugrl("train", "run.yaml"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    while len(children(process.pid)) < 2:
+    while len(workers()) < 2:
         assert process.poll() is None
         time.sleep(0.01)
-    workers = children(process.pid)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "phase 'validate' after step 0 passed its deadline of 2 s" in errors
-    assert gone_soon(workers)
+    assert gone_soon(own_processes)
 
 
 @pytest.mark.integration
-def test_killed_and_resumed_it_equals_the_uninterrupted_run(tmp_path, tree):
+def test_killed_and_resumed_it_equals_the_uninterrupted_run(tmp_path, tree, workers, own_processes):
     tree["trainer"]["total_train_steps"] = 30
     tree["settings"] |= {"checkpoint_every": 5, "keep_checkpoints": 3}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
@@ -218,24 +206,25 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(tmp_path, tree):
 
     moments = random.Random(0)
     runs = tmp_path / "killed"
-    command, kills, folder = plugrl("train", "run.yaml", f"settings.runs_folder={runs}"), 0, None
-    while folder is None or json.loads((folder / "status.json").read_text())["state"] != "done":
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            folder = folder or next((p.parent for p in runs.glob("*/*/metrics.jsonl")), None)
-            if folder is not None and len(children(process.pid)) >= 2:
-                break
-            time.sleep(0.01)
-        workers = children(process.pid)
-        time.sleep(moments.uniform(0.2, 0.8))
-        if process.poll() is None and kills < 3:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait(timeout=120)
-        assert gone_soon(workers)
-        command = plugrl("resume", str(folder))
-    assert kills >= 2
+    words = ["train", "run.yaml", f"settings.runs_folder={runs}"]
+    driver = [sys.executable, str(Path(__file__).with_name("waiting_driver.py")), "9"]
+    for _ in range(3):
+        process = subprocess.Popen(
+            [*driver, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        # Three lines are there; the next six, of thirty and more, are written meanwhile.
+        assert [process.stdout.readline() for _ in range(3)] == [b"written\n"] * 3
+        assert len(workers()) == 2
+        time.sleep(moments.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert gone_soon(own_processes)
+        (folder,) = runs.glob("*/[0-9]*")
+        assert json.loads((folder / "status.json").read_text())["state"] != "done"
+        words = ["resume", str(folder)]
+    subprocess.run(plugrl(*words), cwd=tmp_path, check=True)
+    assert gone_soon(own_processes)
     got = load_run(folder)
     assert comparable(got) == comparable(wanted[1])
     for want in wanted:
