@@ -336,7 +336,11 @@ class WeightConfig:
     """When and how the sampling weights follow the trained ones."""
 
     type: Literal["default"] = described("default", "kind of controller")
-    sync_mode: Literal["sync"] = described("sync", "sync: rollout and training alternate")
+    sync_mode: Literal["sync", "batch-async", "fully-async"] = described(
+        "sync",
+        "sync: rollout and training alternate; batch-async: the next batch is attempted during "
+        "training; fully-async: attempts go on all the time",
+    )
     staleness_threshold: int = described(
         0, "largest version gap of a trained token; trajectories with an older one are dropped"
     )
@@ -352,6 +356,11 @@ class WeightConfig:
 
 #: Sections that belong to every run, with their schemas (None: a plain value or a mapping).
 COMMON: dict[str, Any] = {
+    in_flight: Literal["finish", "restart", "continue"] = described(
+        "finish",
+        "fully-async: when weights move, open attempts are waited for, begin again, or go on with "
+        "the new weights",
+    )
     "project_name": str,
     "experiment_name": str,
     "seed": int,

@@ -29,7 +29,9 @@ from plugrl.core.run.rng import rng_state, set_rng_state
 from plugrl.core.run.signals import SignalWatch, say
 from plugrl.core.run.start import ComposedLike, ValidatedLike, check_plugins, make_folder, read_tree
 from plugrl.core.run.status import State, Status, now
-from plugrl.core.run.trackers import Tracker, TrackerGroup
+from plugrl.core.run.timeline import Timeline
+from plugrl.core.run.trackers import Tracker
+from plugrl.core.run.tracking import TrackerGroup, tracked
 
 if TYPE_CHECKING:
     from plugrl.core.hooks import HookCaller
@@ -65,6 +67,7 @@ class Run:
         hooks: calls hooks of plugins.
         guards: the checks of ``runtime_monitor``.
         best_score: the best of :meth:`report_score`, also over resumes.
+        timeline: notes what ran when.
         phase_number: which phase of several the trainer is in, counted from 1; 0: it has none.
     """
 
@@ -94,7 +97,8 @@ class Run:
         self.guards = Guards(monitor, folder / "dumps", self._definition)
         self._status = Status(folder)
         self._records = Records(folder)
-        self._trackers = TrackerGroup(trackers)
+        self.timeline = Timeline(folder)
+        self._trackers = TrackerGroup(trackers, self.settings.tracker_timeout)
         self._progress = Progress(self.settings.progress)
         self._ending = Ending(folder, lock, self._status, tree)
         self._deadlines = Deadlines(
@@ -432,3 +436,4 @@ def _stopped_by(number: signal.Signals, step: int) -> RunInterrupted | RunTermin
     if number == signal.SIGTERM:
         return RunTerminated(f"terminated after step {step}")
     return RunInterrupted(f"interrupted after step {step}")
+        self.timeline.close()

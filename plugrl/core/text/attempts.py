@@ -86,7 +86,7 @@ class Attempts:
 
         async def finish(number: int, prompt: Prompt) -> None:
             try:
-                done(number, await self._attempt(round_, number, prompt, occasion))
+                done(number, await self.attempt(round_, number, prompt, occasion))
             finally:
                 round_.ended(number)
 
@@ -99,10 +99,15 @@ class Attempts:
             for task in running:
                 task.cancel()
 
-    async def _attempt(
+    async def attempt(
         self, round_: Round, number: int, prompt: Prompt, occasion: Occasion
     ) -> list[Trajectory]:
         clock = Clock(self._timeout)
+        """The trajectories of one attempt, which is a task of its own.
+
+        Raises:
+            PlugrlError: as :meth:`run`.
+        """
         task = self._task(round_, number, prompt, occasion, clock)
         CURRENT.set(task)
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from plugrl.core.blame import one_line, raised_at
-from plugrl.core.errors import ContractError
+from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.trajectory import FinishReason
 
@@ -23,10 +23,12 @@ class EngineError(Exception):
     """A request that an engine failed to answer; its attempt becomes invalid, and says why."""
 
 
-def unanswered(model: str, service: object, error: Exception) -> EngineError:
+def unanswered(
+    model: str, service: object, error: Exception, method: str = "generate"
+) -> EngineError:
     """What is said of requests during which the engine of ``model`` raised ``error``."""
     at = raised_at(error)
-    text = f"model {model!r}: {type(service).__name__}.generate raised {one_line(error)}"
+    text = f"model {model!r}: {type(service).__name__}.{method} raised {one_line(error)}"
     failure = EngineError(text + (f" ({at})" if at else ""))
     failure.__cause__ = error
     return failure
@@ -45,6 +47,30 @@ def asked(
         model, service.generate(requests), requests, service.vocabulary_size
     )
     return [_unlikely(model, answer) or answer for answer in answers]
+
+
+async def completed(
+    model: str, service: InferenceService, request: GenerationRequest
+) -> Completion:
+    """The answer of ``service`` to one of many requests that it has at once.
+
+    Raises:
+        EngineError: it failed to answer this request, or no model gives such an answer.
+        PlugrlError: it broke its contract, or names a fault that must end the run.
+    """
+    try:
+        answer = await service.complete(request)
+    except (PlugrlError, EngineError):
+        raise
+    except Exception as error:
+        raise unanswered(model, service, error, "complete") from error
+    except SystemExit as error:
+        raise RunError(f"model {model!r} called exit ({error})") from error
+    check_completions(model, [answer], [request], service.vocabulary_size)
+    unlikely = _unlikely(model, answer)
+    if unlikely is not None:
+        raise unlikely
+    return answer
 
 
 def check_completions(

@@ -166,13 +166,23 @@ class PromptLoader:
 
     def next_batch(self) -> list[Prompt]:
         """The next ``batch_size`` problems, each ``repeat`` times."""
-        batch: list[Prompt] = []
-        for _ in range(self._batch_size):
-            index, before = self._order.draw()
-            turn = before * len(self._items) + index
-            group_id = f"{before}/{index}"
-            batch += attempts(self._items[index], index, turn, group_id, self._repeat, self._keys)
-        return batch
+        return [prompt for _ in range(self._batch_size) for prompt in self.next_group()]
+
+    def next_group(self) -> list[Prompt]:
+        """The next problem, ``repeat`` times."""
+        index, before = self._order.draw()
+        turn = before * len(self._items) + index
+        group_id = f"{before}/{index}"
+        return attempts(self._items[index], index, turn, group_id, self._repeat, self._keys)
+
+    @property
+    def repeat(self) -> int:
+        """Attempts at each problem."""
+        return self._repeat
+
+    def again(self, index: int, run_id: int, group_id: str, turn: int) -> Prompt:
+        """A prompt that was given before, by what tells it apart."""
+        return Prompt(self._items[index], index, run_id, group_id, turn, *self._keys)
 
     def observe(self, prompts: Sequence[Prompt], trajectories: Sequence[Trajectory]) -> None:
         """Tell the order what the valid attempts at the prompts of a batch earned."""

@@ -106,8 +106,21 @@ class Round:
         self._waiting.discard(rollout)
         self._look()
 
-    async def ask(self, rollout: int, model: str, request: GenerationRequest) -> Completion:
-        """Wait for the answer to one request.
+    def park(self, rollout: int) -> None:
+        """A rollout begins to wait for something that no model gives; others go on meanwhile."""
+        self._waiting[rollout] = self._waiting.get(rollout, 0) + 1
+        self._look()
+
+    def unpark(self, rollout: int) -> None:
+        """It waits no longer."""
+        left = self._waiting.get(rollout, 0) - 1
+        if left > 0:
+            self._waiting[rollout] = left
+        else:
+            self._waiting.pop(rollout, None)
+
+    def known(self, model: str) -> None:
+        """Check that a model can be asked.
 
         Raises:
             RunError: there is no such model.
@@ -115,6 +128,14 @@ class Round:
         if model not in self._models:
             raise RunError(f"no model {model!r}; models are: {', '.join(sorted(self._models))}")
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, rollout: int, model: str, request: GenerationRequest) -> Completion:
+        """Wait for the answer to one request.
+
+        Raises:
+            RunError: there is no such model.
+        """
+        self.known(model)
         self._pending.append(Pending(Asked(rollout, model, request), answer))
         self._waiting.add(rollout)
         self._look()
@@ -135,6 +156,10 @@ class Round:
         self._waiting.add(rollout)
         self._look()
         try:
+        except asyncio.CancelledError:
+            if own.turn.done() and not own.turn.cancelled():
+                self._again(own, own.turn.result())
+            raise
             gathered = await own.turn
         finally:
             self._waiting.discard(rollout)
@@ -142,11 +167,26 @@ class Round:
             return
         try:
             await work([each.entry for each in gathered])
-        finally:
-            # Whatever happened to this rollout, the others go on; they see what they got.
-            for each in gathered:
-                if not each.turn.done():
-                    each.turn.set_result([])
+        except asyncio.CancelledError:
+            self._again(own, gathered)
+            raise
+        except BaseException:
+            self._release(gathered)
+            raise
+        self._release(gathered)
+
+    def _again(self, own: _Gathered, gathered: Sequence[_Gathered]) -> None:
+        """Gather anew what the rollout of ``own``, which was cancelled, was to do for others."""
+        for each in gathered:
+            if each is not own and not each.turn.done():
+                self._gathered.append(each)
+        self._look()
+
+    def _release(self, gathered: Sequence[_Gathered]) -> None:
+        # Whatever happened to the one that worked, the others go on; they see what they got.
+        for each in gathered:
+            if not each.turn.done():
+                each.turn.set_result([])
 
     def _look(self) -> None:
         if self._waiting >= self._open and not self._soon:

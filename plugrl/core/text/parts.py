@@ -14,6 +14,7 @@ from plugrl.core.text.files import place_of_problem
 from plugrl.core.text.pass_at_k import Passing
 from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.validation import Validation
+from plugrl.core.text.weight_states import FULLY_ASYNC, Rules, Versions, WeightStates
 from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def make_pool(params: ConfigView) -> TrajectoryPool:
         batch_size=section.batch_size or 1,
         rule=section.check_batch_ready_function,
         drop_equal_groups=section.drop_equal_groups,
+        oldest_first=params.weight.sync_mode == FULLY_ASYNC,
     )
 
 
@@ -146,6 +148,18 @@ def make_validation(
         passing=Passing(section.pass_metric, section.pass_threshold),
         source_key=section.data_source_key,
     )
+
+
+def make_states(params: ConfigView, models: Models) -> WeightStates:
+    """The state machine of ``weight``; the versions are those of now."""
+    section = params.weight
+    rules = Rules(
+        mode=section.sync_mode,
+        threshold=section.staleness_threshold,
+        in_flight=section.in_flight,
+        batch_size=params.trajectory_pool.batch_size or 1,
+    )
+    return WeightStates(rules, {name: Versions() for name in models.trained})
 
 
 def make_syncs(params: ConfigView, models: Models) -> dict[str, WeightSync]:

@@ -28,10 +28,18 @@ _Key = tuple[Any, ...]
 class _Group:
     members: list[Trajectory] = field(default_factory=list)
     given_up: bool = False
+    _oldest: tuple[int, int | None] = (0, None)
 
     def complete(self, size: int) -> bool:
         attempts = {(t.group_id, t.run_id) for t in self.members}
         return self.given_up or len(attempts) >= size
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest version that sampled a token."""
+        if self._oldest[0] != len(self.members):
+            self._oldest = (len(self.members), oldest_version(self.members))
+        return self._oldest[1]
 
 
 @dataclass
@@ -43,6 +51,12 @@ class _Line:
 
     def trajectories(self) -> list[Trajectory]:
         return [t for group in self.groups.values() for t in group.members]
+
+
+def oldest_version(trajectories: Iterable[Trajectory]) -> int | None:
+    """The oldest version that sampled one of the tokens; None: nothing was sampled."""
+    sampled = (v for t in trajectories for v in t.versions or () if v >= 0)
+    return min(sampled, default=None)
 
 
 class TrajectoryPool:
@@ -62,6 +76,8 @@ class TrajectoryPool:
             conjunction waits for both and takes everything.
         drop_equal_groups: drop complete groups whose valid rewards are all equal: a group-relative
             advantage learns nothing from them (DAPO, arXiv 2503.14476, dynamic sampling).
+        oldest_first: a batch takes the groups with the oldest tokens first, before they get too
+            old; else those that arrived first.
     """
 
     def __init__(
@@ -72,6 +88,7 @@ class TrajectoryPool:
         batch_size: int = 1,
         rule: str = LOADED,
         drop_equal_groups: bool = False,
+        oldest_first: bool = False,
     ) -> None:
         self._key_list = tuple(key_list)
         self._group_size = group_size if key_list else 1
@@ -81,6 +98,7 @@ class TrajectoryPool:
         self._lock = threading.RLock()
         self._arrived = 0
         self._drop_equal_groups = drop_equal_groups
+        self._oldest_first = oldest_first
         self._counts = {"incomplete_groups": 0, "stale": 0}
         if drop_equal_groups:
             self._counts["equal_groups"] = 0
@@ -121,12 +139,15 @@ class TrajectoryPool:
                 )
         return key
 
-    def loaded_batch_finished(self) -> None:
+    def loaded_batch_finished(self) -> list[Trajectory]:
         """Say that every attempt that was loaded has come back, so that no more will come.
 
         Groups that wait for members of that batch are given up. Where groups reach over loaded
         batches, their keys leave out ``group_id``, and the batch size alone decides, they go on
         waiting.
+
+        Returns:
+            Trajectories of groups that were dropped for equal rewards.
         """
         with self._lock:
             over_batches = self._rule == REACHED and "group_id" not in self._key_list
@@ -136,15 +157,37 @@ class TrajectoryPool:
                     if not over_batches and not group.complete(self._group_size):
                         group.given_up = True
                         self._counts["incomplete_groups"] += 1
-            if self._drop_equal_groups:
-                self._drop_equal()
+            return self._drop_equal()
 
-    def _drop_equal(self) -> None:
+    def group_finished(self, group_id: str) -> list[Trajectory]:
+        """Say that every attempt of one group id has come back, where attempts end one by one.
+
+        Groups that wait for more of them are given up, as in :meth:`loaded_batch_finished`.
+
+        Returns:
+            Trajectories of groups that were dropped for equal rewards.
+        """
+        with self._lock:
+            if "group_id" in self._key_list:
+                for line in self._lines.values():
+                    for group in line.groups.values():
+                        waits = not group.complete(self._group_size)
+                        if waits and any(t.group_id == group_id for t in group.members):
+                            group.given_up = True
+                            self._counts["incomplete_groups"] += 1
+            return self._drop_equal()
+
+    def _drop_equal(self) -> list[Trajectory]:
+        dropped: list[Trajectory] = []
+        if not self._drop_equal_groups:
+            return dropped
         for name, line in self._lines.items():
             for key, group in self._complete(name).items():
                 if len({t.total_reward for t in group.members if t.valid}) < 2:
+                    dropped += group.members
                     del line.groups[key]
                     self._counts["equal_groups"] += 1
+        return dropped
 
     def models(self) -> list[str]:
         """Models that have trajectories waiting."""
@@ -154,6 +197,17 @@ class TrajectoryPool:
     def __len__(self) -> int:
         with self._lock:
             return sum(len(line.trajectories()) for line in self._lines.values())
+
+    def waiting(self, model: str) -> int:
+        """Trajectories of ``model`` that were not taken yet."""
+        with self._lock:
+            groups = self._lines.get(model, _Line()).groups.values()
+            return sum(len(group.members) for group in groups)
+
+    def trajectories(self) -> list[Trajectory]:
+        """Everything that waits."""
+        with self._lock:
+            return [t for line in self._lines.values() for t in line.trajectories()]
 
     def complete(self, model: str) -> int:
         """Trajectories of ``model`` in complete groups."""
@@ -196,7 +250,10 @@ class TrajectoryPool:
     def _first_groups(self, model: str) -> dict[_Key, _Group]:
         taken: dict[_Key, _Group] = {}
         held = 0
-        for key, group in self._complete(model).items():
+        groups = list(self._complete(model).items())
+        if self._oldest_first:
+            groups.sort(key=lambda entry: -1 if entry[1].oldest is None else entry[1].oldest)
+        for key, group in groups:
             if held >= self._batch_size:
                 break
             taken[key] = group
@@ -212,15 +269,21 @@ class TrajectoryPool:
                 rank.setdefault(key[:length], len(rank))
         return sorted(keys, key=lambda k: [rank[k[:n]] for n in range(1, len(k) + 1)])
 
-    def drop_older(self, model: str, version: int) -> None:
-        """Drop the groups of ``model`` with a token that was sampled before ``version``."""
+    def drop_older(self, model: str, version: int) -> list[Trajectory]:
+        """Drop the groups of ``model`` with a token that was sampled before ``version``.
+
+        Returns:
+            The dropped trajectories.
+        """
         with self._lock:
+            dropped: list[Trajectory] = []
             line = self._lines.get(model, _Line())
             for key, group in list(line.groups.items()):
-                sampled = [v for t in group.members for v in t.versions or () if v >= 0]
-                if sampled and min(sampled) < version:
-                    self._counts["stale"] += len(group.members)
+                if group.oldest is not None and group.oldest < version:
+                    dropped += group.members
                     del line.groups[key]
+            self._counts["stale"] += len(dropped)
+            return dropped
 
     def describe(self, model: str) -> str:
         """What waits for ``model`` and what its next batch needs, for messages."""

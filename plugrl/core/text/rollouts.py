@@ -9,6 +9,7 @@ from plugrl.core.text.attempts import Attempts, Occasion
 from plugrl.core.text.lockstep import Pending, Round, serve
 from plugrl.core.text.returned import Limits
 from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.streaming import AttemptStream, LocalStream, Spent
 from plugrl.core.text.timing import run_coroutine
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 class LockstepRollouts:
     """Runs a worker over prompts so that equal seeds give equal trajectories.
+
+    :meth:`stream` gives up on that, and runs them in the background instead.
 
     Args:
         worker: turns a task into trajectories.
@@ -42,12 +45,28 @@ class LockstepRollouts:
         self._services = services
         self._seed = seed
         self._pooled = pooled
-        self._attempts = Attempts(
-            worker,
+        self.worker = worker
+        self._timeout = timeout
+        self._attempts = self._make_attempts()
+
+    def _make_attempts(self) -> Attempts:
+        services = self._services
+        return Attempts(
+            self.worker,
             {name: service.tokenizer for name, service in services.items()},
             Limits.of(services),
-            timeout=timeout,
+            timeout=self._timeout,
         )
+
+    def stream(self, spent: Spent | None = None) -> AttemptStream:
+        """The same attempts in the background; no :meth:`collect` while some are open.
+
+        Args:
+            spent: told how long attempts that began together took.
+        """
+        if self._pooled is not None:
+            return self._pooled.stream(spent)
+        return LocalStream(self._make_attempts(), self._services, spent)
 
     def collect(
         self,

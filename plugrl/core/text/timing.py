@@ -49,14 +49,15 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
         return runner.run(coroutine)
     finally:
         try:
-            _end_all(loop)
+            end_all(loop)
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             asyncio.set_event_loop(None)
             loop.close()
 
 
-def _end_all(loop: asyncio.AbstractEventLoop) -> None:
+def end_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel every task of a loop that does not run; what does not end is left behind."""
     # An exit or an interrupt in one of the tasks stops the loop; the others go on to their ends.
     for _ in range(_ROUNDS):
         tasks = asyncio.all_tasks(loop) - set(_left_behind)

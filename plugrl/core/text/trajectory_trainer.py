@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,16 +18,18 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text import parts
 from plugrl.core.text.chat import encode_prompt
-from plugrl.core.text.collecting import Collector
+from plugrl.core.text.collecting import Collector, LockstepCollector
 from plugrl.core.text.judging import make_evaluator
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
+from plugrl.core.text.overlapping import BatchAhead, Sizes, Streaming
 from plugrl.core.text.pooled_rollouts import pooled_rollouts
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.weight_states import BATCH_ASYNC, SYNC, Versions
 from plugrl.core.text.worker import RolloutWorker
 from plugrl.core.trainer import Trainer, TrainingResult
 
@@ -127,11 +129,12 @@ class TrajectoryTrainer(Trainer):
     def train(self) -> TrainingResult:
         """Run all steps; after a resume, the remaining ones."""
         with closing(self.models):
-            self._train()
+            self._set_up()
+            with closing(self._collector):
+                self._train()
         return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
 
     def _train(self) -> None:
-        self._set_up()
         if self._step < 0:
             self._end_step(0, self._validate(0) if self._validate_before else {})
         total = self.config.total_train_steps
@@ -155,14 +158,35 @@ class TrajectoryTrainer(Trainer):
         self._loader = parts.make_loader(params, self.scenario_instance, encode)
         self._validation = self._make_validation()
         self._syncs = parts.make_syncs(params, models)
-        self._collector = Collector(
-            params, self._loader, self._rollouts, self._pool, self._sampling, self._kept_columns()
-        )
+        self._states = parts.make_states(params, models)
+        self._collector = self._make_collector()
         models.load_weights(self._initial_weights)
         if self._pending_state is not None:
             self._apply(self._pending_state)
-        for sync in self._syncs.values():
+        for name, sync in self._syncs.items():
             sync()
+            version = models.trained[name].version
+            self._states.models[name] = Versions(version, version)
+
+    def _make_collector(self) -> Collector:
+        params = self.hyper_params
+        common = (params, self._loader, self._pool, self._sampling, self._kept_columns())
+        if params.weight.sync_mode == SYNC:
+            return LockstepCollector(*common, rollouts=self._rollouts)
+        kind = BatchAhead if params.weight.sync_mode == BATCH_ASYNC else Streaming
+        worker = self._rollouts.worker
+        per_attempt = worker.trajectories_per_attempt(params.rollout_worker)
+        return kind(
+            *common,
+            stream=self._rollouts.stream(self._spent),
+            states=self._states,
+            sizes=Sizes(self.config.total_train_steps, per_attempt),
+        )
+
+    def _spent(self, attempts: int, seconds: float) -> None:
+        """Note attempts that ran in the background in the timeline; from any thread."""
+        timeline = self.run.timeline
+        timeline.note("rollout", "attempts", timeline.now() - seconds, attempts=attempts)
 
     def _set_up_rollouts(self) -> None:
         params, factory, models = self.hyper_params, self._bound("train").factory, self.models
@@ -253,15 +277,53 @@ class TrajectoryTrainer(Trainer):
 
     def _one_step(self, step: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
+        states, collector = self._states, self._collector
+        last = step == self.config.total_train_steps
+        states.begin(holds=last or self._validate_due(step))
         with self._timed("rollout", metrics):
-            trajectories = self._collector.fill(self.models.trained, step)
+            trajectories = collector.fill(self.models.trained, step)
         metrics |= self._told(trajectories, step)
+        batches = collector.take()
+        states.take(collector.oldest)
+        collector.meanwhile(step)
         with self._timed("train", metrics):
-            self._train_models(metrics, step)
-        with self._timed("sync", metrics):
-            self._sync(trajectories, metrics, step)
+            self._train_models(batches, metrics)
+        states.train({name: train.version for name, train in self.models.trained.items()})
+        self._move_weights(trajectories, metrics, step)
         if self._validate_due(step):
-            metrics |= self._validate(step)
+            metrics |= self._validate_alone(step)
+        states.end()
+        return metrics | collector.metrics()
+
+    def _move_weights(
+        self, trajectories: Sequence[Trajectory], metrics: dict[str, float], step: int
+    ) -> None:
+        states, collector = self._states, self._collector
+        for name, sync in self._syncs.items():
+            sync.observe([t for t in trajectories if t.model == name])
+        due = states.sync_due
+        if due:
+            self._settled(collector.before_sync, metrics)
+            states.sync(collector.open)
+        if due or states.rules.mode == SYNC:
+            with self._timed("sync", metrics):
+                self._sync(metrics, step)
+        if due:
+            states.synced()
+
+    def _settled(self, settle: Callable[[], None], metrics: dict[str, float]) -> None:
+        """Let rollouts that overlap come to what ``settle`` waits for: it is they that may hang."""
+        if self._collector.overlaps:
+            with self._timed("rollout", metrics):
+                settle()
+
+    def _validate_alone(self, step: int) -> dict[str, float]:
+        """Validate with a sampler that has the trained weights and nothing else to do."""
+        metrics: dict[str, float] = {}
+        self._settled(self._collector.alone, metrics)
+        self._states.validate(self._collector.open)
+        metrics |= self._validate(step)
+        self._states.validated()
         return metrics
 
     def _kept_columns(self) -> Sequence[str]:
@@ -288,9 +350,10 @@ class TrajectoryTrainer(Trainer):
         )
         return metrics
 
-    def _train_models(self, metrics: dict[str, float], step: int) -> None:
-        for name in self._pool.models():
-            trajectories = self._pool.take(name)
+    def _train_models(
+        self, batches: Mapping[str, list[Trajectory]], metrics: dict[str, float]
+    ) -> None:
+        for name, trajectories in batches.items():
             if not any(t.valid for t in trajectories):
                 continue
             report = self.train_step(trajectories)
@@ -301,11 +364,8 @@ class TrajectoryTrainer(Trainer):
         """``what`` for metrics of the only trained model, ``what/model`` when there are more."""
         return what if len(self.models.trained) == 1 else f"{what}/{model}"
 
-    def _sync(
-        self, trajectories: Sequence[Trajectory], metrics: dict[str, float], step: int
-    ) -> None:
+    def _sync(self, metrics: dict[str, float], step: int) -> None:
         for name, sync in self._syncs.items():
-            sync.observe([t for t in trajectories if t.model == name])
             parity = sync()
             if parity is not None:
                 metrics[f"{self._prefix('sync', name)}/parity"] = parity
@@ -321,7 +381,6 @@ class TrajectoryTrainer(Trainer):
         logger.info("%s: %s", self.run.label(step), headline(scores))
         section, first = self.hyper_params.validate, next(iter(self._validated_splits))
         report_score(self.run, section, scores, default=f"{first}/{self.score}")
-        decode = self.models[self.hyper_params.rollout_worker.model].inference.tokenizer.decode
         for t in trajectories[:4]:
             self.run.sample(
                 "validation", {"step": step, "text": decode(t.tokens), "reward": t.reward}
@@ -337,9 +396,10 @@ class TrajectoryTrainer(Trainer):
     @contextmanager
     def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
         started = time.perf_counter()
-        with self.run.phase(phase):
+        with self.run.phase(phase), self.run.timeline.span("trainer", phase):
             yield
-        metrics[f"time/{phase}"] = time.perf_counter() - started
+        name = f"time/{phase}"
+        metrics[name] = metrics.get(name, 0.0) + time.perf_counter() - started
 
     def _end_step(self, step: int, metrics: dict[str, float]) -> None:
         self._step = step
@@ -361,6 +421,7 @@ class TrajectoryTrainer(Trainer):
             "last_metrics": dict(self._last_metrics),
             "models": self.models.state_dict(),
             "loader": self._loader.state_dict(),
+            "collector": self._collector.state_dict(),
             "pool": self._pool.state_dict(),
             "syncs": {name: sync.state_dict() for name, sync in self._syncs.items()},
         }
@@ -376,6 +437,7 @@ class TrajectoryTrainer(Trainer):
         self.models.load_state_dict(state["models"])
         self._loader.load_state_dict(state["loader"])
         self._pool.load_state_dict(state["pool"])
+        self._collector.load_state_dict(state.get("collector", {}))
         for name, sync in self._syncs.items():
             sync.load_state_dict(state["syncs"][name])
         self._pending_state = None
