@@ -224,7 +224,7 @@ def sampled(
     from plugrl.core.text.completions import check_completions
     from plugrl.core.text.services import GenerationRequest
 
-    with closing(_text_trainer(saved).loaded_models()) as models:
+    with closing(text_trainer(saved).loaded_models()) as models:
         service = models[model].inference
         tokenizer = service.tokenizer
         sampling = sampling.ending_at(tokenizer.eos_token_id)
@@ -261,7 +261,7 @@ def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = Fals
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty; name a new folder")
-    trainer = _text_trainer(saved)
+    trainer = text_trainer(saved)
     with closing(trainer.loaded_models()) as models:
         try:
             with _appearing(folder) as unfinished:
@@ -295,7 +295,12 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _text_trainer(saved: Saved) -> TrajectoryTrainer:
+def text_trainer(saved: Saved) -> TrajectoryTrainer:
+    """The trainer of language models that was opened.
+
+    Raises:
+        UsageError: it is another sort of trainer.
+    """
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
     if not isinstance(saved.trainer, TrajectoryTrainer):

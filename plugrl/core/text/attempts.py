@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,13 @@ class Attempts:
             with clock.paused():
                 await round_.together(number, entry, timed)
 
+        def park() -> Callable[[], None]:
+            stack = ExitStack()
+            stack.enter_context(clock.paused())
+            round_.park(number)
+            stack.callback(round_.unpark, number)
+            return stack.close
+
         task = RolloutTask(
             data=prompt.data,
             item=prompt.index,
@@ -190,6 +198,7 @@ class Attempts:
             answer_key=prompt.answer_key,
             seed=occasion.coordinates(prompt),
             together=together,
+            park=park,
             limits=self._limits,
         )
         return task

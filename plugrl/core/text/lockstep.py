@@ -91,7 +91,8 @@ class Round:
         self._models = models
         self._complete = complete
         self._open: set[int] = set()
-        self._waiting: set[int] = set()
+        #: What each waiting rollout waits for, how many things.
+        self._waiting: dict[int, int] = {}
         self._pending: list[Pending] = []
         self._gathered: list[_Gathered] = []
         self._soon = False
@@ -103,8 +104,21 @@ class Round:
     def ended(self, rollout: int) -> None:
         """A rollout needs no more answers."""
         self._open.discard(rollout)
-        self._waiting.discard(rollout)
+        self._waiting.pop(rollout, None)
         self._look()
+
+    def park(self, rollout: int) -> None:
+        """A rollout begins to wait for something that no model gives; others go on meanwhile."""
+        self._waiting[rollout] = self._waiting.get(rollout, 0) + 1
+        self._look()
+
+    def unpark(self, rollout: int) -> None:
+        """It waits no longer."""
+        left = self._waiting.get(rollout, 0) - 1
+        if left > 0:
+            self._waiting[rollout] = left
+        else:
+            self._waiting.pop(rollout, None)
 
     def park(self, rollout: int) -> None:
         """A rollout begins to wait for something that no model gives; others go on meanwhile."""
@@ -137,12 +151,11 @@ class Round:
         """
         self.known(model)
         self._pending.append(Pending(Asked(rollout, model, request), answer))
-        self._waiting.add(rollout)
-        self._look()
+        self.park(rollout)
         try:
             return await answer
         finally:
-            self._waiting.discard(rollout)
+            self.unpark(rollout)
 
     async def together(
         self, rollout: int, entry: Any, work: Callable[[Sequence[Any]], Awaitable[None]]
@@ -153,8 +166,7 @@ class Round:
         """
         own = _Gathered(rollout, entry, asyncio.get_running_loop().create_future())
         self._gathered.append(own)
-        self._waiting.add(rollout)
-        self._look()
+        self.park(rollout)
         try:
         except asyncio.CancelledError:
             if own.turn.done() and not own.turn.cancelled():
@@ -162,7 +174,7 @@ class Round:
             raise
             gathered = await own.turn
         finally:
-            self._waiting.discard(rollout)
+            self.unpark(rollout)
         if not gathered:
             return
         try:
@@ -189,14 +201,14 @@ class Round:
                 each.turn.set_result([])
 
     def _look(self) -> None:
-        if self._waiting >= self._open and not self._soon:
+        if self._waiting.keys() >= self._open and not self._soon:
             self._soon = True
             # Later, so that a rollout may send several requests at once.
             asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
         self._soon = False
-        if not self._waiting >= self._open:
+        if not self._waiting.keys() >= self._open:
             return
         gathered, self._gathered = [g for g in self._gathered if not g.turn.done()], []
         if gathered:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
@@ -76,8 +76,10 @@ class RolloutTask:
     """One attempt at one problem.
 
     ``ask`` sends prompt tokens to a model by name and gives its :class:`Completion`; plain
-    functions call :meth:`ask_now` instead. ``limits`` says how long a sequence of each model may
-    be, and ``logged`` holds what :meth:`RolloutWorker.log_metrics` was given.
+    functions call :meth:`ask_now` instead. ``park`` says that the attempt waits for others, until
+    what it returns is called: models are asked without it, and its time limit stands still.
+    ``limits`` says how long a sequence of each model may be, and ``logged`` holds what
+    :meth:`RolloutWorker.log_metrics` was given.
     """
 
     data: Mapping[str, Any]
@@ -93,6 +95,7 @@ class RolloutTask:
     turns: int = field(default=0)
     seed: tuple[int, ...] = ()
     together: Together | None = field(default=None, repr=False)
+    park: Callable[[], Callable[[], None]] = field(default=lambda: lambda: None, repr=False)
     limits: Mapping[str, Limits] = field(default_factory=dict, repr=False)
     logged: dict[str, float] = field(default_factory=dict)
     engine_faults: list[PlugrlError] = field(default_factory=list, repr=False)
