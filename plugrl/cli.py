@@ -13,6 +13,7 @@ COMMANDS = (
     CommandRow("replay", "Repeat a step that a run dumped.", "plugrl.commands.replay"),
     CommandRow("eval", "Evaluate a run or a model.", "plugrl.commands.eval"),
     CommandRow("sample", "Ask the model of a run or a folder.", "plugrl.commands.sample"),
+    CommandRow("serve", "Serve the model of a run or a folder.", "plugrl.commands.serve"),
     CommandRow("export", "Write a run's model for other software.", "plugrl.commands.export"),
     CommandRow("sweep", "Train over a grid of values and seeds.", "plugrl.commands.sweep"),
     CommandRow("validate", "Check a configuration and print its plan.", "plugrl.commands.validate"),

@@ -7,12 +7,13 @@ attempt: it becomes a call with an ``error``, which the model is told, and which
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
-from plugrl.core.component import Component
+from plugrl.core.component import Component, build
+from plugrl.core.registry import default_registry
 
 
 @dataclass(slots=True)
@@ -56,6 +57,22 @@ class Parser(Component, ABC):
 
         Parsers stand in a row: the next one reads the ``content`` of this one.
         """
+
+
+def make_parser(section: Mapping[str, Any]) -> Parser:
+    """The parser of a section, resolved in this process.
+
+    Raises:
+        PlugrlError: there is no such parser, or it cannot be loaded.
+    """
+    registry = default_registry()
+    file = section.get("custom_parser_module_path")
+    if file is not None:
+        record = registry.load_path("parser", file, section["custom_parser_class_name"])
+    else:
+        record = registry.resolve("parser", section["type"])
+    parser: Parser = build(registry.load(record), section)
+    return parser
 
 
 def parse_reply(parsers: Sequence[Parser], text: str) -> ParsedReply:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from plugrl.core.blame import where
-from plugrl.core.component import build
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.registry import default_registry
 from plugrl.core.text.agents.agent import Agent
 from plugrl.core.text.agents.agent_config import AgentDefinition, load_agent
 from plugrl.core.text.agents.conversation import Budget, Conversation
+from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import Toolbox
 from plugrl.core.text.chat import Message, is_messages
 from plugrl.core.text.evaluation import BaseEvaluationTarget
@@ -101,7 +100,7 @@ class AgentRolloutWorker(RolloutWorker):
             options.reasoning_parser,
             options.tool_parser if self._definition.tools else None,
         ]
-        self._parsers: list[Parser] = [_parser(s) for s in sections if s is not None]
+        self._parsers: list[Parser] = [make_parser(s) for s in sections if s is not None]
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
@@ -261,18 +260,6 @@ class AgentRolloutWorker(RolloutWorker):
     @property
     def client(self) -> None:
         """None: the guides hand it to the agent, which knows the model by itself."""
-
-
-def _parser(section: Mapping[str, Any]) -> Parser:
-    """The parser of a section, resolved in this process."""
-    registry = default_registry()
-    file = section.get("custom_parser_module_path")
-    if file is not None:
-        record = registry.load_path("parser", file, section["custom_parser_class_name"])
-    else:
-        record = registry.resolve("parser", section["type"])
-    parser: Parser = build(registry.load(record), section)
-    return parser
 
 
 def _shown(conversation: Conversation) -> list[Message]:

@@ -1,0 +1,266 @@
+"""``Session``: requests that belong together, each answered by a model and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from plugrl.core.blame import one_line
+from plugrl.core.errors import PlugrlError
+from plugrl.core.text.agents.parsing import Parser
+from plugrl.core.text.endpoint import replies
+from plugrl.core.text.endpoint.asked import Asked, ChatAsked, TextAsked
+from plugrl.core.text.endpoint.faults import ApiError, ended, invalid, too_long
+from plugrl.core.text.endpoint.messages import read_messages
+from plugrl.core.text.endpoint.recording import Prompt, Recording, Turn
+from plugrl.core.text.endpoint.replies import Choice
+from plugrl.core.text.returned import Limits
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.services import Completion, Tokenizer
+
+#: Requests of one session that may be open at once.
+MOST_OPEN = 64
+
+
+class Source(Protocol):
+    """Where the answers of a session come from."""
+
+    #: Whether requests may choose a seed and ask for log-probabilities of prompts.
+    chooses: bool
+
+    def ask(
+        self, model: str, tokens: list[int], sampling: SamplingParams, asked: Asked, number: int, /
+    ) -> Awaitable[Completion]:
+        """The answer of ``model``; ``number`` tells the answers to one request apart."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a session can be asked.
+
+    Attributes:
+        tokenizers: by the names of models.
+        limits: by the names of models.
+        sampling: what holds where a request says nothing; its length is the longest.
+        names: other names of the models.
+        longest_prompt: tokens of a prompt; None: what the model's context leaves.
+        parsers: read the reasoning of replies.
+        call_parsers: read the calls of replies to requests with tools.
+        most_requests: of one session; None: any number.
+    """
+
+    tokenizers: Mapping[str, Tokenizer]
+    limits: Mapping[str, Limits]
+    sampling: SamplingParams
+    names: Mapping[str, str] = field(default_factory=dict)
+    longest_prompt: int | None = None
+    parsers: Sequence[Parser] = ()
+    call_parsers: Sequence[Parser] = ()
+    most_requests: int | None = None
+
+
+class Session:
+    """One session. Everything here runs in one event loop.
+
+    Args:
+        identity: names it in addresses; nobody can guess it.
+        offer: what can be asked.
+        source: answers.
+        loop: the event loop that all requests are answered in; None: that of the server.
+        serials: numbers its replies.
+
+    Attributes:
+        recording: the tokens of everything that was answered.
+        listener: told of every answer that was recorded.
+        waiting: requests of other threads that are on their way into the event loop or back.
+        faults: what failed while requests were answered, the latest last.
+        fault: the first failure that is no matter of one request, and ``fatal`` tells of it.
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        offer: Offer,
+        source: Source,
+        loop: asyncio.AbstractEventLoop | None = None,
+        serials: itertools.count[int] | None = None,
+    ) -> None:
+        self.identity = identity
+        self.offer = offer
+        self.loop = loop
+        self.recording = Recording()
+        self.listener: Callable[[Session, Turn], None] | None = None
+        self.waiting: set[Future[Any]] = set()
+        self.faults: list[str] = []
+        self.fault: PlugrlError | None = None
+        self.fatal = asyncio.Event()
+        self.closed = False
+        self._source = source
+        self._serials = serials or itertools.count()
+        self._open: set[asyncio.Task[Any]] = set()
+        self._count = 0
+
+    def close(self) -> None:
+        """End it: open requests are cancelled, and later ones are refused."""
+        self.closed = True
+        for task in self._open:
+            task.cancel()
+        for future in list(self.waiting):
+            future.cancel()
+
+    async def answer(self, asked: Asked) -> list[Choice]:
+        """The answers to a request, those of one prompt after the other.
+
+        Raises:
+            ApiError: it is refused or failed.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._admit()
+        self._open.add(task)
+        try:
+            return await self._answer(asked)
+        except asyncio.CancelledError:
+            if self.closed:
+                raise ended(self.identity) from None
+            raise
+        except PlugrlError as error:
+            self.fault = self.fault or error
+            self.fatal.set()
+            self.faults.append(str(error))
+            raise ApiError(500, str(error), None, "engine_failed") from error
+        except ApiError:
+            raise
+        except Exception as error:
+            self.faults.append(one_line(error))
+            raise ApiError(500, one_line(error), None, "engine_failed") from error
+        finally:
+            self._open.discard(task)
+
+    def _admit(self) -> None:
+        if self.closed:
+            raise ended(self.identity)
+        if len(self._open) >= MOST_OPEN:
+            raise ApiError(429, f"the session has {MOST_OPEN} open requests; wait for some of them")
+        most = self.offer.most_requests
+        if most is not None and self._count >= most:
+            raise ApiError(
+                429, f"the session has used its {most} requests", None, "session_used_up"
+            )
+        self._count += 1
+
+    async def _answer(self, asked: Asked) -> list[Choice]:
+        offer = self.offer
+        model = offer.names.get(asked.model, asked.model)
+        tokenizer = offer.tokenizers.get(model)
+        if tokenizer is None:
+            known = ", ".join([*offer.tokenizers, *offer.names])
+            raise ApiError(
+                404, f"there is no model {asked.model[:64]!r}; models are: {known}",
+                "model", "model_not_found",
+            )  # fmt: skip
+        if not self._source.chooses:
+            self._refuse(asked)
+        prompts = self._prompts(asked, model, tokenizer)
+        wanted = [
+            (prompt, self._sampling(asked, model, prompt))
+            for prompt in prompts
+            for _ in range(asked.n)
+        ]
+        # All at once, so that one round serves them.
+        asking = [
+            asyncio.ensure_future(
+                self._source.ask(model, list(prompt.tokens), sampling, asked, number)
+            )
+            for number, (prompt, sampling) in enumerate(wanted)
+        ]
+        try:
+            completions = await asyncio.gather(*asking)
+        finally:
+            for one in asking:
+                one.cancel()
+        for completion in completions:
+            if completion.finish_reason in ("abort", "error"):
+                raise RuntimeError(f"the engine ended an answer with {completion.finish_reason}")
+        return [
+            self._choice(asked, tokenizer, prompt, sampling, completion)
+            for (prompt, sampling), completion in zip(wanted, completions, strict=True)
+        ]
+
+    @staticmethod
+    def _refuse(asked: Asked) -> None:
+        if asked.seed is not None:
+            message = (
+                "seed is not supported here: the run gives every request its own; leave it out"
+            )
+            raise ApiError(400, message, "seed", "unsupported_value")
+        if asked.prompt_logprobs:
+            message = "prompt_logprobs is not supported during a run; leave it out"
+            raise ApiError(400, message, "prompt_logprobs", "unsupported_value")
+
+    def _prompts(self, asked: Asked, model: str, tokenizer: Tokenizer) -> list[Prompt]:
+        recording = self.recording
+        if isinstance(asked, ChatAsked):
+            prompts = [recording.chat(model, tokenizer, asked.messages, asked.tools)]
+        else:
+            assert isinstance(asked, TextAsked)
+            prompts = [recording.text(model, tokenizer, prompt) for prompt in asked.prompts]
+        vocabulary = self.offer.limits[model].vocabulary
+        for prompt in prompts:
+            if not prompt.tokens:
+                raise invalid("prompt", "the prompt has no tokens")
+            if max(prompt.tokens) >= vocabulary:
+                raise invalid(
+                    "prompt", f"token {max(prompt.tokens)} is outside the vocabulary ({vocabulary})"
+                )
+        return prompts
+
+    def _sampling(self, asked: Asked, model: str, prompt: Prompt) -> SamplingParams:
+        length, context = len(prompt.tokens), self.offer.limits[model].context
+        longest = self.offer.longest_prompt
+        least = min(1, asked.sampled.get("max_new_tokens", 1))
+        if longest is not None and length > longest:
+            raise too_long(length, longest, f"rollout_worker.max_prompt_length={longest}")
+        if length + least > context:
+            raise too_long(length, context)
+        return asked.sampling(self.offer.sampling, context - length)
+
+    def _choice(
+        self,
+        asked: Asked,
+        tokenizer: Tokenizer,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        completion: Completion,
+    ) -> Choice:
+        said = tokenizer.decode(completion.tokens)
+        text, reasoning = replies.cut(said, sampling.stop), ""
+        calls: list[dict[str, Any]] = []
+        finish = "length" if completion.finish_reason == "length" else "stop"
+        if isinstance(asked, ChatAsked):
+            own = self.offer.call_parsers if asked.calls and finish == "stop" else ()
+            parsers = [*self.offer.parsers, *own]
+            serial = next(self._serials)
+            if parsers:
+                text, reasoning, calls = replies.parsed(parsers, text, asked.tools, serial)
+        choice = Choice(
+            text=text,
+            finish="tool_calls" if calls else finish,
+            prompt=prompt.tokens,
+            completion=completion,
+            versions=completion.versions or [completion.version] * len(completion.tokens),
+            spelled=replies.spelled(tokenizer, completion) if asked.logprobs else [],
+            pieces=replies.pieces(tokenizer, completion, text) if asked.stream else [],
+            reasoning=reasoning,
+            calls=calls,
+        )
+        chat = isinstance(asked, ChatAsked)
+        reply = read_messages([choice.message])[0] if chat else None
+        turn = self.recording.add(prompt, completion, said, text, reply)
+        if self.listener is not None:
+            self.listener(self, turn)
+        return choice

@@ -1,0 +1,270 @@
+"""Any program that speaks OpenAI's interface makes the attempts, and what it asks is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Collection, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plugrl.core.blame import where
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.agents.parsing import make_parser
+from plugrl.core.text.agents.tools import bind
+from plugrl.core.text.agents.worker import AgentEvaluationTarget
+from plugrl.core.text.endpoint.attempts import SESSIONS, Address
+from plugrl.core.text.endpoint.callables import call, taken
+from plugrl.core.text.endpoint.outcomes import Outcome, OutcomeError, of_output, of_value
+from plugrl.core.text.endpoint.programs import ProgramError, run_program
+from plugrl.core.text.endpoint.server import MISSING, installed
+from plugrl.core.text.endpoint.session import Offer, Session
+from plugrl.core.text.endpoint.slots import Slots
+from plugrl.core.text.evaluation import BaseEvaluationTarget
+from plugrl.core.text.timing import PATIENCE
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.worker import RolloutTask, RolloutWorker, RolloutWorkerConfig
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+#: Bytes that a variable may have; Linux refuses more than 128 KiB.
+_LONGEST_VARIABLE = 100_000
+#: The session of the attempt that the code which runs belongs to.
+_SESSION: ContextVar[Session | None] = ContextVar("plugrl_session", default=None)
+
+
+@dataclass
+class ExternalRolloutWorkerConfig(RolloutWorkerConfig):
+    """The program, and how its requests are answered."""
+
+    command: list[str] | str = described([], "a program and its arguments, run without a shell")
+    function: str | None = described(
+        None, "module:name of a function of base_url, api_key and problem, instead of a command"
+    )
+    workspace: str | None = described(
+        None,
+        "folder in which the command runs and the function's module is looked for; null: the "
+        "working directory",
+        file="required",
+    )
+    reward: Literal["evaluator", "program"] | None = described(
+        None, "who rewards; null: the evaluator if there is one"
+    )
+    tool_parser: Any = component("parser", "hermes", help="reads the calls, if there are tools")
+    reasoning_parser: Any = component("parser", help="reads the reasoning; absent: all is content")
+    model_names: dict[str, str] = described({}, "other names of models, such as gpt-4o: policy")
+    at_once: int = described(32, "attempts that run at once, in each process")
+    max_requests: int = described(100, "requests of one attempt")
+    timeout: float | None = described(
+        600.0, "seconds that one attempt may take, waiting for models left out; null: any"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("at_once", "max_requests"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if bool(self.command) == bool(self.function):
+            raise ConfigError("name either command or function, one of them")
+        self.words()
+
+    def words(self) -> list[str]:
+        """The command as a list."""
+        if not isinstance(self.command, str):
+            return list(self.command)
+        try:
+            return shlex.split(self.command)
+        except ValueError as error:
+            raise ConfigError(f"command cannot be split: {error}") from None
+
+
+class ExternalRolloutWorker(RolloutWorker):
+    """Starts a program, or calls a function, which asks models through an endpoint of its own.
+
+    The endpoint records the tokens of every answer. Requests that continue one another become one
+    trajectory, others become further ones; all of an attempt share its reward.
+    """
+
+    Config: ClassVar[type] = ExternalRolloutWorkerConfig
+    gives: ClassVar[Collection[str]] = ()
+    asks_now: ClassVar[bool] = False
+
+    def __init__(self, config: Any = None, evaluator: Any = None) -> None:
+        super().__init__(config, evaluator)
+        options = self.config
+        command = options.command
+        self._words = shlex.split(command) if isinstance(command, str) else list(command)
+        self._slots = Slots(options.at_once)
+        self._call_parsers = [make_parser(options.tool_parser)] if options.tool_parser else []
+        self._parsers = [make_parser(options.reasoning_parser)] if options.reasoning_parser else []
+        self._function: Callable[..., Any] | None = None
+        self._taken: tuple[str, ...] = ()
+        if options.function:
+            self._function, self._taken = _function(options.function, options.workspace)
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """The extra, the program or function, the models, and who rewards."""
+        section, path = check.section, check.path
+        if not installed():
+            yield path, MISSING
+        if section.get("reward") == "evaluator" and section.get("evaluator") is None:
+            yield f"{path}.evaluator", "is missing, and reward is evaluator; name one"
+        for name, model in section.model_names.items():
+            if model not in check.models:
+                yield f"{path}.model_names.{name}", f"there is no model {model!r} in models"
+        if section.function:
+            try:
+                _function(section.function, section.workspace)
+            except ConfigError as error:
+                yield f"{path}.function", str(error)
+        elif not _startable(section.command, section.workspace):
+            yield f"{path}.command", "there is no such program; write its path, or install it"
+
+    async def rollout(self, task: RolloutTask) -> list[Trajectory]:
+        """Attempt ``task`` by running the program once.
+
+        Raises:
+            PlugrlError: what it asked for showed a fault that must end the run.
+            Exception: the program or function failed; the attempt is invalid.
+        """
+        release = await self._slots.take(task)
+        try:
+            with SESSIONS.opened(task, self._offer(task)) as (session, address):
+                _SESSION.set(session)
+                outcome = await self._outcome(task, session, address)
+        finally:
+            release()
+        trajectories = session.recording.trajectories(
+            group_id=task.group_id, run_id=task.run_id, is_val=task.is_val
+        )
+        own = [t for t in trajectories if t.model == self.config.model]
+        if not own:
+            raise ProgramError(f"it asked nothing of model {self.config.model!r}{_told(session)}")
+        task.logged.update(outcome.metrics)
+        task.logged.setdefault("turns", float(len(session.recording.turns)))
+        task.logged.setdefault("trajectories", float(len(trajectories)))
+        await self._reward(task, own[-1], session, outcome)
+        for trajectory in trajectories:
+            trajectory.reward = own[-1].reward
+            trajectory.valid, trajectory.failure = own[-1].valid, own[-1].failure
+        return trajectories
+
+    def _offer(self, task: RolloutTask) -> Offer:
+        return Offer(
+            tokenizers=task.tokenizers,
+            limits=task.limits,
+            sampling=task.sampling,
+            names=self.config.model_names,
+            longest_prompt=self.config.max_prompt_length,
+            parsers=self._parsers,
+            call_parsers=self._call_parsers,
+            most_requests=self.config.max_requests,
+        )
+
+    async def _outcome(self, task: RolloutTask, session: Session, address: Address) -> Outcome:
+        """What came of the program, unless a fault that must end the run came first."""
+        running = asyncio.ensure_future(self._run(task, address))
+        fatal = asyncio.ensure_future(session.fatal.wait())
+        try:
+            await asyncio.wait({running, fatal}, return_when=asyncio.FIRST_COMPLETED)
+            if session.fault is not None:
+                raise session.fault
+            return running.result()
+        except (ProgramError, OutcomeError) as error:
+            raise type(error)(f"{error}{_told(session)}") from None
+        finally:
+            fatal.cancel()
+            running.cancel()
+            # Its program must have ended before another one gets its place.
+            await asyncio.wait({running}, timeout=PATIENCE)
+            if running.done() and not running.cancelled():
+                running.exception()
+
+    async def _run(self, task: RolloutTask, address: Address) -> Outcome:
+        if self._function is not None:
+            values = {
+                "base_url": address.base_url,
+                "api_key": address.api_key,
+                "session": address.session,
+                "problem": dict(task.data),
+                "model": self.config.model,
+                "is_val": task.is_val,
+            }
+            arguments = {name: values[name] for name in self._taken}
+            result = await call(self._function, arguments)
+            try:
+                return of_value(result)
+            except OutcomeError as error:
+                raise OutcomeError(f"returned what {error}{where(self._function)}") from None
+        problem = json.dumps(dict(task.data), default=str)
+        ended = await run_program(
+            self._words,
+            variables=_variables(task, address, self.config.model, problem),
+            given=problem.encode(),
+            folder=self.config.workspace,
+            session=address.session,
+        )
+        ended.check()
+        return of_output(ended.out)
+
+    async def _reward(
+        self, task: RolloutTask, trajectory: Trajectory, session: Session, outcome: Outcome
+    ) -> None:
+        said = [turn for turn in session.recording.turns if turn.prompt.model == trajectory.model]
+        answer = said[-1].shown if outcome.answer is None else outcome.answer
+        own = self.config.reward or ("program" if self.evaluator is None else "evaluator")
+        if own == "evaluator":
+            await self.judged(task, trajectory, answer)
+        elif outcome.reward is None:
+            raise OutcomeError('it gave no reward; let its last line be {"reward": NUMBER}')
+        else:
+            trajectory.reward = outcome.reward
+
+    def target(self, trajectory: Trajectory, final_answer: str) -> BaseEvaluationTarget:
+        """The answer with all messages of the attempt."""
+        session = _SESSION.get()
+        ends = session.recording.ends() if session is not None else []
+        messages = [dict(message) for turn in ends for message in turn.messages]
+        return AgentEvaluationTarget(
+            final_answer, trajectory.finish_reason == "length", observation=messages
+        )
+
+
+def _variables(task: RolloutTask, address: Address, model: str, problem: str) -> dict[str, str]:
+    variables = {
+        "OPENAI_BASE_URL": address.base_url,
+        "OPENAI_API_KEY": address.api_key,
+        "PLUGRL_SESSION": address.session,
+        "PLUGRL_MODEL": model,
+        "PLUGRL_VALIDATION": str(int(task.is_val)),
+        # Programs of the same machine are not asked through a proxy.
+        "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1"))),
+    }
+    if len(problem.encode()) <= _LONGEST_VARIABLE:
+        variables["PLUGRL_PROBLEM"] = problem
+    return variables
+
+
+def _told(session: Session) -> str:
+    """What failed while the program asked, for a message."""
+    return f"; it was told: {session.faults[-1]}" if session.faults else ""
+
+
+def _function(name: str, workspace: str | None) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    function = bind(name, Path(workspace) if workspace else Path.cwd())
+    return function, taken(function, name)
+
+
+def _startable(command: Any, workspace: str | None) -> bool:
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    if os.sep in words[0]:
+        return os.access(Path(workspace or ".", words[0]), os.X_OK)
+    return words[0].startswith("python") or shutil.which(words[0]) is not None
