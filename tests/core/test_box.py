@@ -4,8 +4,8 @@ import ctypes
 import os
 import socket
 import sys
+import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +20,13 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="limits are POSIX one
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_is_left(tmp_path_factory):
-    yield
-    assert not list(Path("/tmp").glob("plugrl-box-*/program.py"))
+def boxes(tmp_path_factory):
+    """Where boxes are made; nothing is left there."""
+    folder = tmp_path_factory.mktemp("boxes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+    assert list(folder.iterdir()) == []
 
 
 @pytest.fixture(params=[KERNEL, INTERPRETER], ids=["kernel", "interpreter"])
@@ -122,7 +126,7 @@ def test_a_program_that_sleeps_is_ended_by_the_clock():
         "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1 << 20, 1 << 20))",
     ],
 )  # fmt: skip
-def test_escapes_are_refused(box, program, tmp_path):
+def test_escapes_are_refused(box, program, tmp_path, boxes):
     secret = tmp_path / "secret"
     secret.write_text("hidden", "utf-8")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -138,7 +142,7 @@ def test_escapes_are_refused(box, program, tmp_path):
     assert "hidden" not in outcome.output
     assert secret.read_text("utf-8") == "hidden"
     assert os.listdir(tmp_path) == ["secret"]
-    assert not (Path(os.environ.get("TMPDIR", "/tmp")) / "made").exists()
+    assert os.listdir(boxes) == []
 
 
 def test_a_fork_bomb_in_native_code_starts_nothing():

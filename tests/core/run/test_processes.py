@@ -52,7 +52,10 @@ def test_killed_at_any_moment_of_a_checkpoint_a_whole_one_is_found(tmp_path):
     process = start("big", tmp_path)
     folder = Path(process.stdout.readline().strip())
     half_written, before = 0, -1
-    for attempt in range(10):
+    # Ten kills, and more if none of them fell into the writing of a checkpoint.
+    for attempt in range(100):
+        if attempt >= 10 and half_written:
+            break
         if attempt:
             process = start("big", tmp_path, folder)
         until(process, str(before + 2))
@@ -69,7 +72,7 @@ def test_killed_at_any_moment_of_a_checkpoint_a_whole_one_is_found(tmp_path):
         assert state["run"]["step"] == before
         steps = [r["step"] for r in read_jsonl(folder / "metrics.jsonl")]
         assert steps[:before] == list(range(1, before + 1))
-    assert half_written >= 1  # otherwise the kills missed what this is about
+    assert half_written >= 1
     torch.manual_seed(0)
     expected = torch.zeros(200_000)
     for _ in range(before):
