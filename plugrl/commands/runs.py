@@ -103,17 +103,22 @@ def path(run: Reference, runs_folder: Folder = "runs", as_json: Json = False) ->
 def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
     from pathlib import Path
 
+    from plugrl.core.errors import ConfigError
     from plugrl.core.run import folder
     from plugrl.core.run.checkpoint import candidates
+    from plugrl.core.run.checkpoint_folder import checkpoints_of
     from plugrl.core.run.metrics import read_jsonl
 
     found = folder.find(reference, Path(runs_folder))
     facts = folder.summarize(found).to_json()
     try:
-        facts["checkpoints"] = [path.name for path in candidates(found / folder.CHECKPOINTS)]
+        kept = checkpoints_of(found)
+        facts["checkpoint_path"] = str(kept.resolve())
+        facts["checkpoints"] = [path.name for path in candidates(kept)]
         records = read_jsonl(found / folder.METRICS_FILE)
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         facts["checkpoints"], records = [], []
-        facts["error"] = facts["error"] or f"{found} cannot be read: {error.strerror}"
+        lost = f"{found} cannot be read: {getattr(error, 'strerror', error)}"
+        facts["error"] = facts["error"] or (lost if isinstance(error, OSError) else str(error))
     facts["metrics"] = records[-1] if records else {}
     return facts

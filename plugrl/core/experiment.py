@@ -233,8 +233,9 @@ class TrainedRun:
             ConfigError: the run has none.
         """
         from plugrl.core.run.checkpoint import load_newest
+        from plugrl.core.run.checkpoint_folder import checkpoints_of
 
-        found = load_newest(self.folder / "checkpoints")
+        found = load_newest(checkpoints_of(self.folder))
         if found is None:
             raise ConfigError(f"{self.folder} has no checkpoint")
         return found[1]

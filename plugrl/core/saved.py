@@ -17,7 +17,8 @@ from plugrl.core.config.lookup import find_main
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.experiment import Experiment, build_trainer, enter, prepare
 from plugrl.core.run import checkpoint as checkpoints
-from plugrl.core.run.folder import CHECKPOINTS, find
+from plugrl.core.run.checkpoint_folder import checkpoints_of
+from plugrl.core.run.folder import find
 from plugrl.core.run.start import read_tree
 from plugrl.core.runless import UnrecordedRun
 
@@ -182,7 +183,7 @@ def checkpoint_of(run: Path, which: str) -> Path:
     Raises:
         UsageError: there is no such one, or none can be read.
     """
-    folder = run / CHECKPOINTS
+    folder = checkpoints_of(run)
     found = checkpoints.candidates(folder)
     if not found:
         raise UsageError(f"{run} has no checkpoint; it ended before the first one was saved")

@@ -54,6 +54,8 @@ ALIASES: dict[str, str] = {
     "trainer.algorithm.clip_ratio_high": "trainer.algorithm.loss.clip_ratio_high",
     "trainer.algorithm.clip_ratio_c": "trainer.algorithm.loss.clip_ratio_dual",
     "trainer.save_freq": "settings.checkpoint_every",
+    "trainer.checkpoint_path": "settings.checkpoint_path",
+    "trainer.remove_previous_ckpt": "settings.keep_checkpoints",
     "validate.eval.compute_interval": "validate.every",
     "validate.validate_freq": "validate.every",
     "rollout_worker.evaluator_module_path": "rollout_worker.evaluator",
@@ -228,9 +230,17 @@ def _evaluator(value: Any) -> tuple[Any, str | None]:
     return None, f"must be file.py:ClassName, not {value!r}"
 
 
+def _kept(value: Any) -> tuple[Any, str | None]:
+    """Whether earlier checkpoints go, as the number of the newest ones that stay; None: all."""
+    if value is None or isinstance(value, bool):
+        return 1 if value else None, None
+    return None, f"must be true or false, not {value!r}"
+
+
 _RESHAPE: dict[str, Callable[[Any], tuple[Any, str | None]]] = {
     "logger": _trackers,
     "rollout_worker.evaluator_module_path": _evaluator,
+    "trainer.remove_previous_ckpt": _kept,
 }
 
 

@@ -69,9 +69,7 @@ REMEDIES: dict[str, str] = {
     "trainer.teachers": "write the teacher as an entry of models without a train service, such as"
     " models.teacher.source, and its name as trainer.algorithm.teacher",
     **{f"trainer.algorithm.{key}": instead for key, instead in OF_ANY_LOSS.items()},
-    "trainer.checkpoint_path": "checkpoints lie in the run folder; write settings.runs_folder",
     "trainer.sync_weight_path": f"weights are handed over in memory; {_OUT}",
-    "trainer.remove_previous_ckpt": "write settings.keep_checkpoints",
     "weight.sync_weight_path": f"weights are handed over in memory; {_OUT}",
     "weight.sync_method": f"weights are handed over in memory; {_OUT}",
     "weight.validate_freq": "write validate.every",

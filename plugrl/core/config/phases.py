@@ -10,9 +10,15 @@ from plugrl.core.config import coerce
 from plugrl.core.config.check import Checker, hints_of
 from plugrl.core.config.merge import Layer, merge
 from plugrl.core.config.origins import Fault, KeyPath, dotted, nearest
-from plugrl.core.config.sections import COMMON
+from plugrl.core.config.sections import COMMON, SettingsConfig
 from plugrl.core.config.validation import RootChecker, ValidatedConfig
 
+#: Sections, and with a dot the keys of `settings`, that are read once, for the whole run. The
+#: device alone is each trainer's own.
+_OF_THE_RUN = frozenset(
+    {"project_name", "experiment_name", "plugins", "environment", "trackers", "runtime_monitor"}
+    | {f"settings.{field.name}" for field in dataclasses.fields(SettingsConfig)}
+) - {"settings.device"}
 #: Added to the layer of what a phase writes, because it stands over every layer of the run.
 _OVER = 1_000_000
 
@@ -116,6 +122,7 @@ class _Phase:
         """Check the merged configuration, and report its faults where they were written."""
         if not isinstance(self.item, dict):
             return
+        self._refuse_what_is_of_the_run()
         self.root.trainer()
         inner = check_phases(self.root)
         if inner is None:
@@ -149,9 +156,22 @@ class _Phase:
             if path[:1] == ("trainer",) or (path[:1] and path[0] in self.over.tree):
                 outer.origins.setdefault(self.path[:size] + path, origin)
 
+    def _refuse_what_is_of_the_run(self) -> None:
+        settings = self.over.tree.get("settings")
+        inner = settings if isinstance(settings, dict) else {}
+        for key in [*self.over.tree, *(f"settings.{key}" for key in inner)]:
+            if key in _OF_THE_RUN:
+                path = (*self.path, *key.split("."))
+                instead = f"belongs to the whole run; write {key}, outside of the phases"
+                self.outer.checker.fault(path, instead)
+
     def written(self) -> dict[str, Any]:
         """Give the item again with what it wrote filled in, so that it validates to the same."""
         sections = {k: v for k, v in self.root.filled.items() if k in self.over.tree}
+        given = sections.get("settings")
+        if isinstance(given, dict):
+            written = self.over.tree["settings"]
+            sections["settings"] = {k: v for k, v in given.items() if k in written}
         return {**self.own, **sections}
 
 

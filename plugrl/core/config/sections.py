@@ -44,7 +44,12 @@ class SettingsConfig:
     )
     progress: str = described("auto", "auto, rich, plain or none")
     checkpoint_every: int = described(0, "steps between checkpoints; 0: at stops and at the end")
-    keep_checkpoints: int = described(2, "newest checkpoints that stay on disk")
+    checkpoint_path: str | None = described(
+        None, "folder that gets a folder of checkpoints from each run; null: the run folder"
+    )
+    keep_checkpoints: int | None = described(
+        2, "newest checkpoints that stay on disk, besides the best; null: all"
+    )
     deadline: float = described(1800.0, "seconds that one phase of a step may take")
     deadlines: dict[str, float] = described({}, "seconds by phase name, over `deadline`")
 
@@ -56,9 +61,11 @@ class SettingsConfig:
         if self.progress not in ("auto", "rich", "plain", "none"):
             raise ConfigError("progress must be auto, rich, plain or none")
         if self.checkpoint_every < 0:
-            raise ConfigError("checkpoint_every must not be negative")
-        if self.keep_checkpoints < 1:
-            raise ConfigError("keep_checkpoints must be at least 1")
+            raise ConfigError("checkpoint_every must not be negative; 0: only at stops and the end")
+        if self.checkpoint_path is not None and not self.checkpoint_path.strip():
+            raise ConfigError("checkpoint_path is empty; write a folder, or null for the run's own")
+        if self.keep_checkpoints is not None and self.keep_checkpoints < 1:
+            raise ConfigError("keep_checkpoints must be at least 1, or null for all")
 
 
 @dataclass

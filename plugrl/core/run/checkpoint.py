@@ -236,8 +236,10 @@ def _set_aside(path: Path) -> None:
         log.warning("cannot rename the damaged checkpoint %s (%s)", path, error)
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Delete all but the ``keep`` newest checkpoints and the one with the best score."""
+def prune(folder: Path, keep: int | None) -> None:
+    """Delete all but the ``keep`` newest checkpoints and the best one; None: nothing."""
+    if keep is None:
+        return
     scored: list[tuple[float, tuple[int, int], Path]] = []
     found = candidates(folder)
     for path in found:

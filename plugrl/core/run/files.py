@@ -17,14 +17,16 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
 
-def disk_error(error: OSError, doing: str, path: Path) -> PlugrlError:
-    """Turn an ``OSError`` into the one line that a command prints."""
+def disk_error(
+    error: OSError, doing: str, path: Path, setting: str = "settings.runs_folder"
+) -> PlugrlError:
+    """Turn an ``OSError`` into the one line that a command prints; ``setting`` names the folder."""
     if error.errno in _FULL:
         return RunError(f"cannot {doing}: no space left for {path}; free some space and resume")
     if error.errno in _DENIED:
         return UsageError(
             f"cannot {doing}: {path} is not writable ({error.strerror}); "
-            "change its permissions or set settings.runs_folder"
+            f"change its permissions or set {setting}"
         )
     return RunError(f"cannot {doing}: {path}: {error.strerror or error}")
 

@@ -17,6 +17,7 @@ from plugrl.core.config.sections import RuntimeMonitorConfig, SettingsConfig
 from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageError
 from plugrl.core.run import checkpoint
 from plugrl.core.run import folder as folders
+from plugrl.core.run.checkpoint_folder import checkpoints_of
 from plugrl.core.run.deadlines import Deadlines
 from plugrl.core.run.definition import CONFIG, plain, refuse_other_definition, warn_of_changes
 from plugrl.core.run.ending import Ending, outcome_of
@@ -165,8 +166,9 @@ class Run:
         lock = RunLock(path)
         try:
             check_plugins(path, records, strict=strict)
-            refuse_other_definition(path / folders.CHECKPOINTS, tree)
-            checkpoint.clean(path / folders.CHECKPOINTS)
+            kept = checkpoints_of(path, owned=True)
+            refuse_other_definition(kept, tree)
+            checkpoint.clean(kept)
             run = cls(path, tree, lock, hooks, trackers)
         except BaseException:
             lock.release()
@@ -221,7 +223,7 @@ class Run:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.folder / folders.CHECKPOINTS
+        return checkpoints_of(self.folder)
 
     def save(self) -> Path | None:
         """Save a checkpoint of the last ended step now; :meth:`end_step` does it when it is due.

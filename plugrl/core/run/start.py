@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.run import folder as folders
 from plugrl.core.run.checkpoint import candidates, step_of
+from plugrl.core.run.checkpoint_folder import checkpoints_of, place_checkpoints
 from plugrl.core.run.environment import (
     ComponentRecord,
     describe_environment,
@@ -63,10 +64,10 @@ def make_folder(
         write_text(path / "overrides.txt", "".join(f"{line}\n" for line in composed.overrides))
         write_json(path / folders.LOCK_FILE, plugin_lock(records, installed))
         write_json(path / "environment.json", describe_environment())
-        for name in (folders.CHECKPOINTS, "samples"):
-            (path / name).mkdir()
+        (path / "samples").mkdir()
         (path / folders.METRICS_FILE).touch()
         Status(path).write()
+        place_checkpoints(path, tree.get("settings", {}).get("checkpoint_path"))
 
     root = Path(tree.get("settings", {}).get("runs_folder", "runs"))
     return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
@@ -97,7 +98,7 @@ def is_complete(folder: Path) -> bool:
     before = folders.summarize(folder)
     if before.state != "done":
         return False
-    steps = [step_of(path) for path in candidates(folder / folders.CHECKPOINTS)]
+    steps = [step_of(path) for path in candidates(checkpoints_of(folder))]
     return not steps or steps[0] == before.step
 
 

@@ -1,0 +1,81 @@
+"""Where the checkpoints of a run lie: in its folder, or elsewhere by ``settings.checkpoint_path``.
+
+Elsewhere each run has a folder of its own, called like the run, and ``checkpoints`` in the run
+folder is a link to it. So whoever has the run finds them, and no two runs share any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.run.files import disk_error
+from plugrl.core.run.folder import CHECKPOINTS
+
+_SETTING = "settings.checkpoint_path"
+_HIDDEN = ".tmp-"
+
+
+def place_checkpoints(run: Path, elsewhere: str | None) -> None:
+    """Make the folder of the checkpoints of the new run in ``run``, which may be hidden yet.
+
+    Args:
+        run: the folder that the run is made in.
+        elsewhere: the folder for the checkpoints of all runs; None: the run keeps its own.
+
+    Raises:
+        UsageError: it cannot be written, or is the folder of the runs themselves.
+        RunError: the disk is full.
+    """
+    link = run / CHECKPOINTS
+    if elsewhere is None:
+        link.mkdir()
+        return
+    name = run.name.removeprefix(_HIDDEN)
+    place = Path(elsewhere).expanduser().absolute() / name
+    try:
+        if os.path.realpath(place) == os.path.realpath(run.parent / name):
+            raise ConfigError(
+                f"{_SETTING} {elsewhere} is where the run folders lie; write another folder, or "
+                "leave it out: each run folder has its own checkpoints"
+            )
+        place.mkdir(parents=True)
+        link.symlink_to(place, target_is_directory=True)
+        # A folder that is there may still be one in which nothing can be made.
+        probe = place / f"{_HIDDEN}probe"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            place.rmdir()
+        raise disk_error(error, "make the folder of the checkpoints", place, _SETTING) from error
+
+
+def checkpoints_of(run: Path, *, owned: bool = False) -> Path:
+    """The folder of the checkpoints of the run in ``run``.
+
+    Args:
+        run: the run folder.
+        owned: whether it is to be written to.
+
+    Raises:
+        ConfigError: they lie elsewhere, and that is not there; or, to be written to, they are
+            those of the run that this one is a copy of.
+    """
+    link = run / CHECKPOINTS
+    if not link.is_symlink():
+        return link
+    place = Path(os.readlink(link))
+    if not link.is_dir():
+        raise ConfigError(
+            f"the checkpoints of {run} lie in {place}, which is not there; mount or restore it, "
+            f"or delete {link} to begin without them"
+        )
+    if owned and place.name != run.absolute().name:
+        raise ConfigError(
+            f"the checkpoints of {run} are those of the run {place.name}, of which it is a copy; "
+            f"put a copy of {place} in the place of {link}"
+        )
+    return link
