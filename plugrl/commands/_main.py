@@ -11,6 +11,7 @@ import typer
 
 from plugrl.__about__ import __version__
 from plugrl.commands._group import CommandRow, LazyGroup, examples, lightened
+from plugrl.commands._launching import launched
 from plugrl.core.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -37,7 +38,8 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
     debug = _has_debug(words)
     try:
         # What a command returns is dropped by the group: a number is that of a typer.Exit.
-        code = root(rows).main(words, prog_name="plugrl", standalone_mode=False) or EXIT_DONE
+        spelt = launched(words)
+        code = root(rows).main(spelt, prog_name="plugrl", standalone_mode=False) or EXIT_DONE
     except StopRun:
         code = EXIT_DONE
     except typer.Abort:
