@@ -78,6 +78,7 @@ class Collector:
 @pytest.fixture
 def collect(tmp_path, monkeypatch):
     monkeypatch.setenv("AGENTS_NOTES", str(tmp_path))
+    monkeypatch.setenv("AGENTS_DRIVER", str(os.getpid()))
     collector = Collector(tmp_path)
     yield collector
     collector.pool.close()
