@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a request's body.
 MOST_BYTES = 8 * 2**20
+#: Bytes of a body that is too long which are read before it is refused.
+MOST_DISCARDED = 8 * MOST_BYTES
 #: Seconds in which a body must have come.
 BODY_SECONDS = 30.0
 #: Requests of all sessions that may be open at once.
@@ -233,22 +235,25 @@ async def _gone(request: Request) -> None:
 async def _body(request: Request) -> bytes:
     """The body of a request, which must not be too long or too slow."""
     data = bytearray()
-    large = ApiError(413, f"the body has more than {MOST_BYTES} bytes", None, "body_too_large")
+    length = 0
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and (len(announced) > 18 or int(announced) > MOST_BYTES):
-        raise large
+    large = announced.isdecimal() and (len(announced) > 18 or int(announced) > MOST_BYTES)
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
-                data += chunk
-                if len(data) > MOST_BYTES:
-                    raise large
+                length += len(chunk)
+                large = large or length > MOST_BYTES
+                # Read on for a while: who is refused in the middle of sending is not told why.
+                if length > MOST_DISCARDED:
+                    break
+                if not large:
+                    data += chunk
     except TimeoutError:
         raise ApiError(408, f"the body did not come within {BODY_SECONDS:g} seconds") from None
-    except ApiError:
-        raise
     except Exception:
         raise ApiError(400, "the client has gone") from None
+    if large:
+        raise ApiError(413, f"the body has more than {MOST_BYTES} bytes", None, "body_too_large")
     return bytes(data)
 
 
