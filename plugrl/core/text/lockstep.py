@@ -120,19 +120,6 @@ class Round:
         else:
             self._waiting.pop(rollout, None)
 
-    def park(self, rollout: int) -> None:
-        """A rollout begins to wait for something that no model gives; others go on meanwhile."""
-        self._waiting[rollout] = self._waiting.get(rollout, 0) + 1
-        self._look()
-
-    def unpark(self, rollout: int) -> None:
-        """It waits no longer."""
-        left = self._waiting.get(rollout, 0) - 1
-        if left > 0:
-            self._waiting[rollout] = left
-        else:
-            self._waiting.pop(rollout, None)
-
     def known(self, model: str) -> None:
         """Check that a model can be asked.
 
@@ -141,7 +128,6 @@ class Round:
         """
         if model not in self._models:
             raise RunError(f"no model {model!r}; models are: {', '.join(sorted(self._models))}")
-        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
 
     async def ask(self, rollout: int, model: str, request: GenerationRequest) -> Completion:
         """Wait for the answer to one request.
@@ -150,6 +136,7 @@ class Round:
             RunError: there is no such model.
         """
         self.known(model)
+        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._pending.append(Pending(Asked(rollout, model, request), answer))
         self.park(rollout)
         try:
@@ -168,11 +155,11 @@ class Round:
         self._gathered.append(own)
         self.park(rollout)
         try:
+            gathered = await own.turn
         except asyncio.CancelledError:
             if own.turn.done() and not own.turn.cancelled():
                 self._again(own, own.turn.result())
             raise
-            gathered = await own.turn
         finally:
             self.unpark(rollout)
         if not gathered:

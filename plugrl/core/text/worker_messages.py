@@ -1,8 +1,9 @@
 """What the driver and its worker processes send each other.
 
-All messages are tuples that begin with their name. To a process: ``setup``, ``collect``,
-``answers``. From it: ``ready``, ``round``, ``hung``, ``fatal``, ``log``. What comes from user code
-travels as bytes of its own, so that it fails where the failure can be told to one attempt.
+All messages are tuples that begin with their name. To a process: ``setup``, ``collect`` (attempts
+that advance together), ``begin`` and ``cancel`` (attempts that do not), ``answers``. From it:
+``ready``, ``round``, ``hung``, ``fatal``, ``log``. What comes from user code travels as bytes of
+its own, so that it fails where the failure can be told to one attempt.
 """
 
 from __future__ import annotations

@@ -79,6 +79,8 @@ class WorkerProcess:
         self._waiting: dict[int, Pending] = {}
         self._asks = 0
         self._done: list[tuple[int, bytes]] = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._unpaced: Round | None = None
 
     def send(self, *message: Any) -> None:
         """Send a message; without a driver the process ends."""
@@ -110,7 +112,7 @@ class WorkerProcess:
                 if name == "setup":
                     self._set_up(*arguments)
                 elif self._attempts is not None:
-                    await self._collect(*arguments)
+                    await getattr(self, f"_{name}")(*arguments)
             except Exception as error:
                 trace = "".join(traceback.format_exception(error)).rstrip()
                 self.send("fatal", pack_error(error), trace)
@@ -139,6 +141,8 @@ class WorkerProcess:
             timeout=setup.timeout,
             mark=self._mark,
         )
+        # Rollouts that are not opened do not wait for each other.
+        self._unpaced = Round(tuple(setup.limits), self._report_open)
         self.send("ready")
 
     async def _collect(self, occasion: Occasion, sent: list[tuple[int, bytes]]) -> None:
@@ -146,13 +150,7 @@ class WorkerProcess:
         assert self._setup is not None
         self._waiting.clear()
         self._done.clear()
-        try:
-            prompts: dict[int, Prompt] = {number: pickle.loads(data) for number, data in sent}
-        except Exception as error:
-            raise RunError(
-                f"a problem cannot be read in a worker process: {one_line(error)}; give it plain "
-                "values, or set rollout_worker.processes=0"
-            ) from error
+        prompts = _problems(sent)
 
         def done(number: int, trajectories: list[Trajectory]) -> None:
             self._done.append((number, self._packed(prompts[number], trajectories, occasion)))
@@ -161,6 +159,41 @@ class WorkerProcess:
         await self._attempts.run(round_, prompts, occasion, done)
         if self._done:
             self._report([])
+
+    async def _begin(self, occasion: Occasion, sent: list[tuple[int, bytes]]) -> None:
+        """Begin attempts that do not wait for each other; it does not wait for them either."""
+        for number, prompt in _problems(sent).items():
+            self._tasks[number] = asyncio.ensure_future(self._attempt(number, prompt, occasion))
+
+    async def _attempt(self, number: int, prompt: Prompt, occasion: Occasion) -> None:
+        assert self._attempts is not None
+        assert self._unpaced is not None
+        try:
+            result = await self._attempts.attempt(self._unpaced, number, prompt, occasion)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            self.send("fatal", pack_error(error), trace)
+            return
+        if self._tasks.pop(number, None) is not None:
+            self._done.append((number, self._packed(prompt, result, occasion)))
+            self._soon()
+
+    def _soon(self) -> None:
+        """Report what has ended, along with what else ends or asks at this moment."""
+        if len(self._done) == 1:
+            asyncio.get_running_loop().call_soon(self._report_open, [])
+
+    def _report_open(self, pending: list[Pending]) -> None:
+        # Code that swallowed its cancellation waits for answers that nobody gives.
+        self._report([entry for entry in pending if entry.asked.rollout in self._tasks])
+
+    async def _cancel(self, numbers: list[int]) -> None:
+        for number in numbers:
+            task = self._tasks.pop(number, None)
+            if task is not None:
+                task.cancel()
 
     def _packed(self, prompt: Prompt, result: list[Trajectory], occasion: Occasion) -> bytes:
         try:
@@ -210,6 +243,17 @@ class WorkerProcess:
             if limit is not None and number != IDLE and time.monotonic() - since > limit:
                 self.send("hung", number)
                 leave()
+
+
+def _problems(sent: list[tuple[int, bytes]]) -> dict[int, Prompt]:
+    """The problems that the driver sent, by the number of the attempt."""
+    try:
+        return {number: pickle.loads(data) for number, data in sent}
+    except Exception as error:
+        raise RunError(
+            f"a problem cannot be read in a worker process: {one_line(error)}; give it plain "
+            "values, or set rollout_worker.processes=0"
+        ) from error
 
 
 def leave() -> None:
