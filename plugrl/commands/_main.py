@@ -59,7 +59,17 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
         code = EXIT_RUN_FAILED
     finally:
         _flush()
+    _leave_within_seconds(code)
     raise SystemExit(code)
+
+
+def _leave_within_seconds(code: int) -> None:
+    """Do not let what a tracker that was given up still does hold up the end of the process."""
+    tracking = sys.modules.get("plugrl.core.run.tracking")
+    if tracking is not None and tracking.tracker_hangs():
+        from plugrl.core.run.signals import exit_soon
+
+        exit_soon(code)
 
 
 def root(rows: Sequence[CommandRow]) -> Any:

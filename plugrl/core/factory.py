@@ -64,7 +64,7 @@ class Factory:
             return build(cls, section)
         except PlugrlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{path}: {kind} {section.get('type', cls.__name__)!r} could not be built: "
                 f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.config.aliases import canonical
-from plugrl.core.config.interpolation import resolve
+from plugrl.core.config.interpolation import from_environment, resolve
 from plugrl.core.config.lookup import find_default, find_main, unknown_default
 from plugrl.core.config.merge import Layer, merge
 from plugrl.core.config.origins import (
@@ -45,6 +45,7 @@ class ComposedConfig:
         overrides: the ``key=value`` texts.
         faults: what is wrong so far; validation reports it with everything else.
         unresolved: paths whose interpolation failed; their values are ``None``.
+        environment: paths whose values come from environment variables.
     """
 
     tree: dict[str, Any]
@@ -54,6 +55,7 @@ class ComposedConfig:
     overrides: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
     unresolved: frozenset[KeyPath] = frozenset()
+    environment: frozenset[KeyPath] = frozenset()
 
 
 def compose(
@@ -90,6 +92,7 @@ def compose(
     if file is not None and "trainer" not in reading.whole.tree:
         # Nothing else says which file it is that lacks a trainer.
         reading.whole.origins[("trainer",)] = Origin(shown(file), None, file.parent.resolve())
+    environment = from_environment(reading.whole.tree)
     unresolved = resolve(reading.whole, reading.faults)
     return ComposedConfig(
         tree=reading.whole.tree,
@@ -99,6 +102,7 @@ def compose(
         overrides=tuple(overrides),
         faults=tuple(reading.faults),
         unresolved=frozenset(unresolved),
+        environment=environment,
     )
 
 

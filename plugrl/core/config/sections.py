@@ -52,6 +52,9 @@ class SettingsConfig:
     )
     deadline: float = described(1800.0, "seconds that one phase of a step may take")
     deadlines: dict[str, float] = described({}, "seconds by phase name, over `deadline`")
+    tracker_timeout: float = described(
+        60.0, "seconds that one call of a tracker, and the end of all of them, may take"
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.torch_threads, str) and self.torch_threads != "auto":
@@ -64,6 +67,8 @@ class SettingsConfig:
             raise ConfigError("checkpoint_every must not be negative; 0: only at stops and the end")
         if self.checkpoint_path is not None and not self.checkpoint_path.strip():
             raise ConfigError("checkpoint_path is empty; write a folder, or null for the run's own")
+        if not self.tracker_timeout > 0:
+            raise ConfigError("tracker_timeout must be more than 0")
         if self.keep_checkpoints is not None and self.keep_checkpoints < 1:
             raise ConfigError("keep_checkpoints must be at least 1, or null for all")
 

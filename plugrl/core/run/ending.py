@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.blame import TRACE
+from plugrl.core.config.hidden import without_secrets
 from plugrl.core.errors import (
     EXIT_RUN_FAILED,
     ConfigError,
@@ -22,10 +23,11 @@ from plugrl.core.errors import (
     RunTerminated,
     StopRun,
 )
+from plugrl.core.run.environment import from_environment
 from plugrl.core.run.lock import RunLock
-from plugrl.core.run.report import write_report
+from plugrl.core.run.report import REPORT_FILE, write_report
 from plugrl.core.run.signals import exit_code, exit_soon, say
-from plugrl.core.run.status import State, Status
+from plugrl.core.run.status import State, Status, now
 from plugrl.core.terminal import shown
 
 LOG_FILE = "log.txt"
@@ -91,8 +93,21 @@ class Ending:
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
 
+    def report(self, outcome: State, step: int, error: BaseException | None) -> dict[str, Path]:
+        """Write the report; give the files that trackers may take, by name."""
+        line = _line(error) if outcome != "done" else None
+        end = {"state": outcome, "step": step, "ended": now(), "error": line}
+        try:
+            tree = without_secrets(self._tree, from_environment(self._folder))
+            write_report(self._folder, {**self._status.fields, **end}, tree)
+        except Exception as problem:
+            # The numbers are safe in metrics.jsonl; a report is only a view of them.
+            log.warning("cannot write report.html (%s)", problem)
+            return {}
+        return {REPORT_FILE: self._folder / REPORT_FILE}
+
     def close(self, outcome: State, step: int, error: BaseException | None) -> None:
-        """Write the end of the log, the status and the report, and give the lock back.
+        """Write the end of the log and the status, and give the lock back.
 
         An error of plugrl whose traceback is in the log says so from then on.
         """
@@ -103,11 +118,6 @@ class Ending:
         else:
             log.info("run %s at step %d", outcome, step)
         self._status.end(outcome, line)
-        try:
-            write_report(self._folder, self._status.fields, self._tree)
-        except Exception as problem:
-            # The numbers are safe in metrics.jsonl; a report is only a view of them.
-            log.warning("cannot write report.html (%s)", problem)
         if self._handler is not None:
             logging.getLogger("plugrl").removeHandler(self._handler)
             self._handler.close()

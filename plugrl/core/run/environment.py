@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from plugrl.__about__ import __version__
 
+ENVIRONMENT_FILE = "environment.json"
 #: Variables that change speed or numbers. Others may hold secrets and are not recorded.
 _VARIABLES = (
     "OMP_NUM_THREADS",
@@ -74,6 +76,15 @@ def describe_environment() -> dict[str, Any]:
         count = torch.cuda.device_count()
         described["gpus"] = [torch.cuda.get_device_name(i) for i in range(count)]
     return described
+
+
+def from_environment(folder: Path) -> frozenset[str]:
+    """The paths of a run's configuration whose values came from environment variables."""
+    try:
+        described = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
+        return frozenset(described["from_environment"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset()
 
 
 def _git_commit() -> str | None:

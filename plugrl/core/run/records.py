@@ -22,7 +22,8 @@ class Records:
 
     def metrics(self, step: int, numbers: Mapping[str, float | int]) -> None:
         """Write one line of metrics; names below ``time/`` may differ between equal runs."""
-        self._metrics.append({"step": step, "time/unix": round(time.time(), 3), **numbers})
+        own = {"step": step, "time/unix": round(time.time(), 3)}
+        self._metrics.append(own | dict(numbers) | own)
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one record to ``samples/<name>.jsonl``."""

@@ -12,6 +12,7 @@ from plugrl.core.run.files import dump_yaml, write_text
 from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.metrics import read_jsonl
 
+REPORT_FILE = "report.html"
 _POINTS = 400
 _WIDTH, _HEIGHT, _PAD = 360, 110, 4
 _STYLE = (
@@ -39,7 +40,7 @@ def write_report(folder: Path, status: Mapping[str, Any], tree: Mapping[str, Any
     config = dump_yaml(tree)
     title = _text(f"{folder.parent.name} / {folder.name}")
     write_text(
-        folder / "report.html",
+        folder / REPORT_FILE,
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style><h1>{title}</h1><table>{facts}</table><h2>Metrics</h2>"
         "<table><tr><th>metric</th><th>last</th><th>smallest</th><th>largest</th>"

@@ -67,8 +67,8 @@ class Run:
         last_metrics: the metrics of that step.
         hooks: calls hooks of plugins.
         guards: the checks of ``runtime_monitor``.
-        best_score: the best of :meth:`report_score`, also over resumes.
         timeline: notes what ran when.
+        best_score: the best of :meth:`report_score`, also over resumes.
         phase_number: which phase of several the trainer is in, counted from 1; 0: it has none.
     """
 
@@ -206,8 +206,15 @@ class Run:
         found = checkpoint.load_newest(self._checkpoints) if self.resumable else None
         if found is None:
             self._records.cut({})
-            return None
-        path, state = found
+        else:
+            self._load(*found)
+        if self._active:
+            self._start_trackers()
+        return None if found is None else self.step
+
+    def _load(self, path: Path, state: Mapping[str, Any]) -> None:
+        if self._trainer is None:
+            return
         warn_of_changes(path, self._definition[CONFIG])
         self._trainer.load_state_dict(state["trainer"])
         run = state["run"]
@@ -219,7 +226,6 @@ class Run:
         # Last, because loading may draw random numbers.
         set_rng_state(state["rng"])
         log.info("resumed from %s", path.name)
-        return self.step
 
     @property
     def _checkpoints(self) -> Path:
@@ -235,6 +241,7 @@ class Run:
             return None
         with self.phase("checkpoint"):
             self._records.sync()
+            self._trackers.drain()
             state = {
                 "trainer": self._trainer.state_dict(),
                 "rng": rng_state(),
@@ -316,16 +323,25 @@ class Run:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write metrics between two ends of steps, such as those of an evaluation."""
         numbers = self._numbers(metrics)
-        self._trackers.start(self)
+        self._start_trackers()
         self._records.metrics(step, numbers)
         self._trackers.log(step, numbers)
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
-        """Append a record, such as a generated text, to ``samples/<name>.jsonl``."""
-        self._trackers.start(self)
-        stamped = {"step": record.get("step", self.step), **record}
+        """Append a record, such as a generated text, to ``samples/<name>.jsonl``.
+
+        Without a ``step`` of its own it belongs to the step that has not ended yet.
+        """
+        self._start_trackers()
+        stamped = {"step": record.get("step", self._ended + 1), **record}
         self._records.sample(name, stamped)
         self._trackers.sample(name, stamped)
+
+    def _start_trackers(self) -> None:
+        if self._trackers.waiting:
+            again = self._status.fields["resumed"] is not None
+            tree = self._definition[CONFIG]
+            self._trackers.start(tracked(self.folder, tree, self._ended, resumed=again))
 
     def report_score(self, score: float) -> bool:
         """Tell a held-out score (higher is better) before the end of its step.
@@ -427,9 +443,12 @@ class Run:
         self._progress.close()
         self._kept.close()
         self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
-        self._trackers.finish(outcome)
+        self._trackers.finish(outcome, self._ending.report(outcome, self.step, error))
+        if self._trackers.failures:
+            self._status.fields["trackers_failed"] = self._trackers.failures
         self._deadlines.close()
         self._records.close()
+        self.timeline.close()
         self._signals.uninstall()
         self._ending.close(outcome, self.step, error)
 
@@ -438,4 +457,3 @@ def _stopped_by(number: signal.Signals, step: int) -> RunInterrupted | RunTermin
     if number == signal.SIGTERM:
         return RunTerminated(f"terminated after step {step}")
     return RunInterrupted(f"interrupted after step {step}")
-        self.timeline.close()

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from plugrl.core.config.hidden import hidden_paths
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.run import folder as folders
 from plugrl.core.run.checkpoint import candidates, step_of
 from plugrl.core.run.checkpoint_folder import checkpoints_of, place_checkpoints
 from plugrl.core.run.environment import (
+    ENVIRONMENT_FILE,
     ComponentRecord,
     describe_environment,
     plugin_changes,
@@ -35,6 +37,10 @@ class ValidatedLike(Protocol):
 
 class ComposedLike(Protocol):
     """What a run takes from a composed configuration."""
+
+    @property
+    def tree(self) -> Mapping[str, Any]:
+        """Its values."""
 
     @property
     def input_text(self) -> str:
@@ -63,7 +69,10 @@ def make_folder(
         write_text(path / "config.input.yaml", composed.input_text)
         write_text(path / "overrides.txt", "".join(f"{line}\n" for line in composed.overrides))
         write_json(path / folders.LOCK_FILE, plugin_lock(records, installed))
-        write_json(path / "environment.json", describe_environment())
+        sources = getattr(composed, "environment", ())
+        hidden = hidden_paths(tree, sources, composed.tree) if sources else []
+        described = {**describe_environment(), "from_environment": hidden}
+        write_json(path / ENVIRONMENT_FILE, described)
         (path / "samples").mkdir()
         (path / folders.METRICS_FILE).touch()
         Status(path).write()

@@ -1,120 +1,100 @@
-"""Trackers: where metrics and samples go besides the files of the run folder."""
+"""``Tracker``: where metrics and samples go besides the files of the run folder."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.component import Component
-from plugrl.core.config.schema import described
-from plugrl.core.run.metrics import JsonlFile
 
 if TYPE_CHECKING:
-    from plugrl.core.run.run import Run
+    from plugrl.core.config.preflight import Finding, Preflight
 
-log = logging.getLogger("plugrl.run")
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """What a tracker is told of its run.
+
+    Attributes:
+        id: name of the run folder, ``<time>-<id>``; the same after a resume.
+        folder: the run folder.
+        step: the last step before this start: of a resumed run that of its checkpoint; -1: none.
+        resumed: whether the run was begun before; without a checkpoint it begins anew.
+        experiment: ``experiment_name``.
+        project: ``project_name``; empty when there is none.
+        config: the whole configuration, without credentials and values of the environment.
+    """
+
+    id: str
+    folder: Path
+    step: int = -1
+    resumed: bool = False
+    experiment: str = "experiment"
+    project: str = ""
+    config: Mapping[str, Any]
 
 
 class Tracker(Component):
-    """Base class of trackers. Every method may be left out; an exception disables the tracker.
+    """Base class of trackers. Every method may be left out.
 
-    A constructor raises ``PluginError`` when a package that the tracker needs is missing.
+    The methods are called in order, in one thread that the run does not wait for. One that raises,
+    or that takes longer than ``settings.tracker_timeout``, switches the tracker off; run and other
+    trackers go on. The constructor is called in the main thread: import packages there, and
+    raise ``PluginError`` when that fails.
     """
 
-    def start(self, run: Run) -> None:
-        """Begin. ``run.step`` is the step that a resumed run continues after, otherwise 0."""
+    #: Packages that must be importable; `validate` looks for them.
+    packages: ClassVar[tuple[str, ...]] = ()
+    #: What installs them, such as ``plugrl-x[board]``.
+    requirement: ClassVar[str] = ""
+    #: What to do when the tracker fails, as the end of a sentence.
+    remedy: ClassVar[str] = ""
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Look for :attr:`packages`."""
+        missing = [name for name in cls.packages if not _is_installed(name)]
+        if missing:
+            needed = cls.requirement or " ".join(missing)
+            yield (
+                f"{check.path}.type",
+                f"the tracker {check.section.type} needs the package {' and '.join(missing)}, "
+                f'which is not installed: pip install "{needed}"',
+            )
+
+    def start(self, run: TrackedRun) -> int | None:
+        """Begin, or go on with what an interrupted run left.
+
+        Returns:
+            Of a resumed run the last step that is safely here: what came between it and
+            ``run.step`` is given again. ``None``: nothing is missing.
+        """
+        return None
 
     def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
-        """Take the metrics of a step."""
+        """Take the metrics of a step, those of evaluations included; values may be NaN."""
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Take one record, such as a generated text; ``record["step"]`` is its step."""
+
+    def flush(self) -> None:
+        """Write what is buffered: called when nothing more waits, and before a checkpoint."""
+
+    def artifact(self, name: str, path: Path) -> None:
+        """Take a file at the end of the run: its report."""
 
     def finish(self, outcome: str) -> None:
         """End; ``outcome`` is done, failed, interrupted or terminated."""
 
 
-class JsonlTracker(Tracker):
-    """Appends metrics to a JSONL file, such as one that collects several runs.
-
-    The run folder always has its own ``metrics.jsonl``, also without this tracker.
-    """
-
-    @dataclass
-    class Config:
-        """Where the lines go."""
-
-        path: str | None = described(
-            None, "file to append to; null: metrics.jsonl of the run folder and nothing else"
-        )
-
-    def __init__(self, config: Any = None) -> None:
-        super().__init__(config)
-        path = self.config.get("path")
-        self._file = JsonlFile(Path(path)) if path else None
-        self._run = ""
-
-    def start(self, run: Run) -> None:
-        """Remember which run the lines belong to."""
-        self._run = run.id
-
-    def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
-        """Append one line with run, step and metrics."""
-        if self._file is not None:
-            self._file.append({"run": self._run, "step": step, **metrics})
-
-    def finish(self, outcome: str) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-
-
-class TrackerGroup:
-    """The trackers of a run; one that fails is logged once and left out from then on."""
-
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._active = list(trackers)
-        self._started = False
-        self.failures: list[str] = []
-
-    def start(self, run: Run) -> None:
-        """Start all trackers; further calls do nothing."""
-        if not self._started:
-            self._started = True
-            self._each("start", run)
-
-    def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
-        """Hand the metrics of a step on."""
-        if self._active:
-            self._each("log", step, metrics)
-
-    def sample(self, name: str, record: Mapping[str, Any]) -> None:
-        """Hand a record on."""
-        if self._active:
-            self._each("sample", name, record)
-
-    def finish(self, outcome: str) -> None:
-        """End all trackers that started."""
-        if self._started:
-            self._each("finish", outcome)
-        self._active = []
-
-    def _each(self, method: str, *arguments: Any) -> None:
-        for tracker in list(self._active):
-            try:
-                getattr(tracker, method)(*arguments)
-            except Exception as error:
-                self._active.remove(tracker)
-                name = type(tracker).__name__
-                self.failures.append(name)
-                log.warning(
-                    "the tracker %s failed in %s() and is left out from now on: %s: %s",
-                    name,
-                    method,
-                    type(error).__name__,
-                    error,
-                )
-                log.debug("traceback of the tracker %s", name, exc_info=True)
+def _is_installed(name: str) -> bool:
+    if name in sys.modules:
+        return sys.modules[name] is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

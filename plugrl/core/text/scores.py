@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.validation import REFERENCE
 
 if TYPE_CHECKING:
     from plugrl.core.run.run import Run
@@ -58,6 +59,7 @@ def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[st
         "model": trajectory.model,
         "prompt": decode(tokens[:start]),
         "answer": decode(tokens[start:]),
+        "ground_truth": trajectory.extra_fields.get(REFERENCE),
         "reward": trajectory.reward if trajectory.valid else None,
         "failure": trajectory.failure,
         "finish_reason": trajectory.finish_reason,

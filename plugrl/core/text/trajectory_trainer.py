@@ -382,9 +382,7 @@ class TrajectoryTrainer(Trainer):
         section, first = self.hyper_params.validate, next(iter(self._validated_splits))
         report_score(self.run, section, scores, default=f"{first}/{self.score}")
         for t in trajectories[:4]:
-            self.run.sample(
-                "validation", {"step": step, "text": decode(t.tokens), "reward": t.reward}
-            )
+            self.run.sample("validation", evaluated_sample(t, self.models[t.model], step))
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=scores)
         return metrics | scores
 
@@ -421,9 +419,9 @@ class TrajectoryTrainer(Trainer):
             "last_metrics": dict(self._last_metrics),
             "models": self.models.state_dict(),
             "loader": self._loader.state_dict(),
-            "collector": self._collector.state_dict(),
             "pool": self._pool.state_dict(),
             "syncs": {name: sync.state_dict() for name, sync in self._syncs.items()},
+            "collector": self._collector.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -437,7 +435,7 @@ class TrajectoryTrainer(Trainer):
         self.models.load_state_dict(state["models"])
         self._loader.load_state_dict(state["loader"])
         self._pool.load_state_dict(state["pool"])
-        self._collector.load_state_dict(state.get("collector", {}))
         for name, sync in self._syncs.items():
             sync.load_state_dict(state["syncs"][name])
+        self._collector.load_state_dict(state.get("collector", {}))
         self._pending_state = None

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from plugrl.core.text.rollouts import LockstepRollouts
     from plugrl.core.text.sampling import SamplingParams
 
+#: Extra field of a validated trajectory: the reference answer of its problem, where it has one.
+REFERENCE = "ground_truth"
+
 
 class Validation:
     """Evaluates the current policy on fixed problems.
@@ -71,6 +74,7 @@ class Validation:
                     f"none of the {len(trajectories)} attempts of {split} is valid; one of the "
                     f"failures: {trajectories[0].failure}"
                 )
+            _add_references(prompts, trajectories)
             metrics |= self._by_source(split, prompts, trajectories)
             metrics |= self._metrics(trajectories, split)
             everything += trajectories
@@ -110,3 +114,9 @@ class Validation:
         for source, own in sorted(by_source.items()):
             metrics |= self._metrics(own, f"{split}/{source}")
         return metrics
+
+
+def _add_references(prompts: Sequence[Prompt], trajectories: Sequence[Trajectory]) -> None:
+    answers = {p.group_id: p.data.get(p.answer_key) for p in prompts}
+    for trajectory in trajectories:
+        trajectory.extra_fields.setdefault(REFERENCE, answers.get(trajectory.group_id))

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import PluginError
-from plugrl.core.run.metrics import json_ready
-from plugrl.core.run.trackers import Tracker
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-    from plugrl.core.run.run import Run
+from plugrl.core.run.files import dump_yaml
+from plugrl.core.run.tables import SampleTables, markdown
+from plugrl.core.run.trackers import TrackedRun, Tracker
+from plugrl.plugins.tensorboard.events import cut_events
 
 
 class TensorBoardTracker(Tracker):
     """Writes event files that ``tensorboard --logdir runs`` shows.
 
     Raises:
-        PluginError: the package ``tensorboard`` is not installed.
+        PluginError: the package ``tensorboard`` cannot be imported.
     """
+
+    packages: ClassVar[tuple[str, ...]] = ("tensorboard",)
+    requirement: ClassVar[str] = "plugrl[tensorboard]"
 
     @dataclass
     class Config:
@@ -32,45 +31,58 @@ class TensorBoardTracker(Tracker):
 
         log_dir: str | None = described(None, "folder; null: `tensorboard` in the run folder")
         flush_seconds: int = described(30, "seconds between two flushes")
-        samples: bool = described(True, "whether samples are written as texts")
+        samples: bool = described(True, "whether samples are written, as tables")
+        config: bool = described(True, "whether the configuration is written, as a text")
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         try:
-            import tensorboard  # noqa: F401 - torch's own message does not name the extra
-        except ImportError as error:
+            from torch.utils.tensorboard import SummaryWriter
+        except Exception as error:
             raise PluginError(
-                "the tracker tensorboard needs the package tensorboard, which is not installed: "
+                f"the tracker tensorboard cannot import the package tensorboard ({error}): "
                 'pip install "plugrl[tensorboard]"'
             ) from error
-        self._writer: SummaryWriter | None = None
+        self._class = SummaryWriter
+        self._writer: Any = None
+        self._tables = SampleTables()
 
-    def start(self, run: Run) -> None:
-        """Open the event file; a resumed run hides what came after its checkpoint."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        folder = self.config.log_dir
-        self._writer = SummaryWriter(
-            str(Path(folder) / run.id) if folder else str(run.folder / "tensorboard"),
-            purge_step=run.step + 1 if run.step else None,
+    def start(self, run: TrackedRun) -> int | None:
+        """Open an event file; of a resumed run, cut off what came after its checkpoint."""
+        place = self.config.log_dir
+        folder = Path(place) / run.id if place else run.folder / "tensorboard"
+        held = cut_events(folder, run.step) if run.resumed else None
+        # A TensorBoard that is open has read already what was cut off.
+        self._writer = self._class(
+            str(folder),
+            purge_step=run.step + 1 if run.resumed else None,
             flush_secs=self.config.flush_seconds,
         )
+        if self.config.config and (held is None or held < 0):
+            text = "".join(f"    {line}\n" for line in dump_yaml(dict(run.config)).splitlines())
+            self._writer.add_text("config", text, 0)
+        return held
 
     def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
-        """Write one scalar for each metric."""
-        if self._writer is not None:
-            for name, value in metrics.items():
-                self._writer.add_scalar(name, value, step)
+        """Write one scalar for each metric, and the tables of the step's samples."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._write_samples(step)
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
-        """Write the record as indented JSON."""
-        if self._writer is not None and self.config.samples:
-            text = json.dumps(json_ready(record), indent=2, ensure_ascii=False)
-            indented = "\n".join(f"    {line}" for line in text.splitlines())
-            self._writer.add_text(name, indented, int(record.get("step", 0)))
+        """Keep a record until its step is logged."""
+        if self.config.samples:
+            self._tables.add(name, record)
+
+    def flush(self) -> None:
+        """Write to disk what came so far."""
+        self._writer.flush()
 
     def finish(self, outcome: str) -> None:
         """Close the event file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._write_samples(None)
+        self._writer.close()
+
+    def _write_samples(self, step: int | None) -> None:
+        for table in self._tables.take(step):
+            self._writer.add_text(table.name, markdown(table), table.step)

@@ -24,7 +24,8 @@ from plugrl.core.errors import (
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.metrics import read_jsonl
 from plugrl.core.run.run import Run
-from plugrl.core.run.trackers import JsonlTracker, Tracker
+from plugrl.core.run.trackers import Tracker
+from plugrl.plugins.jsonl.tracker import JsonlTracker
 
 
 def train(run, until, *, start=None):
@@ -236,7 +237,9 @@ def test_a_broken_tracker_is_logged_once_and_the_others_go_on(make_run, caplog, 
     run = make_run(trackers=[Broken(), JsonlTracker({"path": str(path)})])
     train(run, 3)
     assert caplog.text.count("the tracker Broken failed in log()") == 1
-    assert [(r["run"], r["step"]) for r in read_jsonl(path)] == [(run.id, s) for s in (1, 2, 3)]
+    metrics = [r for r in read_jsonl(path) if r["event"] == "metrics"]
+    assert [(r["run"], r["step"]) for r in metrics] == [(run.id, s) for s in (1, 2, 3)]
+    assert status(run)["trackers_failed"] == ["Broken"]
     assert "Broken failed" in (run.folder / "log.txt").read_text()
 
 

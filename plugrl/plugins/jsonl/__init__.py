@@ -1,0 +1,1 @@
+"""Metrics, samples and configurations of several runs in one JSONL file."""
