@@ -37,6 +37,11 @@ ALIASES: dict[str, str] = {
     "train_service": "trainer.train_service",
     "service.train_service": "trainer.train_service",
     **{
+        f"service.{vendor}_service.{key}": f"trainer.train_service.{key}"
+        for vendor in ("tinker", "weaver")
+        for key in ("base_url", "api_key", "lora_rank", "training_mode")
+    },
+    **{
         f"trainer.train_service.config.{key}": f"trainer.train_service.{key}"
         for key in ("learning_rate", "eps", "weight_decay", "grad_clip_norm", "beta1", "beta2")
     },
@@ -50,6 +55,7 @@ ALIASES: dict[str, str] = {
     "trainer.algorithm.ppo_epochs": "trainer.algorithm.epochs",
     "trainer.algorithm.distillation_epochs": "trainer.algorithm.epochs",
     "trainer.algorithm.distillation_coeff": "trainer.algorithm.advantage.coefficient",
+    "trainer.algorithm.do_old_log_prob_compute": "trainer.algorithm.sampler_correction.level",
     "trainer.algorithm.clip_ratio_low": "trainer.algorithm.loss.clip_ratio_low",
     "trainer.algorithm.clip_ratio_high": "trainer.algorithm.loss.clip_ratio_high",
     "trainer.algorithm.clip_ratio_c": "trainer.algorithm.loss.clip_ratio_dual",
@@ -237,10 +243,18 @@ def _kept(value: Any) -> tuple[Any, str | None]:
     return None, f"must be true or false, not {value!r}"
 
 
+def _level(value: Any) -> tuple[Any, str | None]:
+    """Whether the trainer computes log-probabilities of its own before an update."""
+    if isinstance(value, bool):
+        return "token" if value else "none", None
+    return None, f"must be true or false, not {value!r}"
+
+
 _RESHAPE: dict[str, Callable[[Any], tuple[Any, str | None]]] = {
     "logger": _trackers,
     "rollout_worker.evaluator_module_path": _evaluator,
     "trainer.remove_previous_ckpt": _kept,
+    "trainer.algorithm.do_old_log_prob_compute": _level,
 }
 
 

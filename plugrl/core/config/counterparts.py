@@ -47,11 +47,8 @@ REMEDIES: dict[str, str] = {
     "rollout_worker.need_llm_inference": f"every worker has an inference service; {_OUT}",
     "rollout_worker.tokenizer": "write models.NAME.source, which has the tokenizer",
     "rollout_worker.max_sequence_length": "write max_prompt_length and max_response_length",
-    "rollout_worker.task_name": "write experiment_name; the evaluator needs no name of the task",
     "trainer.algorithm.batch_size": "a step trains on data.batch_size x data.rollout_repeat_n"
     " answers; leave it out, or divide them with algorithm.minibatches",
-    "trainer.algorithm.do_old_log_prob_compute": "the log-probabilities of sampling are kept; "
-    f"{_OUT}, or write algorithm.sampler_correction to compare them with the trainer's",
     "trainer.algorithm.use_kl_in_reward": _KL,
     "trainer.algorithm.kl_penalty": _KL,
     "trainer.algorithm.kl_ctrl": _KL,
@@ -98,8 +95,6 @@ REMEDIES: dict[str, str] = {
     "runtime_monitor.exception_handling": "write runtime_monitor.non_finite and max_skipped_steps",
     "runtime_monitor.health_check": "write settings.deadline and settings.deadlines",
     "runtime_monitor.rollout_progress_monitor": "write settings.progress",
-    "service.tinker_service": "write its keys in the train service of the model",
-    "service.weaver_service": "write its keys in the train service of the model",
     "resource": f"plugrl starts no machines; {_OUT}",
     "resume": "write plugrl resume RUN on the command line",
     "debug": "write plugrl --debug on the command line",
@@ -112,6 +107,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "validate.data.shuffle": (False,),
     "validate.eval.type": ("default",),
     "trainer.algorithm.use_kl_in_reward": (False,),
+    "environment.require_setup_script": (True,),
     "trainer.algorithm.use_kl_loss": (False,),
 }
 

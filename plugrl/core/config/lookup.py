@@ -11,6 +11,8 @@ from plugrl.core.suggest import did_you_mean
 
 #: The recipes that ship with the package.
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+#: Parts of recipes, such as self_hosted_common, which `defaults` name with or without this folder.
+COMMON = RECIPES / "common"
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -38,7 +40,7 @@ def find_main(source: str | Path, folders: Sequence[Path] = ()) -> Path:
     if path.exists():
         return path
     found = _in_folders(str(source), folders) or find_recipe(str(source), recipes())
-    found = found or _in_folders(str(source), [Path.cwd()])
+    found = found or _in_folders(str(source), [Path.cwd(), COMMON])
     if found is None:
         raise ConfigError(f"{source}: no such file or recipe{_known(str(source))}")
     return found
@@ -47,10 +49,14 @@ def find_main(source: str | Path, folders: Sequence[Path] = ()) -> Path:
 def find_default(
     entry: str, beside: Path, folders: Sequence[Path], excluding: Path | None
 ) -> Path | None:
-    """Find a file of a ``defaults`` list: beside the file, in ``folders``, among the recipes."""
-    path = _in_folders(entry, [beside, *folders], excluding)
+    """Find a file of a ``defaults`` list.
+
+    It is looked up beside the file, in ``folders``, in the folders above the file up to the
+    working directory, and among the recipes.
+    """
+    path = _in_folders(entry, [beside, *folders, *_above(beside)], excluding)
     if path is None:
-        recipe = find_recipe(entry, recipes()) or _in_folders(entry, [RECIPES], excluding)
+        recipe = find_recipe(entry, recipes()) or _in_folders(entry, [RECIPES, COMMON], excluding)
         path = recipe if recipe is not None and not _same(recipe, excluding) else None
     return path
 
@@ -58,9 +64,15 @@ def find_default(
 def unknown_default(entry: str, beside: Path) -> str:
     """Say that a ``defaults`` entry was not found, with the close names."""
     near = [file.stem for file in sorted(beside.glob("*.y*ml"))] if beside.is_dir() else []
-    return f"no file {entry}.yaml beside it, on the config path or in the recipes" + did_you_mean(
-        entry, [*near, *_names()]
-    )
+    parts = [file.stem for file in sorted(COMMON.glob("*.yaml"))]
+    close = did_you_mean(entry, [*near, *_names(), *parts])
+    return f"no file {entry}.yaml beside or above it, on the config path or in the recipes{close}"
+
+
+def _above(folder: Path) -> list[Path]:
+    """The folders above one in the working directory, the nearest first."""
+    here, root = folder.absolute(), Path.cwd()
+    return [above for above in here.parents if above == root or root in above.parents]
 
 
 def _in_folders(name: str, folders: Sequence[Path], excluding: Path | None = None) -> Path | None:

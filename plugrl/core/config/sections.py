@@ -188,7 +188,9 @@ class ValidationDataConfig:
 class ValidateConfig:
     """Held-out evaluation before, during and after training."""
 
-    enabled: bool = described(True, "whether the run is validated at all")
+    enabled: bool | Literal["auto"] = described(
+        True, "whether the run is validated at all; auto: if there are held-out problems"
+    )
     validate_before_train: bool = described(True, "validate before the first step")
     every: int = described(0, "steps between validations; 0: only before and after")
     temperature: float = described(0.0, "sampling temperature; 0: greedy")

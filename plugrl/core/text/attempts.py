@@ -186,7 +186,7 @@ class Attempts:
             return stack.close
 
         task = RolloutTask(
-            data=prompt.data,
+            data=self._named(prompt.data),
             item=prompt.index,
             run_id=prompt.run_id,
             group_id=prompt.group_id,
@@ -202,6 +202,10 @@ class Attempts:
             limits=self._limits,
         )
         return task
+
+    def _named(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = self._worker.config.get("task_name")
+        return data if name is None else {"task_name": name, **data}
 
     async def _answer(
         self,

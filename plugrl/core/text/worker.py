@@ -41,6 +41,9 @@ class RolloutWorkerConfig:
     model: str = described("policy", "the model that is asked, a key of `models`")
     temperature: float = described(1.0, "sampling temperature; 0: greedy")
     top_p: float = described(1.0, "nucleus sampling: keep this probability mass")
+    task_name: str | None = described(
+        None, "what every problem has as `task_name`, unless its data has one; null: nothing"
+    )
     max_prompt_length: int = described(1024, "longest prompt in tokens")
     max_response_length: int = described(256, "longest answer in tokens")
     processes: int = described(0, "processes that run the worker and its evaluator; 0: the driver")

@@ -113,8 +113,8 @@ def test_a_missing_file_names_the_close_recipe(files, tmp_path, monkeypatch):
 def test_a_missing_default_is_a_fault_with_its_line(files):
     files(common="x: 1", a="y: 1\ndefaults:\n  - comon\n")
     assert lines(compose("a.yaml")) == [
-        "defaults: comon (a.yaml:3): no file comon.yaml beside it, on the config path or in the "
-        "recipes; did you mean common?"
+        "defaults: comon (a.yaml:3): no file comon.yaml beside or above it, on the config path "
+        "or in the recipes; did you mean common?"
     ]
 
 

@@ -159,6 +159,8 @@ def test_values_that_cannot_be_meant(folder, word, line):
 
 # Some keys are wrong only where a service takes its own losses by name.
 OTHERS = {f"trainer.algorithm.{key}" for key in OF_ANY_LOSS}
+# These mean something, except to code of one's own.
+OTHERS |= {"rollout_worker.tokenizer", "trainer.algorithm.batch_size"}
 KEYS = [key.replace("*", "policy") for key in REMEDIES if key not in OTHERS]
 
 
@@ -184,3 +186,64 @@ def test_a_component_that_has_such_a_key_keeps_it(folder):
         "rollout_worker.task_name=mine",
     ]
     assert prepare("a.yaml", words).validated.tree["rollout_worker"]["task_name"] == "mine"
+
+
+# Keys that say again what another one says.
+
+
+def test_the_batch_of_the_algorithm_is_that_of_the_pool(folder):
+    assert prepare("a.yaml", ["algorithm.batch_size=32"]).validated.tree["trainer"]
+    assert lines("algorithm.batch_size=16") == [
+        "algorithm.batch_size (command line): differs from trajectory_pool.batch_size, 32 "
+        "(a.yaml:21); write it once, there"
+    ]
+    words = ["trajectory_pool={}", "algorithm.batch_size=8"]
+    (folder / "b.yaml").write_text(
+        SECTIONS.replace("  batch_size: 32\n", "").replace(
+            '  check_batch_ready_function: "batch_size"\n', ""
+        )
+    )
+    assert prepare("b.yaml", words).validated.tree["trajectory_pool"]["batch_size"] == 8
+
+
+TOKENIZER = "rollout_worker.tokenizer"
+INNER = "algorithm.inference_service"
+
+
+def test_names_of_the_model_are_its_source(folder):
+    for words in ([f"{TOKENIZER}=model"], [f"{INNER}.model=model", f"{INNER}.tokenizer=model"]):
+        tree = prepare("a.yaml", words, preflight=False).validated.tree
+        source = tree["models"]["policy"]["source"]
+        assert (source["path"], source["config"]) == ("model", {})
+    assert lines(f"{TOKENIZER}=one", f"{INNER}.model=two") == [
+        f"{INNER}.model (command line): differs from models.policy.source.path, one (command "
+        "line); write it once, there"
+    ]
+    assert lines(f"{TOKENIZER}=3") == [f"{TOKENIZER} (command line): must be text, not 3"]
+    line = lines(f"{TOKENIZER}=one", "models.judge.source.path=two")[0]
+    assert line.startswith(f"{TOKENIZER} (command line): fits one model only (policy, judge)")
+
+
+def test_a_service_in_both_places_is_one_where_layers_differ(folder):
+    (folder / "base.yaml").write_text(
+        "models: {policy: {train: {type: local, learning_rate: 0.5, micro_batch_size: 3}}}\n"
+    )
+    (folder / "b.yaml").write_text(f"defaults: [base, _self_]\n{SECTIONS}")
+    words = ["service.train_service.micro_batch_size=4"]
+    train = prepare("b.yaml", words).validated.tree["models"]["policy"]["train"]
+    assert (train["type"], train["learning_rate"], train["micro_batch_size"]) == ("local", 0.5, 4)
+    words += ["models.policy.train.micro_batch_size=5"]
+    with pytest.raises(ConfigError) as caught:
+        prepare("b.yaml", words)
+    assert list(caught.value.faults) == [
+        "service.train_service.micro_batch_size (command line): is the same as "
+        "models.policy.train.micro_batch_size (command line); write it in one place only"
+    ]
+
+
+def test_whether_the_trainer_computes_log_probabilities_of_its_own(folder):
+    for written, level in (("true", "token"), ("false", "none")):
+        tree = prepare("a.yaml", [f"algorithm.do_old_log_prob_compute={written}"]).validated.tree
+        assert tree["trainer"]["algorithm"]["sampler_correction"]["level"] == level
+    (line,) = lines("algorithm.do_old_log_prob_compute=3")
+    assert line.endswith("must be true or false, not 3")
