@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from plugrl.core.text.trajectory import Trajectory
 
 
+#: Later than any version.
+_NEVER = 2**62
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What a plan of attempts is made with.
@@ -270,12 +274,42 @@ class Streaming(OverlappingCollector):
             self._absorb()
             self._give_back_stale()
             if self._pool.ready():
-                return self._told()
+                urgent = self._urgent()
+                if not urgent:
+                    return self._told()
+                self._stream.wait(1, urgent)
+                continue
             if self._finished >= loaded:
                 self._finished -= loaded
                 idle.check()
             self._admit(step, needed=True)
             self._stream.wait(self._missing())
+
+    def _urgent(self) -> list[int]:
+        """Open attempts that must end before a batch is taken, or something gets too old.
+
+        They are waited for: else what takes long would be dropped, and training would prefer
+        what is short.
+        """
+        return next(filter(None, map(self._urgent_of, self._states.models)), [])
+
+    def _urgent_of(self, model: str) -> list[int]:
+        ages = self._pool.ages(model)
+        incomplete = {g: age.oldest for age in ages if not age.complete for g in age.group_ids}
+        began = {
+            number: min(self._began[number][model], incomplete.get(prompt.group_id, _NEVER))
+            for number, prompt in self._running.items()
+        }
+        size, bound = self._states.rules.batch_size, self._states.bound(model)
+        # What is as old as ``version`` or older can be trained now and by so many batches more.
+        for more, version in enumerate(range(bound, self._states.models[model].train)):
+            running = [number for number, own in began.items() if own <= version]
+            pooled = sum(age.size for age in ages if age.oldest <= version)
+            ready = sum(age.size for age in ages if age.complete and age.oldest <= version)
+            left = len(running) * self._sizes.per_attempt + pooled - min(size, ready)
+            if running and left > size * more:
+                return running
+        return []
 
     def _missing(self) -> int:
         """Attempts that have to end at least before a batch can be ready."""

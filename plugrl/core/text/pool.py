@@ -53,6 +53,16 @@ class _Line:
         return [t for group in self.groups.values() for t in group.members]
 
 
+@dataclass(frozen=True, slots=True)
+class Age:
+    """The oldest version in a group, its size, and the prompts that it has attempts at."""
+
+    oldest: int
+    size: int
+    group_ids: set[str]
+    complete: bool
+
+
 def oldest_version(trajectories: Iterable[Trajectory]) -> int | None:
     """The oldest version that sampled one of the tokens; None: nothing was sampled."""
     sampled = (v for t in trajectories for v in t.versions or () if v >= 0)
@@ -284,6 +294,20 @@ class TrajectoryPool:
                     del line.groups[key]
             self._counts["stale"] += len(dropped)
             return dropped
+
+    def ages(self, model: str) -> list[Age]:
+        """How old each group of ``model`` is that has a sampled token."""
+        with self._lock:
+            return [
+                Age(
+                    group.oldest,
+                    len(group.members),
+                    {t.group_id for t in group.members},
+                    complete=group.complete(self._group_size),
+                )
+                for group in self._lines.get(model, _Line()).groups.values()
+                if group.oldest is not None
+            ]
 
     def describe(self, model: str) -> str:
         """What waits for ``model`` and what its next batch needs, for messages."""

@@ -13,6 +13,7 @@ from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.files import first_problem
 from plugrl.core.text.pool import REACHED, RULES
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.weight_states import FULLY_ASYNC
 from plugrl.core.text.worker import RolloutWorkerConfig
 
 if TYPE_CHECKING:
@@ -97,8 +98,17 @@ def _pool_findings(root: Any, trainer: Any) -> Iterator[Finding]:
             "prompts; write group_id, which names the prompt",
         )
     loaded = root.data.batch_size * samples
-    waits = RULES[pool.check_batch_ready_function] == REACHED and pool.batch_size % loaded
-    if waits and root.weight.staleness_threshold < 1:
+    reached = RULES[pool.check_batch_ready_function] == REACHED
+    if root.weight.sync_mode == FULLY_ASYNC:
+        if not reached:
+            yield (
+                "weight.sync_mode",
+                "fully-async trains as soon as enough attempts have ended, whatever was loaded; "
+                "set trajectory_pool.check_batch_ready_function=batch_size_reached and "
+                f"trajectory_pool.batch_size, such as {loaded}",
+            )
+        return
+    if reached and pool.batch_size % loaded and root.weight.staleness_threshold < 1:
         yield (
             "trajectory_pool.batch_size",
             f"{loaded} trajectories are loaded at once, so that some wait over a weight sync and "

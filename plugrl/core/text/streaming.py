@@ -47,6 +47,7 @@ class AttemptStream(ABC):
         self._open: dict[int, _Together] = {}
         self._results: list[Result] = []
         self._wanted = 1
+        self._awaited: set[int] = set()
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -81,17 +82,26 @@ class AttemptStream(ABC):
             self._open.update(dict.fromkeys(prompts, together))
         self._call(self.begin, dict(prompts), occasion)
 
-    def wait(self, count: int) -> None:
+    def wait(self, count: int, numbers: Collection[int] = ()) -> None:
         """Return once ``count`` results are there, or no attempt is open.
+
+        Args:
+            count: results that were not given yet.
+            numbers: these attempts have ended besides.
 
         Raises:
             PlugrlError: a worker, service or evaluator named a fault that must end the run.
         """
         with self._changed:
             self._wanted = max(1, count)
-            while self._error is None and self._open and len(self._results) < self._wanted:
+            self._awaited = set(numbers).intersection(self._open)
+            while self._error is None and self._open and not self._enough:
                 self._changed.wait()
         self._check()
+
+    @property
+    def _enough(self) -> bool:
+        return len(self._results) >= self._wanted and not self._awaited
 
     def results(self) -> list[Result]:
         """What ended since the last call, in the order of the ends."""
@@ -152,7 +162,8 @@ class AttemptStream(ABC):
             if not together.left and self._spent is not None:
                 self._spent(together.count, time.perf_counter() - together.started)
             self._results.append((number, trajectories))
-            if len(self._results) >= self._wanted or not self._open:
+            self._awaited.discard(number)
+            if self._enough or not self._open:
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
