@@ -28,22 +28,70 @@ from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import GenerationRequest, ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
-VLLM_FIELDS = set(
-    "model prompt echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed "
-    "stop stream stream_options suffix temperature top_p user use_beam_search top_k min_p "
-    "repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos "
-    "min_tokens skip_special_tokens spaces_between_special_tokens prompt_logprobs "
-    "add_special_tokens priority request_id return_tokens_as_token_ids return_token_ids".split()
-)
-SGLANG_FIELDS = set(
-    "text input_ids sampling_params rid return_logprob logprob_start_len top_logprobs_num "
-    "return_text_in_logprobs stream".split()
-)
-SGLANG_SAMPLING = set(
-    "max_new_tokens stop stop_token_ids temperature top_p top_k min_p frequency_penalty "
-    "presence_penalty repetition_penalty min_new_tokens n ignore_eos skip_special_tokens "
-    "no_stop_trim".split()
-)
+VLLM_FIELDS = {
+    "model",
+    "prompt",
+    "echo",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "n",
+    "presence_penalty",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "suffix",
+    "temperature",
+    "top_p",
+    "user",
+    "use_beam_search",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "length_penalty",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "prompt_logprobs",
+    "add_special_tokens",
+    "priority",
+    "request_id",
+    "return_tokens_as_token_ids",
+    "return_token_ids",
+}
+SGLANG_FIELDS = {
+    "text",
+    "input_ids",
+    "sampling_params",
+    "rid",
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "return_text_in_logprobs",
+    "stream",
+}
+SGLANG_SAMPLING = {
+    "max_new_tokens",
+    "stop",
+    "stop_token_ids",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "min_new_tokens",
+    "n",
+    "ignore_eos",
+    "skip_special_tokens",
+    "no_stop_trim",
+}
 
 
 class DocumentedServer:
@@ -158,6 +206,8 @@ class Refuse(Exception):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # One packet an answer.
+    wbufsize = -1
     own: DocumentedServer
 
     def log_message(self, *args):
@@ -217,6 +267,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("content-length", "1000")
             self.end_headers()
             self.wfile.write(b'{"choices": [{"te')
+            self.wfile.flush()
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
         elif fault == "hang":
@@ -275,11 +326,17 @@ class Handler(BaseHTTPRequestHandler):
         scored = body.get("prompt_logprobs") is not None
         if scored and not own.prompts_scored:
             raise Refuse(400, "prompt_logprobs are not available")
-        answer = own.ask(prompt, sampling_of(body, "max_tokens", "min_tokens"), body["seed"], scored)
+        answer = own.ask(
+            prompt, sampling_of(body, "max_tokens", "min_tokens"), body["seed"], scored
+        )
         choice = {"index": 0, "text": own.engine.tokenizer.decode(answer.tokens)}
         choice |= {"finish_reason": answer.finish_reason, "stop_reason": None, "logprobs": None}
         if body.get("logprobs") is not None:
-            choice["logprobs"] = {"token_logprobs": answer.logprobs, "tokens": [], "text_offset": []}
+            choice["logprobs"] = {
+                "token_logprobs": answer.logprobs,
+                "tokens": [],
+                "text_offset": [],
+            }
         if body.get("return_token_ids"):
             choice |= {"token_ids": answer.tokens, "prompt_token_ids": prompt}
         if scored:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.text.remote_calls import RemoteCalls
+from plugrl.core.errors import ConfigError
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import (
     Completion,
@@ -21,16 +17,9 @@ from plugrl.core.text.services import (
     Tokenizer,
 )
 from plugrl.plugins.openai import handshake, settings, wire
-from plugrl.plugins.openai.transport import Again, Refused, Transport
-from plugrl.plugins.openai.weights import (
-    Call,
-    Control,
-    WeightFolder,
-    check_loaded,
-    label,
-    sglang,
-    vllm,
-)
+from plugrl.plugins.openai.conversation import ANSWER, Conversation
+from plugrl.plugins.openai.transport import Again, Refused
+from plugrl.plugins.openai.weights import WeightFolder, sglang, vllm
 from plugrl.plugins.transformers.loading import load_tokenizer, tokenizer_findings
 from plugrl.plugins.transformers.outline import context_length, vocabulary_size
 
@@ -41,7 +30,6 @@ if TYPE_CHECKING:
     from plugrl.core.config.view import ConfigView
 
 logger = logging.getLogger(__name__)
-Value = TypeVar("Value")
 #: Seconds in which a server that cannot be reached is tried again when a run begins.
 _AT_START = 3.0
 _CONTROLS = {"vllm": vllm, "sglang": sglang}
@@ -56,6 +44,7 @@ class OpenAiInferenceService(InferenceService):
 
     Config: ClassVar[type] = settings.OpenAiConfig
     keeps_weights: ClassVar[bool] = False
+    _server: Conversation
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -77,16 +66,7 @@ class OpenAiInferenceService(InferenceService):
         """
         self._tokenizer = load_tokenizer(spec)
         self._address = settings.address_of(self.config)
-        self._transport = Transport(self._address)
-        self._calls = RemoteCalls(
-            "the server",
-            self._address.base,
-            health=f"{self._address.root}/health",
-            timeout=math.inf,
-            patience=self.config.patience,
-            explain=lambda what, error: None,
-        )
-        self._reset()
+        self._server = Conversation(self._address, frozen=self.config.freeze_for_weight_sync)
         self._folder: WeightFolder | None = None
         self._told = False
         url = self._address.base
@@ -99,28 +79,13 @@ class OpenAiInferenceService(InferenceService):
         self._context = self._known_context(spec, found)
         self._try_out(spec, found)
 
-    def _reset(self) -> None:
-        """What belongs to the thread of the transport."""
-        self._gate, self._idle = asyncio.Event(), asyncio.Event()
-        self._gate.set()
-        self._idle.set()
-        self._restoring = asyncio.Lock()
-        self._open = 0
-        self._lost = False
-
     def _cards(self) -> Any:
         try:
-            return self._wait("name its models", lambda: self._get("/models"))
+            return self._server.get("/models", patience=_AT_START)
         except Refused as error:
             if error.status in (404, 405):
                 return None
             raise
-
-    async def _get(self, path: str) -> Any:
-        url = f"{self._address.base}{path}"
-        return await self._transport.ask(
-            "name its models", url, None, read=lambda answer: answer, patience=_AT_START
-        )
 
     def _known_context(self, spec: ModelSpec, found: handshake.Found) -> int:
         limits = [self.config.max_context, found.context, context_length(spec.source)]
@@ -178,7 +143,7 @@ class OpenAiInferenceService(InferenceService):
         prepared = [(request, self._prepared(request)) for request in requests]
         futures = [self._submit(request, body) for request, body in prepared]
         try:
-            return [self._calls.result("answer a request", future) for future in futures]
+            return [self._server.calls.result(ANSWER, future) for future in futures]
         finally:
             for future in futures:
                 future.cancel()
@@ -191,12 +156,12 @@ class OpenAiInferenceService(InferenceService):
             RunError: as :meth:`generate`.
         """
         future = self._submit(request, self._prepared(request))
-        return await self._calls.awaited("answer a request", future)
+        return await self._server.calls.awaited(ANSWER, future)
 
     def close(self) -> None:
         """End open requests and the thread; a later request starts another."""
-        self._transport.close()
-        self._reset()
+        if hasattr(self, "_server"):
+            self._server.close()
 
     def _prepared(self, request: GenerationRequest) -> dict[str, Any]:
         length, asked = len(request.prompt_tokens), request.sampling.max_new_tokens
@@ -215,36 +180,19 @@ class OpenAiInferenceService(InferenceService):
         return self._dialect.body(request, room)
 
     def _submit(self, request: GenerationRequest, body: dict[str, Any]) -> Future[Completion]:
-        return self._transport.submit(lambda: self._answer(request, body))
+        url = self._dialect.url(self._address.base, self._address.root)
 
-    def _wait(self, what: str, work: Callable[[], Any]) -> Any:
-        return self._calls.result(what, self._transport.submit(work))
-
-    async def _answer(self, request: GenerationRequest, body: dict[str, Any]) -> Completion:
-        await self._gate.wait()
-        self._open += 1
-        self._idle.clear()
-        try:
-            version = self.version
-            answer = await self._transport.ask(
-                "answer a request",
-                self._dialect.url(self._address.base, self._address.root),
-                body,
-                read=lambda said: self._read(said, request, version),
-                before=self._restored,
-                lost=self._note_loss,
+        def read(said: Any, version: int) -> Completion:
+            answer = self._read(said, request, version)
+            return Completion(
+                answer.tokens,
+                answer.logprobs,
+                answer.finish,
+                version,
+                prompt_logprobs=answer.prompt_logprobs,
             )
-        finally:
-            self._open -= 1
-            if not self._open:
-                self._idle.set()
-        return Completion(
-            answer.tokens,
-            answer.logprobs,
-            answer.finish,
-            version,
-            prompt_logprobs=answer.prompt_logprobs if request.prompt_logprobs else None,
-        )
+
+        return self._server.ask(url, body, read)
 
     def _read(self, said: Any, request: GenerationRequest, version: int) -> wire.Answer:
         try:
@@ -256,10 +204,7 @@ class OpenAiInferenceService(InferenceService):
             ) from None
         if answer.finish == "abort":
             raise Again("gave the request up, as it does when it is paused or stopped")
-        loaded = self._folder is not None and self._folder.newest is not None
-        current = {label(version), label(self.version)}
-        if loaded and answer.weights is not None and answer.weights not in current:
-            raise Again(f"samples from other weights ({answer.weights})", lost=True)
+        self._server.check_weights(answer.weights, version)
         self._compare(said, request)
         return answer
 
@@ -314,80 +259,6 @@ class OpenAiInferenceService(InferenceService):
         if self._folder is None:
             self._folder = WeightFolder(self.config.weights_folder)
         folder = self._folder.write(weights, version)
-        self._wait("load new weights", lambda: self._move(folder, version))
+        self._server.move(_CONTROLS[self._engine](folder, version), version)
+        self.version = version
         self._folder.keep(folder)
-
-    async def _move(self, folder: Path, version: int) -> None:
-        frozen = self.config.freeze_for_weight_sync
-        if frozen:
-            self._gate.clear()
-        try:
-            if frozen:
-                await self._drained()
-            await self._load(folder, version)
-            self.version, self._lost = version, False
-        finally:
-            self._gate.set()
-
-    async def _drained(self) -> None:
-        try:
-            async with asyncio.timeout(self.config.timeout):
-                await self._idle.wait()
-        except TimeoutError:
-            raise RunError(
-                f"{self._open} requests to the server at {self._address.base} were open for "
-                f"timeout={self.config.timeout:g} seconds when new weights were to be loaded; see "
-                "its log"
-            ) from None
-
-    async def _load(self, folder: Path, version: int) -> None:
-        control = _CONTROLS[self._engine](folder, version)
-        frozen = self.config.freeze_for_weight_sync
-        try:
-            if frozen:
-                await self._control(control, control.pause)
-            for call in control.load:
-                await self._control(control, call)
-        except BaseException:
-            if frozen:
-                await self._resume_anyway(control)
-            raise
-        if frozen:
-            await self._control(control, control.resume)
-
-    async def _control(self, control: Control, call: Call, patience: float | None = None) -> None:
-        url = f"{self._address.root}{call.path}"
-        try:
-            await self._transport.ask(
-                "load new weights", url, call.body, read=check_loaded, patience=patience
-            )
-        except Refused as error:
-            remedy = f"; {control.remedy}" if error.status in (404, 405, 501) else ""
-            raise RunError(f"{error}{remedy}") from error
-
-    async def _resume_anyway(self, control: Control) -> None:
-        """Do not leave the server paused for others."""
-        try:
-            async with asyncio.timeout(_AT_START):
-                await self._control(control, control.resume, patience=0.0)
-        except (PlugrlError, TimeoutError) as error:
-            logger.debug("the server could not be resumed: %s", error)
-
-    def _note_loss(self) -> None:
-        """The server may have been started anew, with the weights of its own folder."""
-        self._lost = self._folder is not None and self._folder.newest is not None
-
-    async def _restored(self) -> None:
-        """Load the weights again into a server that was lost."""
-        if not self._lost:
-            return
-        async with self._restoring:
-            folder = None if self._folder is None else self._folder.newest
-            if not self._lost or folder is None:
-                return
-            logger.warning(
-                "the server at %s was lost; the weights of version %d are loaded into it again",
-                self._address.base, self.version,
-            )  # fmt: skip
-            await self._load(folder, self.version)
-            self._lost = False

@@ -92,15 +92,15 @@ def check_loaded(answer: Any) -> None:
 
 
 class WeightFolder:
-    """Folders of weights, the newest of which is kept.
+    """Folders of weights, the newest of which is kept; all go with this process.
 
     Args:
-        parent: holds them; None: a folder for temporary files, which goes with this process.
+        parent: holds them; None: the folder of temporary files.
     """
 
     def __init__(self, parent: str | None) -> None:
-        self._made = tempfile.TemporaryDirectory(prefix="plugrl-weights-") if not parent else None
-        self._parent = Path(parent or self._made.name).expanduser().resolve()  # type: ignore[union-attr]
+        self._parent = None if parent is None else Path(parent).expanduser().resolve()
+        self._own: tempfile.TemporaryDirectory[str] | None = None
         self._number = 0
         self.newest: Path | None = None
 
@@ -113,21 +113,30 @@ class WeightFolder:
         from safetensors.torch import save_file
 
         self._number += 1
-        target = self._parent / f"weights-{version}-{self._number}"
-        begun = target.with_name(f"{target.name}.tmp")
         try:
-            for old in (target, begun):
-                shutil.rmtree(old, ignore_errors=True)
-            begun.mkdir(parents=True)
+            target = self._folder() / f"weights-{version}-{self._number}"
+            begun = target.with_name(f"{target.name}.tmp")
+            begun.mkdir()
             save_file(_apart(weights), begun / "model.safetensors", metadata={"format": "pt"})
             begun.rename(target)
         except OSError as error:
             raise RunError(
-                f"weights cannot be written to {target} ({error.strerror or error}); name a folder "
-                "in models.NAME.inference.weights_folder that can be written and that the server "
-                "can read"
+                f"weights cannot be written to {self._parent or tempfile.gettempdir()} "
+                f"({error.strerror or error}); name a folder in "
+                "models.NAME.inference.weights_folder that can be written and that the server can "
+                "read"
             ) from error
         return target
+
+    def _folder(self) -> Path:
+        """A folder that no other run or model has."""
+        if self._own is None:
+            if self._parent is not None:
+                self._parent.mkdir(parents=True, exist_ok=True)
+            self._own = tempfile.TemporaryDirectory(prefix="plugrl-weights-", dir=self._parent)
+            # The server may run as somebody else.
+            Path(self._own.name).chmod(0o755)
+        return Path(self._own.name)
 
     def keep(self, folder: Path) -> None:
         """Make ``folder`` the newest, and drop the one before it."""

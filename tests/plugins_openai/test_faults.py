@@ -1,0 +1,160 @@
+"""What the service ``openai`` makes of servers that fail: bounded time, the cause, the remedy."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+from test_answers import request
+
+from plugrl.core.errors import ConfigError, RunError
+
+PASSING = {
+    "too many requests": (429, "slow down", {"retry-after": "0.2"}),
+    "a server error": (500, "internal"),
+    "overload": (503, "loading"),
+    "garbage": "garbage",
+    "half an answer": "half",
+}
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("fault", PASSING)
+def test_a_fault_that_passes_costs_another_try_of_the_same_request(server, connect, fault, kind):
+    there = server(kind)
+    service = connect(there)
+    there.bodies.clear()
+    there.faults = [PASSING[fault]] * 2
+    begun = time.monotonic()
+    answer = service.generate([request(temperature=0.0, max_new_tokens=3, top_p=0.5)])[0]
+    assert len(there.bodies) == 3
+    assert there.bodies[0] == there.bodies[1] == there.bodies[2]
+    assert len(answer.tokens) == 3
+    if fault == "too many requests":
+        assert time.monotonic() - begun >= 0.4
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ((429, "quota"), r"answers 429: quota while asked to answer a request \(\d+ tries in "),
+        ((500, "no memory"), "answers 500: no memory while asked .*see the server's log"),
+        ("garbage", "answers what is no JSON: <html>502"),
+        ("half", "broke its answer off"),
+    ],
+)
+def test_a_fault_that_stays_ends_with_its_name_in_bounded_time(server, connect, fault, said):
+    there = server()
+    service = connect(there, patience=1.0)
+    there.always = fault
+    begun = time.monotonic()
+    with pytest.raises(RunError, match=f"{there.base_url}/completions .*{said}"):
+        service.generate([request()])
+    assert time.monotonic() - begun < 5
+
+
+def test_a_longer_wait_than_the_patience_is_not_begun(server, connect):
+    there = server()
+    service = connect(there, patience=2.0)
+    there.always = (429, "later", {"retry-after": "3600"})
+    begun = time.monotonic()
+    with pytest.raises(RunError, match="asks for 3600 seconds of waiting"):
+        service.generate([request()])
+    assert time.monotonic() - begun < 2
+
+
+def test_an_answer_without_what_training_needs_ends_at_once(server, connect):
+    there = server()
+    service = connect(there)
+    there.faults = ["empty"]
+    with pytest.raises(RunError, match="did not give choices; use a vLLM that has return_token_"):
+        service.generate([request()])
+
+
+def test_a_server_that_hangs_ends_the_request_after_its_timeout(server, connect):
+    there = server()
+    service = connect(there, timeout=0.5)
+    there.always = "hang"
+    begun = time.monotonic()
+    with pytest.raises(RunError, match=r"did not answer a request within timeout=0\.5 seconds"):
+        asyncio.run(service.complete(request()))
+    assert time.monotonic() - begun < 5
+
+
+def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(connect, server):
+    there = server()
+    service = connect(there, timeout=600.0, patience=1.0)
+    there.stop()
+    # It accepts connections, and never answers.
+    with socket.create_server(("127.0.0.1", there.port)):
+        begun = time.monotonic()
+        with pytest.raises(RunError, match="was silent for .* does not answer"):
+            service.generate([request()])
+        assert time.monotonic() - begun < 15
+
+
+def test_a_server_that_is_down_at_the_start_is_named_soon(server, connect):
+    there = server()
+    there.stop()
+    begun = time.monotonic()
+    said = f"{there.base_url}/models cannot be reached .*check base_url and that the server runs"
+    with pytest.raises(RunError, match=said):
+        connect(there)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_server_that_goes_down_in_the_middle_is_named_in_bounded_time(server, connect):
+    there = server()
+    service = connect(there, patience=1.0)
+    there.always = "down"
+    begun = time.monotonic()
+    with pytest.raises(RunError, match=f"{there.base_url}/completions (cannot be reached|broke)"):
+        service.generate([request(stream=(0, 0, i, 0, 0)) for i in range(4)])
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_named_by_its_variable_and_never_shown(
+    server, connect, monkeypatch, status
+):
+    there = server(key="right")
+    with pytest.raises(ConfigError, match=r"wants a key \(401\), and the .* OPENAI_API_KEY is not"):
+        connect(there)
+    monkeypatch.setenv("MY_KEY", "wrong-secret")
+    with pytest.raises(ConfigError, match=r"refuses the key of MY_KEY \(401\)") as failure:
+        connect(there, api_key="MY_KEY")
+    assert "wrong-secret" not in str(failure.value)
+    monkeypatch.setenv("MY_KEY", "right")
+    service = connect(there, api_key="MY_KEY")
+    there.always = (status, "token right has expired")
+    with pytest.raises(ConfigError, match=rf"refuses the key of MY_KEY \({status}\)"):
+        service.generate([request()])
+    there.always = (400, "bad token right")
+    with pytest.raises(RunError, match="bad token <key>"):
+        service.generate([request()])
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(ConfigError, match="variable MY_KEY, which holds the key of .* is not set"):
+        connect(there, api_key="MY_KEY")
+
+
+def test_a_key_in_the_configuration_is_refused_without_repeating_it(server, connect):
+    with pytest.raises(ConfigError, match="name of an environment variable") as failure:
+        connect(server(), api_key="sk-live-123")
+    assert "sk-live-123" not in str(failure.value)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_wrong_model_is_answered_with_the_servers_own(server, connect, kind):
+    with pytest.raises(ConfigError, match=r"has no model 'tinny'; it has: tiny.*tiny"):
+        connect(server(kind), model="tinny")
+    assert connect(server(kind), model="tiny").generate([request()])
+
+
+def test_a_request_that_the_server_refuses_is_not_tried_again(server, connect):
+    there = server()
+    service = connect(there)
+    there.bodies.clear()
+    there.always = (422, "temperature is not for you")
+    with pytest.raises(RunError, match="answers 422 .* temperature is not for you"):
+        service.generate([request()])
+    assert len(there.bodies) == 1

@@ -1,0 +1,220 @@
+"""Runs whose model is sampled by a server that follows the documents of vLLM or SGLang."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.experiment import prepare, resume, start
+from plugrl.core.hookspecs import hookimpl
+from plugrl.testing import tiny
+
+KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
+
+
+@pytest.fixture
+def setting(tmp_path, server, monkeypatch):
+    """Make a server and a configuration of a run that samples there."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def make(kind="vllm", inference=None, **sections):
+        plain = tiny.config("self_hosted_grpo", tmp_path)["models"]["policy"]["source"]
+        there = server(kind, {"path": None, "dtype": "float32", **plain})
+        inference = {"type": "openai", "base_url": there.base_url, "patience": 1.0} | (
+            inference or {}
+        )
+        models = {"models": {"policy": {"inference": inference}}}
+        return there, tiny.config("self_hosted_grpo", tmp_path, tiny.merged(models, sections))
+
+    return make
+
+
+class Watch:
+    """A hook plugin: which attempts were trained at which step, and what to do then."""
+
+    def __init__(self, then=None):
+        self.attempts, self.then = {}, then or {}
+
+    @hookimpl
+    def plugrl_rollouts_collected(self, run, step, trajectories, metrics):
+        self.attempts[step] = [(t.group_id, t.run_id) for t in trajectories]
+        self.then.pop(step, lambda: None)()
+
+
+def watched(tree, watch):
+    experiment = prepare(tree)
+    experiment.plugins.manager.register(watch)
+    return start(experiment)
+
+
+@KINDS
+def test_a_run_samples_from_a_documented_server_with_parity_after_each_sync(setting, kind):
+    there, tree = setting(kind)
+    run = start(prepare(tree))
+    parities = [line["sync/parity"] for line in run.metrics if line.get("step", 0) > 0]
+    assert len(parities) == 2
+    assert max(parities) <= 1e-4
+    loads = "/collective_rpc" if kind == "vllm" else "/update_weights_from_disk"
+    # At the beginning and after each step.
+    assert [path for path, _ in there.calls].count(loads) == 3
+    assert run.last_metrics["rollout/staleness_mean"] == 0 if "rollout/staleness_mean" in (
+        run.last_metrics
+    ) else True  # fmt: skip
+
+
+@pytest.mark.integration
+@KINDS
+def test_grpo_over_a_documented_server_learns(setting, kind):
+    there, tree = setting(
+        kind, trainer={"total_train_steps": 60}, settings={"checkpoint_every": 0},
+        data={"batch_size": 4, "rollout_repeat_n": 8}, validate={"every": 0},
+        rollout_worker={"max_response_length": 2}, models={"policy": {"train": {
+            "learning_rate": 0.03}}},
+    )  # fmt: skip
+    run = start(prepare(tree))
+    rewards = [line["rollout/reward"] for line in run.metrics if "rollout/reward" in line]
+    first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
+    assert last > first + 0.3
+    assert max(line.get("sync/parity", 0.0) for line in run.metrics) <= 1e-4
+
+
+def test_parity_is_absent_and_said_once_where_prompts_are_not_scored(setting):
+    there, tree = setting()
+    there.prompts_scored = False
+    run = start(prepare(tree))
+    assert "sync/parity" not in run.last_metrics
+    log = (run.folder / "log.txt").read_text()
+    assert log.count("nothing proves that it samples from the trained weights") == 1
+
+
+def test_a_sampler_with_other_weights_fails_the_parity_probe(setting):
+    there, tree = setting()
+    there.load = lambda folder: None
+    with pytest.raises(RunError, match="the sampler does not run the trained weights"):
+        start(prepare(tree))
+
+
+@pytest.mark.parametrize("when", ["while sampling", "at the sync"])
+def test_a_run_whose_server_goes_down_ends_soon_and_resumes_without_loss(setting, when, tmp_path):
+    _, untouched = setting()
+    expected = Watch()
+    whole = watched(untouched, expected)
+
+    there, tree = setting()
+    fault = {
+        "while sampling": lambda: setattr(there, "always", "down"),
+        "at the sync": lambda: there.stop(),
+    }[when]
+    # After the rollouts of step 1 the sync comes, and after that those of step 2.
+    watch = Watch({1: fault})
+    begun = time.monotonic()
+    with pytest.raises(RunError, match=f"{there.port}/.* (cannot be reached|broke its)") as failure:
+        watched(tree, watch)
+    assert failure.value.exit_code == 1
+    assert time.monotonic() - begun < 30
+    folder = max((tmp_path / "runs" / "conformance").iterdir(), key=lambda p: p.stat().st_mtime)
+    there.always = None
+    there.start(there.port)
+    again = resume(folder)
+    attempts = {
+        line["step"]: line["rollout/reward"] for line in again.metrics if "rollout/reward" in line
+    }
+    assert attempts == {
+        line["step"]: line["rollout/reward"] for line in whole.metrics if "rollout/reward" in line
+    }
+    assert watch.attempts[1] == expected.attempts[1]
+
+
+def test_a_server_that_fails_for_a_moment_does_not_end_a_run(setting):
+    there, tree = setting(inference={"patience": 20.0})
+    watch = Watch({1: lambda: there.faults.extend([(503, "busy"), "half", (429, "busy"), "garbage"])})
+    run = watched(tree, watch)
+    assert run.status["state"] == "done"
+    assert not there.faults
+
+
+@pytest.mark.parametrize("mode", ["batch-async", "fully-async"])
+@pytest.mark.parametrize("in_flight", ["finish", "continue"])
+def test_the_asynchronous_modes_keep_many_requests_at_the_server(setting, mode, in_flight):
+    weight = {"sync_mode": mode, "staleness_threshold": 2}
+    pool = {}
+    if mode == "fully-async":
+        weight["in_flight"] = in_flight
+        pool = {"check_batch_ready_function": "batch_size_reached", "batch_size": 8}
+    elif in_flight == "continue":
+        pytest.skip("weight.in_flight is of fully-async")
+    there, tree = setting(weight=weight, trajectory_pool=pool, trainer={"total_train_steps": 4})
+    there.slow = 0.01
+    run = start(prepare(tree))
+    assert run.status["state"] == "done"
+    assert there.most_open > 1
+    assert run.last_metrics.get("sync/staleness_mean", 0) <= 2
+    assert run.last_metrics["sync/parity"] <= 1e-4
+
+
+def test_interrupting_a_run_that_waits_for_its_server_ends_it(setting):
+    there, tree = setting(inference={"timeout": 60.0})
+    watch = Watch({1: lambda: setattr(there, "always", "hang")})
+    failures = []
+
+    def train():
+        try:
+            watched(tree, watch)
+        except BaseException as error:
+            failures.append(error)
+
+    there_is_one = threading.Thread(target=train, daemon=True)
+    there_is_one.start()
+    deadline = time.monotonic() + 60
+    while there.always is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    there.stop()
+    there_is_one.join(30)
+    assert isinstance(failures[0], RunError)
+
+
+def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+
+    def refused(**inference):
+        section = {"models": {"policy": {"inference": {"type": "openai", **inference}}}}
+        with pytest.raises(ConfigError) as failure:
+            prepare(tiny.config("self_hosted_grpo", tmp_path, section))
+        return str(failure.value)
+
+    here = "http://127.0.0.1:9/v1"
+    assert "base_url" in refused()
+    assert "generic gives neither token ids" in refused(base_url=here, engine="generic")
+    assert "plugrl (plugrl serve) takes no weights" in refused(base_url=here, engine="plugrl")
+    assert "weights_folder" in refused(base_url="https://gpu.example/v1")
+    assert "NO_SUCH_KEY is not set" in refused(base_url=here, api_key="NO_SUCH_KEY")
+    assert "must begin with http" in refused(base_url="127.0.0.1:8000")
+    assert "connections must be at least 1" in refused(base_url=here, connections=0)
+
+
+def test_a_tokenizer_alone_is_a_source_for_a_model_that_a_server_keeps(setting, tmp_path):
+    there, tree = setting()
+    source = {"tokenizer": {"characters": "ab"}}
+    tree["models"]["judge"] = {
+        "source": source,
+        "inference": {"type": "openai", "base_url": there.base_url},
+    }
+    assert start(prepare(tree)).status["state"] == "done"
+    del tree["models"]["judge"]["inference"]
+    with pytest.raises(ConfigError, match="judge.source: holds a tokenizer alone"):
+        prepare(tree)
+
+
+def test_no_key_reaches_the_run_folder(setting, server, monkeypatch, tmp_path):
+    there, tree = setting(inference={"api_key": "SERVER_KEY"})
+    there.key = "a-very-secret-key"
+    monkeypatch.setenv("SERVER_KEY", there.key)
+    there.faults = [(500, f"trouble with {there.key}")]
+    run = start(prepare(tree))
+    for file in Path(run.folder).rglob("*"):
+        assert not file.is_file() or there.key.encode() not in file.read_bytes(), file
