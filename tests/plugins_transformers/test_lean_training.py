@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.plugins.transformers.lean_attention import Piece
 from plugrl.plugins.transformers.lean_training import LeanTraining
 from plugrl.plugins.transformers.packing import Packing
 
@@ -21,6 +23,15 @@ ROWS = [
 ]
 # So many tokens that the products are computed by another kernel.
 MANY = [([2 + (i + 7 * j) % 11 % 8 for j in range(12)], [0] + [1] * 11) for i in range(60)]
+# So many scores that attention is computed in pieces: answers of two lengths to two prompts.
+PROMPTS = [2, 3, 4], [5, 6, 7]
+LONG = [
+    (
+        PROMPTS[i % 2] + [2 + (i + j * j) % 7 for j in range(53 - i % 3)],
+        [0] * 3 + [1] * (53 - i % 3),
+    )
+    for i in range(38)
+]
 EQUAL = [([2, 3, 4, 5], [0, 1, 1, 1]), ([7, 6, 5, 1], [0, 1, 1, 1])]
 
 
@@ -74,7 +85,7 @@ def test_a_model_that_gives_other_results_is_not_taken(train_service, monkeypatc
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("rows", [ROWS, MANY, EQUAL, ROWS[:1], ROWS[4:]], ids=len)
+@pytest.mark.parametrize("rows", [ROWS, MANY, LONG, EQUAL, ROWS[:1], ROWS[4:]], ids=len)
 @pytest.mark.parametrize("name", LEAN)
 def test_gradients_are_those_of_the_model(
     train_service, architecture_spec, monkeypatch, name, rows, temperature
@@ -97,6 +108,22 @@ def test_gradients_are_those_of_the_model(
             got[key], gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()), msg=key
         )
     torch.testing.assert_close(log_probs, service.compute_log_prob(data), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "ends"),
+    [(64, 37, [16, 32, 37]), (64, 16, [16]), (64, 100, [48, 96, 100]), (2, 37, [37])],
+)
+def test_scores_of_many_rows_are_computed_in_pieces(rows, length, ends):
+    pieces = Piece.of(rows, length, 2, torch.zeros(1))
+    assert [piece.last for piece in pieces] == ends
+    mask = torch.cat(
+        [pad(piece.mask, (0, length - piece.last), value=-torch.inf) for piece in pieces]
+    )
+    # Two queries share each key.
+    seen = torch.ones(length, length, dtype=torch.bool).tril().repeat_interleave(2, 0)
+    assert torch.equal(mask == 0, seen)
+    assert torch.equal(mask == -torch.inf, ~seen)
 
 
 def test_a_single_layer_is_the_first_and_the_last(train_service, spec):

@@ -102,6 +102,9 @@ class Decoder:
         assert self._cache is not None
         logits = self._runner.decode(self._last, self._mask, self._positions, self._cache)
         self._length += 1
+        if self._length == NARROWEST:
+            # What hid the columns that were not used yet may be needed no more.
+            self._mask = self._made_mask()
         self._last, logprobs = self._sampler.draw(logits)
         self._positions += 1
         if not self._on_host or self._live < len(self._rows):
@@ -232,7 +235,7 @@ class Decoder:
         self._live, self._length, self._columns = len(self._rows), width, columns
 
     def _room(self, width: int, rows: Sequence[Row]) -> int:
-        needed = max(row.remaining for row in rows) + _LOOK_EVERY
+        needed = max(row.remaining for row in rows) + (0 if self._on_host else _LOOK_EVERY)
         columns = max(width + min(needed, max(_GROWTH, width)), NARROWEST)
         # Attention kernels want rows of the mask to be aligned.
         return -(-columns // 8) * 8
@@ -240,12 +243,15 @@ class Decoder:
     def _refresh(self, sampler: Sampler | None = None) -> None:
         """Make what depends on which rows there are."""
         self._sampler = sampler or self._sampler_of(self._rows)
-        starts = [0 if row is None else row.start for row in self._rows]
-        self._mask = self._runner.mask(starts, self._length, self._columns)
+        self._mask = self._made_mask()
         looks_for = {row.looks_for for row in self._rows if row is not None}
         self._text_ends = any(texts for _, texts in looks_for)
         self._stops = frozenset().union(*(stops for stops, _ in looks_for))
         self._settle()
+
+    def _made_mask(self) -> torch.Tensor | None:
+        starts = [0 if row is None else row.start for row in self._rows]
+        return self._runner.mask(starts, self._length, self._columns)
 
     def _sampler_of(self, rows: Sequence[Row | None]) -> Sampler:
         idle = SamplingParams(), (0, 0, 0, 0, 0), 0

@@ -16,51 +16,33 @@ from torch.nn import Parameter
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from plugrl.plugins.transformers.cache import RowCache
+from plugrl.plugins.transformers.lean_models import is_small
 from plugrl.plugins.transformers.norms import Norm, States, exact
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Models made of this layer: RMS norms before attention and MLP, rotary positions, SiLU gates.
-_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-#: Kinds of rotary positions whose angles depend on the position alone.
-_ROTARY = frozenset({"default", "linear", "llama3"})
 #: The table of angles grows by this many positions.
 _POSITIONS = 1024
-
-
-def can_be_lean(model: PreTrainedModel) -> bool:
-    """Whether :class:`LeanBody` computes what ``model`` does."""
-    config: Any = model.config
-    rotary = getattr(model.base_model, "rotary_emb", None)
-    return (
-        config.model_type in _FAMILY
-        and config.hidden_act == "silu"
-        and getattr(rotary, "rope_type", None) in _ROTARY
-        and set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-        and getattr(config, "sliding_window", None) is None
-        and not any(
-            layer.self_attn.o_proj.bias is not None or layer.mlp.gate_proj.bias is not None
-            for layer in model.base_model.layers
-        )
-        and not any(hooks for hooks in map(_hooks, model.base_model.modules()))
-    )
 
 
 class LeanBody:
     """The layers of a model, for one more token a row or for whole sequences, without gradients.
 
     The model keeps its weights. The gates become views of joined matrices, so that what is copied
-    into the model arrives here; :meth:`refresh` takes over the others.
+    into the model arrives here; :meth:`refresh` takes over the others. For a small model on the CPU
+    all matrices are copies.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         body: Any = model.base_model
         self._body = body
-        self._layers = [_Layer(layer, model.config) for layer in body.layers]
+        self._exact = exact(model.dtype)
+        # In half precision, the product of two weights would be rounded once more.
+        small = is_small(model) and model.device.type == "cpu" and model.dtype == self._exact
+        self._layers = [_Layer(layer, model.config, small) for layer in body.layers]
         self.key_heads = int(model.config.num_key_value_heads)
         self._norm = Norm(body.norm)
-        self._exact = exact(model.dtype)
         self._angles = torch.empty(0)
         self.refresh()
 
@@ -137,7 +119,7 @@ class LeanBody:
 
 
 class _Layer:
-    def __init__(self, layer: Any, config: Any) -> None:
+    def __init__(self, layer: Any, config: Any, small: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._width = attention.head_dim
         self._scale = float(attention.scaling)
@@ -155,6 +137,9 @@ class _Layer:
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         three = [attention.q_proj, attention.k_proj, attention.v_proj]
         self._qkv = self._copied([m.weight for m in three]).t()
+        self._small = small
+        if small:
+            self._make_own()
         self._bias: torch.Tensor | None = None
         if three[0].bias is not None:
             self._bias = self._copied([m.bias for m in three])
@@ -168,6 +153,15 @@ class _Layer:
             self._head_norm = self._head_norm.flatten(1)
             epsilon = attention.q_norm.variance_epsilon
             self._epsilon = self._head_norm.new_full((1,), epsilon).to(self._exact)
+
+    def _make_own(self) -> None:
+        """Matrices in the order in which products are fastest, times the weights of the norms."""
+        self._products = [(self._norm_1, self._qkv), (self._norm_2, self._gate_up)]
+        self._qkv, self._gate_up = (matrix.contiguous() for _, matrix in self._products)
+        for name in ("_out", "_down"):
+            matrix = getattr(self, name)
+            setattr(self, name, matrix.contiguous())
+            self._copies.append((getattr(self, name), matrix))
 
     def _copied(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """What :meth:`refresh` keeps equal to queries, keys and values, [all heads * D, ...].
@@ -192,6 +186,12 @@ class _Layer:
         self._norm_2.refresh()
         for target, source in self._copies:
             target.copy_(source)
+        if self._small:
+            for (norm, matrix), own in zip(self._products, (self._qkv, self._gate_up), strict=True):
+                torch.mul(matrix, norm.scaled[:, None], out=own)
+
+    def _normed(self, norm: Norm, states: States) -> torch.Tensor:
+        return norm.bare(states) if self._small else norm(states)
 
     def step(
         self, states: States, mask: torch.Tensor | None, angles: torch.Tensor, cached: Any
@@ -206,7 +206,7 @@ class _Layer:
             beta=0 if mask is None else 1,
             alpha=self._scale,
         )
-        self._finish(states, torch.bmm(scores.softmax(-1), values).view(len(angles), -1))
+        self._finish(states, torch.bmm(scores.softmax(-1), values).view(angles.shape[0], -1))
 
     def sequences(
         self,
@@ -218,7 +218,7 @@ class _Layer:
     ) -> None:
         """Change the states of all tokens of ``rows`` sequences, [B * T, H]."""
         queries, keys, values = (
-            each.reshape(rows, len(angles) // rows, -1, self._width).transpose(1, 2)
+            each.reshape(rows, angles.shape[0] // rows, -1, self._width).transpose(1, 2)
             for each in self._heads(states, angles)
         )
         if cached is not None:
@@ -232,26 +232,26 @@ class _Layer:
             scale=self._scale,
             enable_gqa=self._group > 1,
         )
-        self._finish(states, seen.transpose(1, 2).reshape(len(angles), -1))
+        self._finish(states, seen.transpose(1, 2).reshape(angles.shape[0], -1))
 
     def _heads(self, states: States, angles: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Queries at their positions, [N * keys, group, D], keys and values, [N * keys, D]."""
-        normed = self._norm_1(states)
+        normed = self._normed(self._norm_1, states)
         if self._bias is None:
             joined = torch.mm(normed, self._qkv)
         else:
             joined = torch.addmm(self._bias, normed, self._qkv)
         # Methods without a layer of Python around them, here and below.
-        joined = joined.view(len(angles) * self._keys, -1)
+        joined = joined.view(angles.shape[0] * self._keys, -1)
         turning, values = joined.split_with_sizes((self._turning, self._width), 1)
-        shape = (len(joined), self._group + 1, self._width)
+        shape = (joined.shape[0], self._group + 1, self._width)
         turning = turning.to(self._exact).view(shape)
         if self._head_norm is not None:
             norm = vector_norm(turning, dim=-1, keepdim=True)
             least = torch.addcmul(self._epsilon, norm, norm, value=1 / self._width)
             turning = (turning * least.rsqrt_()).mul_(self._head_norm)
         pairs = torch.view_as_complex(turning.view(*shape[:2], -1, 2))
-        pairs = pairs.view(len(angles), -1, *pairs.shape[1:]) * angles
+        pairs = pairs.view(angles.shape[0], -1, *pairs.shape[1:]) * angles
         turned = torch.view_as_real(pairs).view(shape).to(joined.dtype)
         queries, keys = turned.split_with_sizes((self._group, 1), 1)
         return queries, keys[:, 0], values
@@ -259,7 +259,7 @@ class _Layer:
     def _finish(self, states: States, seen: torch.Tensor) -> None:
         """What follows attention, [N, H]."""
         states.own.addmm_(seen, self._out)
-        gate, up = torch.mm(self._norm_2(states), self._gate_up).chunk(2, -1)
+        gate, up = torch.mm(self._normed(self._norm_2, states), self._gate_up).chunk(2, -1)
         states.own.addmm_(silu(gate).mul_(up), self._down)
 
 
@@ -273,7 +273,3 @@ def _joined(modules: Any, name: str) -> torch.Tensor:
         setattr(module, name, Parameter(view, requires_grad=part.requires_grad))
         start += len(part)
     return whole
-
-
-def _hooks(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)

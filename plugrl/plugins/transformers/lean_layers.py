@@ -45,126 +45,6 @@ class Shape:
         return self.queries + self.keys
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Where the heads of N packed tokens lie in B rows of T columns, of which M tokens go on.
-
-    Args:
-        gather: which of [N * heads] are the queries [B, queries, T], the keys and the values
-            [B, keys, T].
-        back: which of [B * queries * T] are the outputs [M, queries].
-        spread: which of [(M + 1) * queries] belong to [B, queries, T]: the inverse of ``back``,
-            with M for what no token asks.
-        own: the inverse of ``gather`` for the one place of a head in its own row, [N * heads].
-        others: the places of keys and values outside of it, numbers of [B, heads, T].
-        source: which of the given states is that of each token, [N]; None: they are in order.
-        kept: which of the given states is that of each token that goes on, [M]; None: as before.
-        turns: the turns of queries, with the scale of the scores, and keys: complex,
-            [N, queries + keys, D / 2].
-        mask: what is added to scores, [queries / keys * T, T].
-    """
-
-    gather: Tensor
-    back: Tensor
-    spread: Tensor
-    own: Tensor
-    others: Tensor
-    source: Tensor | None
-    kept: Tensor | None
-    turns: Tensor
-    mask: Tensor
-
-
-class Attention(Function):
-    """States [M, H] after attention over states: norm, projections and residual included.
-
-    States are given for N tokens, or once for equal ones: only the turns make a difference of them.
-
-    ``joined`` ([heads * D, H]) and ``bias`` (or None) give queries, keys and values; ``head_norms``
-    ([queries + keys, D] or None) are weights of norms over single heads; ``out`` is the projection.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        shape: Shape,
-        plan: Plan,
-        states: Tensor,
-        joined: Tensor,
-        bias: Tensor | None,
-        head_norms: Tensor | None,
-        out: Tensor,
-    ) -> Tensor:
-        """The states, [M, H]."""
-        normed, root = _normed(states, shape.eps)
-        heads = _product(normed, joined)
-        if bias is not None:
-            heads += bias
-        turning = heads.view(len(states), shape.heads, shape.width)[:, : shape.turning]
-        single: tuple[Tensor | None, Tensor | None] = (None, None)
-        if head_norms is not None:
-            single = _normed(turning, shape.eps)
-            torch.mul(single[0], head_norms, out=turning)
-        if plan.source is not None:
-            heads = heads.index_select(0, plan.source)
-            turning = heads.view(-1, shape.heads, shape.width)[:, : shape.turning]
-        _turn(turning, plan.turns)
-        length = plan.mask.shape[1]
-        # Queries that share keys stand below each other.
-        queries, keys, values = _split(
-            heads.view(-1, shape.width).index_select(0, plan.gather), shape, length
-        )
-        scores = torch.baddbmm(plan.mask, queries, keys.transpose(1, 2)).softmax(-1)
-        seen = torch.bmm(scores, values).view(-1, shape.width)
-        seen = seen.index_select(0, plan.back).view(-1, out.shape[1])
-        ctx.shape, ctx.plan, ctx.with_bias = shape, plan, bias is not None
-        ctx.save_for_backward(
-            normed, root, joined, out, head_norms, *single, queries, keys, values, scores, seen
-        )
-        rest = states if plan.kept is None else states.index_select(0, plan.kept)
-        return _product(seen, out).add_(rest)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
-        """Gradients of what ``forward`` takes."""
-        shape, plan = ctx.shape, ctx.plan
-        normed, root, joined, out, *single, queries, keys, values, scores, seen = ctx.saved_tensors
-        # One row more, of zeros, for what no token has asked.
-        d_seen = gradient.new_empty(len(gradient) + 1, out.shape[1])
-        d_seen[:-1] = _product(gradient, out.t())
-        d_seen[-1] = 0
-        d_seen = d_seen.view(-1, shape.width).index_select(0, plan.spread).view(queries.shape)
-        d_scores = torch._softmax_backward_data(
-            torch.bmm(d_seen, values.transpose(1, 2)), scores, -1, scores.dtype
-        )
-        d_parts = gradient.new_empty(len(plan.gather), shape.width)
-        d_queries, d_keys, d_values = _split(d_parts, shape, plan.mask.shape[1])
-        torch.bmm(d_scores, keys, out=d_queries)
-        torch.bmm(d_scores.transpose(1, 2), queries, out=d_keys)
-        torch.bmm(scores.transpose(1, 2), d_seen, out=d_values)
-        d_heads = d_parts.index_select(0, plan.own)
-        if len(plan.others):
-            shared = plan.gather[plan.others, None].expand(-1, shape.width)
-            d_heads.scatter_add_(0, shared, d_parts.index_select(0, plan.others))
-        d_heads = d_heads.view(-1, shape.heads, shape.width)
-        _turn(d_heads[:, : shape.turning], plan.turns.conj())
-        if plan.source is not None:
-            d_heads = _summed(d_heads, plan.source, len(normed))
-        d_head_norms = _head_norms_back(d_heads[:, : shape.turning], *single)
-        d_heads = d_heads.view(len(normed), -1)
-        rest = gradient if plan.kept is None else _summed(gradient, plan.kept, len(normed))
-        return (
-            None,
-            None,
-            _norm_back(_product(d_heads, joined.t()), normed, root).add_(rest),
-            _outer(d_heads, normed),
-            d_heads.sum(0) if ctx.with_bias else None,
-            d_head_norms,
-            _outer(gradient, seen),
-        )
-
-
 class Gates(Function):
     """States [N, H] after a gated MLP with SiLU: norm, projections and residual included.
 
@@ -175,13 +55,13 @@ class Gates(Function):
     @staticmethod
     def forward(ctx: Any, eps: float, states: Tensor, joined: Tensor, down: Tensor) -> Tensor:
         """The states, [N, H]."""
-        normed, root = _normed(states, eps)
-        both = _product(normed, joined)
+        normed, root = rms_normed(states, eps)
+        both = linear(normed, joined)
         gate, up = both.chunk(2, -1)
         opened = silu(gate)
         product = opened * up
         ctx.save_for_backward(normed, root, both, opened, product, joined, down)
-        return _product(product, down).add_(states)
+        return linear(product, down).add_(states)
 
     @staticmethod
     @once_differentiable
@@ -189,8 +69,8 @@ class Gates(Function):
         """Gradients of what ``forward`` takes."""
         normed, root, both, opened, product, joined, down = ctx.saved_tensors
         gate, up = both.chunk(2, -1)
-        d_down = _outer(gradient, product)
-        d_product = _product(gradient, down.t())
+        d_down = outer(gradient, product)
+        d_product = linear(gradient, down.t())
         # What was kept is overwritten by gradients, in memory that the caches still hold. A second
         # backward pass is refused by autograd, which counts such changes.
         torch.mul(d_product, up, out=product)
@@ -198,8 +78,8 @@ class Gates(Function):
         torch.mul(d_product, opened, out=up)
         return (
             None,
-            _norm_back(_product(both, joined.t()), normed, root).add_(gradient),
-            _outer(both, normed),
+            rms_norm_back(linear(both, joined.t()), normed, root).add_(gradient),
+            outer(both, normed),
             d_down,
         )
 
@@ -215,8 +95,8 @@ class TokenLogProbs(Function):
         ctx: Any, eps: float, places: Tensor, targets: Tensor, states: Tensor, joined: Tensor
     ) -> Tensor:
         """The log-probabilities, [P]."""
-        normed, root = _normed(states, eps)
-        logits = _product(normed, joined)
+        normed, root = rms_normed(states, eps)
+        logits = linear(normed, joined)
         picked = places * len(joined) + targets
         ctx.save_for_backward(normed, root, joined, logits, places, picked)
         return logits.log_softmax(-1).view(-1).index_select(0, picked)
@@ -229,53 +109,24 @@ class TokenLogProbs(Function):
         total = gradient.new_zeros(len(normed)).index_add_(0, places, gradient)
         d_logits = logits.softmax(-1).mul_(-total[:, None])
         d_logits.view(-1).index_add_(0, picked, gradient)
-        d_states = _norm_back(_product(d_logits, joined.t()), normed, root)
-        return None, None, None, d_states, _outer(d_logits, normed)
+        d_states = rms_norm_back(linear(d_logits, joined.t()), normed, root)
+        return None, None, None, d_states, outer(d_logits, normed)
 
 
-def _normed(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def rms_normed(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``values`` divided by the root of their mean square, and the inverse of that root."""
     size = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
     root = size.square_().div_(values.shape[-1]).add_(eps).rsqrt_()
     return values * root, root
 
 
-def _norm_back(gradient: Tensor, normed: Tensor, root: Tensor) -> Tensor:
-    """The gradient before :func:`_normed`, in place."""
+def rms_norm_back(gradient: Tensor, normed: Tensor, root: Tensor) -> Tensor:
+    """The gradient before :func:`rms_normed`, in place."""
     along = (gradient * normed).sum(-1, keepdim=True)
     return gradient.addcmul_(normed, along, value=-1 / normed.shape[-1]).mul_(root)
 
 
-def _head_norms_back(
-    gradient: Tensor, head_norms: Tensor | None, normed: Tensor | None, root: Tensor | None
-) -> Tensor | None:
-    """Bring ``gradient`` before norms of heads, in place; gives that of their weights."""
-    if head_norms is None or normed is None or root is None:
-        return None
-    d_weights = (gradient * normed).sum(0)
-    _norm_back(gradient.mul_(head_norms), normed, root)
-    return d_weights
-
-
-def _turn(heads: Tensor, turns: Tensor) -> None:
-    """Multiply pairs of numbers as complex ones, in place."""
-    pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)))
-    torch.mul(pairs, turns, out=pairs)
-
-
-def _summed(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """For each of ``count`` places the sum of the ``values`` that ``index`` sends there."""
-    return values.new_zeros(count, *values.shape[1:]).index_add_(0, index, values)
-
-
-def _split(parts: Tensor, shape: Shape, length: int) -> list[Tensor]:
-    """Queries [B * keys, queries / keys * T, D], keys and values [B * keys, T, D] of one tensor."""
-    rows = len(parts) // (shape.heads * length)
-    sizes = [rows * count * length for count in (shape.queries, shape.keys, shape.keys)]
-    return [part.view(rows * shape.keys, -1, shape.width) for part in parts.split(sizes)]
-
-
-def _product(values: Tensor, matrix: Tensor) -> Tensor:
+def linear(values: Tensor, matrix: Tensor) -> Tensor:
     """``values @ matrix.t()``, which oneDNN computes a little faster than MKL."""
     many = values.dtype == torch.float32 and len(values) >= _ONEDNN_ROWS
     if _ONEDNN is not None and many:
@@ -284,7 +135,7 @@ def _product(values: Tensor, matrix: Tensor) -> Tensor:
     return values @ matrix.t()
 
 
-def _outer(gradient: Tensor, values: Tensor) -> Tensor:
+def outer(gradient: Tensor, values: Tensor) -> Tensor:
     """The gradient of a matrix; the product is faster with the wider factor on the right."""
     if gradient.shape[1] <= values.shape[1]:
         return gradient.t() @ values

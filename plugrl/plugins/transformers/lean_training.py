@@ -16,15 +16,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from plugrl.plugins.transformers.lean import can_be_lean
-from plugrl.plugins.transformers.lean_layers import (
-    Attention,
-    Gates,
-    Gradients,
-    Plan,
-    Shape,
-    TokenLogProbs,
-)
+from plugrl.plugins.transformers.lean_attention import Attention, Piece, Plan
+from plugrl.plugins.transformers.lean_layers import Gates, Gradients, Shape, TokenLogProbs
+from plugrl.plugins.transformers.lean_models import can_be_lean, is_small
 from plugrl.plugins.transformers.packing import Packing
 
 if TYPE_CHECKING:
@@ -32,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Scores of all pairs of tokens are kept, so that longer rows belong to the kernels of torch.
 _LONGEST = 128
-#: Larger models spend their time in matrix products, and their joined matrices would take memory.
-_MOST_PARAMETERS = 200_000_000
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -72,7 +64,7 @@ class LeanTraining:
         if (
             model.device.type != "cpu"
             or not can_be_lean(model)
-            or model.num_parameters() > _MOST_PARAMETERS
+            or not is_small(model)
             or not all(weight.dtype in _DTYPES for weight in model.parameters())
             or not all(type(part) is torch.nn.Linear for part in _projections(model))
             or model.get_output_embeddings().bias is not None
@@ -145,17 +137,26 @@ class LeanTraining:
         """The plan of layers behind which all tokens go on."""
         shape, (count, width) = self._shape, rows.shape
         split = [shape.queries, shape.keys, shape.keys]
+        group = shape.queries // shape.keys
+        pieces = Piece.of(count, width, group, self._body.norm.weight)
+        cuts = [piece.last - piece.first for piece in pieces]
         place = rows[:, None] * shape.heads + torch.arange(shape.heads)[:, None]
+        queries, *others = place.split(split, 1)
+        queries = queries.view(count, shape.keys, group, width).transpose(2, 3)
+        gather = [part.flatten() for part in (*queries.split(cuts, 2), *others)]
         # The numbers that places of heads have in what is gathered, [B, heads, T].
-        number = torch.arange(place.numel()).split([n * count * width for n in split])
-        number = torch.cat([part.view(count, -1, width) for part in number], 1)
-        by_place = number.transpose(1, 2).reshape(count * width, -1)
+        numbers = torch.arange(place.numel()).split([n * count * width for n in split])
+        parts = numbers[0].split([count * shape.queries * cut for cut in cuts])
+        queries = torch.cat(
+            [part.view(count, shape.keys, -1, group) for part in parts], 2
+        ).transpose(2, 3)
+        number = [part.reshape(count, -1, width) for part in (queries, *numbers[1:])]
+        by_place = torch.cat(number, 1).transpose(1, 2).reshape(count * width, -1)
         shared = torch.ones(count * width, dtype=torch.bool)
         shared[own] = False
         back = by_place[own]
-        ones = torch.full((width, width), -torch.inf, dtype=self._body.norm.weight.dtype)
         return Plan(
-            gather=torch.cat([part.flatten() for part in place.split(split, 1)]),
+            gather=torch.cat(gather),
             back=back[:, : shape.queries].flatten(),
             spread=self._spread(back[:, : shape.queries].flatten(), count * width),
             own=back.flatten(),
@@ -163,7 +164,8 @@ class LeanTraining:
             source=None,
             kept=None,
             turns=turns,
-            mask=ones.triu(1).repeat(shape.queries // shape.keys, 1),
+            turns_back=turns.conj().resolve_conj() if torch.is_grad_enabled() else None,
+            pieces=pieces,
         )
 
     def _last(self, plan: Plan, asked: Tensor) -> Plan:

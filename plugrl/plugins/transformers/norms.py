@@ -26,11 +26,12 @@ class Norm:
     def __init__(self, norm: Any) -> None:
         self._weight, self._eps = norm.weight.detach(), float(norm.variance_epsilon)
         self._exact = exact(self._weight.dtype)
-        self._scaled = torch.empty_like(self._weight, dtype=self._exact, requires_grad=False)
+        #: The weight as it is after :meth:`bare`, [H].
+        self.scaled = torch.empty_like(self._weight, dtype=self._exact, requires_grad=False)
 
     def refresh(self) -> None:
         """Take over other weights."""
-        torch.mul(self._weight, len(self._weight) ** 0.5, out=self._scaled)
+        torch.mul(self._weight, self._weight.shape[0] ** 0.5, out=self.scaled)
 
     def states(self, rows: torch.Tensor) -> States:
         """A copy of ``rows``, [N, H], with the column."""
@@ -46,7 +47,11 @@ class Norm:
         if own.is_cuda:
             return rms_norm(own, own.shape[-1:], self._weight, self._eps)
         norm = vector_norm(states.whole, dim=-1, keepdim=True, dtype=self._exact)
-        return (own / norm).mul_(self._scaled).to(own.dtype)
+        return (own / norm).mul_(self.scaled).to(own.dtype)
+
+    def bare(self, states: States) -> torch.Tensor:
+        """Normed states before the multiplication by :attr:`scaled`, [N, H], in full precision."""
+        return states.own / vector_norm(states.whole, dim=-1, keepdim=True)
 
 
 def exact(dtype: torch.dtype) -> torch.dtype:

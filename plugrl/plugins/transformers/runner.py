@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from plugrl.plugins.transformers.cache import NARROWEST, RowCache
 from plugrl.plugins.transformers.head import body_and_head
-from plugrl.plugins.transformers.lean import LeanBody, can_be_lean
+from plugrl.plugins.transformers.lean import LeanBody
+from plugrl.plugins.transformers.lean_models import can_be_lean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
