@@ -178,9 +178,10 @@ class Attempts:
             with clock.paused():
                 await round_.together(number, entry, timed)
 
-        def park() -> Callable[[], None]:
+        def park(*, timed: bool = False) -> Callable[[], None]:
             stack = ExitStack()
-            stack.enter_context(clock.paused())
+            if not timed:
+                stack.enter_context(clock.paused())
             round_.park(number)
             stack.callback(round_.unpark, number)
             return stack.close

@@ -151,7 +151,7 @@ class Clock:
         """
         if self._left is None:
             return await awaited
-        inner = asyncio.ensure_future(_caught(awaited))
+        inner = asyncio.ensure_future(caught(awaited))
         try:
             self._scope = asyncio.timeout(self._left)
             async with self._scope:
@@ -197,7 +197,7 @@ class Marked:
                 resume, value = steps.throw, error
 
 
-async def _caught(awaited: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+async def caught(awaited: Awaitable[T]) -> tuple[T | None, BaseException | None]:
     """A result or an exception as a value: as exceptions, some would end the event loop."""
     try:
         return await awaited, None

@@ -74,13 +74,24 @@ class Ask(Protocol):
         """The answer of ``model`` to prompt ``tokens``; without ``sampling``, as configured."""
 
 
+class Park(Protocol):
+    """How an attempt lets the others go on without it."""
+
+    def __call__(self, *, timed: bool = False) -> Callable[[], None]:
+        """Begin; what is returned ends it."""
+
+
+def _stay(*, timed: bool = False) -> Callable[[], None]:
+    return lambda: None
+
+
 @dataclass(slots=True)
 class RolloutTask:
     """One attempt at one problem.
 
     ``ask`` sends prompt tokens to a model by name and gives its :class:`Completion`; plain
-    functions call :meth:`ask_now` instead. ``park`` says that the attempt waits for others, until
-    what it returns is called: models are asked without it, and its time limit stands still.
+    functions call :meth:`ask_now` instead. ``park`` says that models are to be asked without the
+    attempt, until what it returns is called; its time limit stands still unless it is ``timed``.
     ``limits`` says how long a sequence of each model may be, and ``logged`` holds what
     :meth:`RolloutWorker.log_metrics` was given.
     """
@@ -98,7 +109,7 @@ class RolloutTask:
     turns: int = field(default=0)
     seed: tuple[int, ...] = ()
     together: Together | None = field(default=None, repr=False)
-    park: Callable[[], Callable[[], None]] = field(default=lambda: lambda: None, repr=False)
+    park: Park = field(default=_stay, repr=False)
     limits: Mapping[str, Limits] = field(default_factory=dict, repr=False)
     logged: dict[str, float] = field(default_factory=dict)
     engine_faults: list[PlugrlError] = field(default_factory=list, repr=False)
