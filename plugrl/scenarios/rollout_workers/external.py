@@ -25,9 +25,9 @@ from plugrl.core.text.endpoint.outcomes import Outcome, OutcomeError, of_output,
 from plugrl.core.text.endpoint.programs import ProgramError, run_program
 from plugrl.core.text.endpoint.server import MISSING, installed
 from plugrl.core.text.endpoint.session import Offer, Session
-from plugrl.core.text.endpoint.slots import Slots
+from plugrl.core.text.endpoint.slots import Patience, Slots
 from plugrl.core.text.evaluation import BaseEvaluationTarget
-from plugrl.core.text.timing import PATIENCE
+from plugrl.core.text.timing import PATIENCE, caught
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutTask, RolloutWorker, RolloutWorkerConfig
 
@@ -62,6 +62,9 @@ class ExternalRolloutWorkerConfig(RolloutWorkerConfig):
     model_names: dict[str, str] = described({}, "other names of models, such as gpt-4o: policy")
     at_once: int = described(32, "attempts that run at once, in each process")
     max_requests: int = described(100, "requests of one attempt")
+    patience: float = described(
+        30.0, "seconds for which the others wait for an attempt that asks nothing"
+    )
     timeout: float | None = described(
         600.0, "seconds that one attempt may take, waiting for models left out; null: any"
     )
@@ -71,6 +74,8 @@ class ExternalRolloutWorkerConfig(RolloutWorkerConfig):
         for name in ("at_once", "max_requests"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.patience <= 0:
+            raise ConfigError("patience must be above 0")
         if bool(self.command) == bool(self.function):
             raise ConfigError("name either command or function, one of them")
         self.words()
@@ -171,22 +176,27 @@ class ExternalRolloutWorker(RolloutWorker):
 
     async def _outcome(self, task: RolloutTask, session: Session, address: Address) -> Outcome:
         """What came of the program, unless a fault that must end the run came first."""
-        running = asyncio.ensure_future(self._run(task, address))
+        # As a value: some exceptions would end the event loop.
+        running = asyncio.ensure_future(caught(self._run(task, address)))
         fatal = asyncio.ensure_future(session.fatal.wait())
+        patience = Patience(task, session, self.config.patience)
+        watching = asyncio.ensure_future(patience.watch())
         try:
             await asyncio.wait({running, fatal}, return_when=asyncio.FIRST_COMPLETED)
             if session.fault is not None:
                 raise session.fault
-            return running.result()
+            outcome, error = running.result()
+            if error is not None:
+                raise error
+            assert outcome is not None
+            return outcome
         except (ProgramError, OutcomeError) as error:
             raise type(error)(f"{error}{_told(session)}") from None
         finally:
-            fatal.cancel()
-            running.cancel()
+            for each in (watching, fatal, running):
+                each.cancel()
             # Its program must have ended before another one gets its place.
             await asyncio.wait({running}, timeout=PATIENCE)
-            if running.done() and not running.cancelled():
-                running.exception()
 
     async def _run(self, task: RolloutTask, address: Address) -> Outcome:
         if self._function is not None:

@@ -193,7 +193,12 @@ def _turns(session: Session) -> list[dict[str, Any]]:
 async def _elsewhere(session: Session, work: Coroutine[Any, Any, Any]) -> Any:
     """Do ``work`` in the event loop of the session."""
     if session.loop is None:
-        return await work
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if session.closed:
+                raise ended(session.identity) from None
+            raise
     try:
         future = asyncio.run_coroutine_threadsafe(work, session.loop)
     except RuntimeError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from plugrl.core.errors import ConfigError
@@ -41,41 +41,43 @@ def taken(function: Callable[..., Any], where: str) -> tuple[str, ...]:
     return chosen
 
 
+class DaemonThreads(ThreadPoolExecutor):
+    """A thread for each call, as many as there are, none of which holds up the end of Python.
+
+    A function that asks from ``asyncio.to_thread`` would otherwise wait for a thread that another
+    one has, which waits until all have asked.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call ``fn`` in a thread of its own."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except StopIteration as error:
+                # No future may end with it.
+                future.set_exception(RuntimeError(f"it raised {error!r}"))
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=run, name="plugrl-external", daemon=True).start()
+        return future
+
+
 async def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """The result of a function, which may be ``async``.
 
     A plain one runs in a daemon thread, which is left behind when this is cancelled.
     """
+    loop = asyncio.get_running_loop()
+    if not isinstance(getattr(loop, "_default_executor", None), DaemonThreads):
+        loop.set_default_executor(DaemonThreads(1))
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    result = await _in_thread(lambda: function(**arguments))
+    result = await asyncio.to_thread(function, **arguments)
     return await result if inspect.isawaitable(result) else result
-
-
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result((value, error))
-
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = context.run(work)
-        except BaseException as raised:
-            # An exit of the function is no exit of the run.
-            error = raised
-        try:
-            loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:
-            # The loop has ended, and with it whoever wanted to know.
-            return
-
-    threading.Thread(target=run, name="plugrl-external", daemon=True).start()
-    value, error = await done
-    if error is not None:
-        raise error
-    return value

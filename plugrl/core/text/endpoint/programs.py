@@ -19,6 +19,8 @@ from plugrl.core.text.endpoint.reaper import REAPER, kill_session
 KEPT = 1 << 16
 #: Seconds between SIGTERM and SIGKILL of a program that is ended.
 GRACE = 0.5
+#: Seconds between two looks whether a program has ended.
+_LOOK = 0.02
 #: Seconds in which output must have come after the program's end.
 _DRAIN = 1.0
 
@@ -97,14 +99,16 @@ async def run_program(
         raise ProgramError(f"the program cannot be started: {one_line(error)}") from error
     REAPER.watch(session, process.pid)
     try:
-        return await _followed(process, given)
+        return await _followed(process, given, session)
     finally:
         _kill(process.pid, signal.SIGKILL)
         kill_session(session)
+        # Pipes that a child keeps open would outlive the event loop.
+        process._transport.close()  # type: ignore[attr-defined]
         REAPER.forget(session)
 
 
-async def _followed(process: asyncio.subprocess.Process, given: bytes) -> Ended:
+async def _followed(process: asyncio.subprocess.Process, given: bytes, session: str) -> Ended:
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -115,11 +119,13 @@ async def _followed(process: asyncio.subprocess.Process, given: bytes) -> Ended:
         asyncio.ensure_future(_read(process.stderr, err)),
     ]
     try:
-        code = await process.wait()
+        code = await _exit(process)
         # Children may hold the outputs open for ever.
-        await asyncio.wait(reading, timeout=0.05)
+        _, held = await asyncio.wait(reading, timeout=0.05)
         _kill(process.pid, signal.SIGKILL)
-        await asyncio.wait(reading, timeout=_DRAIN)
+        if held:
+            kill_session(session)
+            await asyncio.wait(reading, timeout=_DRAIN)
     except asyncio.CancelledError:
         await _end(process)
         raise
@@ -133,7 +139,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Ask a program to end, and kill it if it does not."""
     _kill(process.pid, signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), GRACE)
+        await asyncio.wait_for(_exit(process), GRACE)
+
+
+async def _exit(process: asyncio.subprocess.Process) -> int:
+    """The exit code of a program; ``wait`` would wait for its outputs too."""
+    while process.returncode is None:
+        await asyncio.sleep(_LOOK)
+    return process.returncode
 
 
 async def _feed(pipe: asyncio.StreamWriter, given: bytes) -> None:

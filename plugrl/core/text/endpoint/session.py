@@ -75,6 +75,7 @@ class Session:
 
     Attributes:
         recording: the tokens of everything that was answered.
+        heard: called when a request begins and when it ends.
         listener: told of every answer that was recorded.
         waiting: requests of other threads that are on their way into the event loop or back.
         faults: what failed while requests were answered, the latest last.
@@ -93,6 +94,7 @@ class Session:
         self.offer = offer
         self.loop = loop
         self.recording = Recording()
+        self.heard: Callable[[], None] = lambda: None
         self.listener: Callable[[Session, Turn], None] | None = None
         self.waiting: set[Future[Any]] = set()
         self.faults: list[str] = []
@@ -103,6 +105,11 @@ class Session:
         self._serials = serials or itertools.count()
         self._open: set[asyncio.Task[Any]] = set()
         self._count = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is open."""
+        return bool(self._open)
 
     def close(self) -> None:
         """End it: open requests are cancelled, and later ones are refused."""
@@ -124,10 +131,6 @@ class Session:
         self._open.add(task)
         try:
             return await self._answer(asked)
-        except asyncio.CancelledError:
-            if self.closed:
-                raise ended(self.identity) from None
-            raise
         except PlugrlError as error:
             self.fault = self.fault or error
             self.fatal.set()
@@ -140,6 +143,7 @@ class Session:
             raise ApiError(500, one_line(error), None, "engine_failed") from error
         finally:
             self._open.discard(task)
+            self.heard()
 
     def _admit(self) -> None:
         if self.closed:
@@ -152,6 +156,7 @@ class Session:
                 429, f"the session has used its {most} requests", None, "session_used_up"
             )
         self._count += 1
+        self.heard()
 
     async def _answer(self, asked: Asked) -> list[Choice]:
         offer = self.offer

@@ -1,13 +1,17 @@
-"""How many attempts of a worker run at once; the others wait without holding up the lockstep."""
+"""Attempts that wait, or that ask nothing for long, without holding up the lockstep."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
+from plugrl.core.text.endpoint.session import Session
 from plugrl.core.text.worker import RolloutTask
+
+logger = logging.getLogger(__name__)
 
 
 class Slots:
@@ -58,3 +62,48 @@ class _Row:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+class Patience:
+    """Stops the others from waiting for an attempt that asks nothing for long.
+
+    It may be busy, or wait for one that waits for it, such as for its turn with something that they
+    share. Without this, both would wait until the end of their time.
+
+    Args:
+        task: the attempt.
+        session: what it asks.
+        seconds: for which the others wait.
+    """
+
+    def __init__(self, task: RolloutTask, session: Session, seconds: float) -> None:
+        self._task = task
+        self._session = session
+        self._seconds = seconds
+        self._last = asyncio.get_running_loop().time()
+        self._unpark: Callable[[], None] | None = None
+        session.heard = self._heard
+
+    async def watch(self) -> None:
+        """Look after the attempt until this is cancelled."""
+        now = asyncio.get_running_loop().time
+        try:
+            while True:
+                left = self._last + self._seconds - now()
+                if left > 0 or self._unpark is not None or self._session.busy:
+                    await asyncio.sleep(max(left, self._seconds / 4))
+                    continue
+                self._unpark = self._task.park(timed=True)
+                logger.debug(
+                    "problem %d has asked nothing for %g seconds; the others go on without it",
+                    self._task.item,
+                    self._seconds,
+                )
+        finally:
+            self._heard()
+
+    def _heard(self) -> None:
+        self._last = asyncio.get_running_loop().time()
+        if self._unpark is not None:
+            self._unpark()
+            self._unpark = None

@@ -39,7 +39,7 @@ def echo(text):
 class Written(InferenceService):
     """Answers what ``reply`` makes of the text of a prompt, and the end token.
 
-    The log-probability of the token at place ``k`` is ``-(k + 1) / 8``; ``asked`` keeps the requests.
+    The log-probability of the token at place ``k`` is ``-(k + 1) / 8``; ``asked`` keeps requests.
     """
 
     tokenizer = vocabulary_size = max_sequence_length = None

@@ -1,6 +1,7 @@
 """Sessions: what is recorded, what continues, and what becomes of odd requests."""
 
 import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -148,10 +149,12 @@ def test_calls_become_tool_calls_and_their_results_continue():
         ]
         assert len({c["id"] for c in calls}) == 2
         # A client that writes the arguments in another way and leaves the content out.
-        echoed = {"role": "assistant", "tool_calls": [
-            {**c, "function": {**c["function"], "arguments": c["function"]["arguments"].replace(" ", "")}}
-            for c in calls
-        ]}  # fmt: skip
+        written = [c["function"]["arguments"].replace(" ", "") for c in calls]
+        functions = [
+            {**c["function"], "arguments": text} for c, text in zip(calls, written, strict=True)
+        ]
+        again = [{**c, "function": f} for c, f in zip(calls, functions, strict=True)]
+        echoed = {"role": "assistant", "tool_calls": again}
         results = [{"role": "tool", "tool_call_id": c["id"], "content": "ok ☃"} for c in calls]
         (second,) = chat(session, [user("go"), echoed, *results], tools=tools)
     assert second.text == "done"
@@ -275,7 +278,7 @@ def test_a_session_that_has_ended_refuses_open_and_later_requests():
         task = asyncio.ensure_future(session.answer(read_chat(body(messages=[user("x")]))))
         await asyncio.sleep(0.05)
         session.close()
-        with pytest.raises(ApiError, match="has ended"):
+        with pytest.raises(asyncio.CancelledError):
             await task
 
     with session_of(Written(seconds=0.3)) as session:
@@ -363,8 +366,8 @@ def test_what_changes_nothing_is_accepted():
     neutral = {
         "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "store": False,
         "response_format": {"type": "text"}, "parallel_tool_calls": True, "tool_choice": "auto",
-        "user": "me", "metadata": {"a": "b"}, "service_tier": "auto", "temperature": None, "tools": [],
-        "stop": None,
+        "user": "me", "metadata": {"a": "b"}, "service_tier": "auto", "temperature": None,
+        "tools": [], "stop": None,
     }  # fmt: skip
     with session_of(Written()) as session:
         assert chat(session, [user("x")], **neutral)[0].text == "x"
@@ -405,19 +408,19 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 NAMES = st.sampled_from(
-    ["messages", "tools", "tool_choice", "stop", "n", "seed", "stream_options", "prompt", "logprobs",
-     "max_tokens", "logit_bias", "response_format", "stop_token_ids", "prompt_logprobs", "model"]
-)  # fmt: skip
+    [
+        *("messages", "tools", "tool_choice", "stop", "n", "seed", "stream_options", "prompt"),
+        *("logprobs", "max_tokens", "logit_bias", "response_format", "stop_token_ids"),
+        *("prompt_logprobs", "model"),
+    ]
+)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
 def test_odd_values_are_refused_or_read_and_never_break(values):
-    data = json.dumps(
-        {"model": "policy", "messages": [user("x")], "prompt": "x", **values}
-    ).encode()
+    sent = {"model": "policy", "messages": [user("x")], "prompt": "x", **values}
     for read in (read_chat, read_text):
-        try:
-            read(data)
-        except ApiError as error:
-            assert error.status in (400, 422)
+        # Whatever else it raises breaks the test.
+        with contextlib.suppress(ApiError):
+            assert read(json.dumps(sent).encode()).n >= 1
