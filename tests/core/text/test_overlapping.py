@@ -198,7 +198,7 @@ def test_nothing_is_lost_doubled_or_too_old(kind, threshold, batch, seed, drop_e
     rules = Rules(mode, threshold, in_flight, batch)
     options = {"drop_equal": drop_equal, "odd": odd}
     training = Training(rules, draws, 12, **options)
-    trained, gaps, steps_since_sync = [], [], 0
+    trained, gaps = [], []
     while training.step < 12:
         training.run_step(validates=draws.random() < 0.2)
         if draws.random() < 0.3:
