@@ -60,6 +60,10 @@ class _PhaseGuards:
         """Check the rewards of a step of the phase."""
         self._guards.rewards(self._offset + step, *arguments, **options)
 
+    def failures(self, step: int, *arguments: Any) -> None:
+        """Report the failed attempts of a step of the phase."""
+        self._guards.failures(self._offset + step, *arguments)
+
     def keep(self, step: int, what: str, contents: Any) -> None:
         """Dump a step of the phase that `runtime_monitor.dump_steps` asks for."""
         self._guards.keep(self._offset + step, what, contents)

@@ -60,6 +60,7 @@ ALIASES: dict[str, str] = {
     "trainer.algorithm.clip_ratio_high": "trainer.algorithm.loss.clip_ratio_high",
     "trainer.algorithm.clip_ratio_c": "trainer.algorithm.loss.clip_ratio_dual",
     "trainer.save_freq": "settings.checkpoint_every",
+    "runtime_monitor.rollout_progress_monitor.enabled": "settings.progress",
     "trainer.checkpoint_path": "settings.checkpoint_path",
     "trainer.remove_previous_ckpt": "settings.keep_checkpoints",
     "validate.eval.compute_interval": "validate.every",
@@ -143,12 +144,12 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     value = written = parent.pop(str(old_path[-1]))
     reshape = _RESHAPE.get(old)
     origin = nearest(layer.origins, old_path)
+    _prune(layer, old_path[:-1], len(prefix))
     if reshape is not None:
         value, problem = reshape(value)
         if problem:
             faults.append(Fault(as_written(old_path), origin, problem))
             return False
-    _prune(layer, old_path[:-1], len(prefix))
     target = _opened(layer, new_path[:-1])
     if written is None and reshape is _evaluator and target and new_path[-1] in target:
         return False  # Only unset here, and what stands beside it is no file.
@@ -250,10 +251,18 @@ def _level(value: Any) -> tuple[Any, str | None]:
     return None, f"must be true or false, not {value!r}"
 
 
+def _progress(value: Any) -> tuple[Any, str | None]:
+    """Whether progress is shown."""
+    if isinstance(value, bool):
+        return "auto" if value else "none", None
+    return None, f"must be true or false, not {value!r}"
+
+
 _RESHAPE: dict[str, Callable[[Any], tuple[Any, str | None]]] = {
     "logger": _trackers,
     "rollout_worker.evaluator_module_path": _evaluator,
     "trainer.remove_previous_ckpt": _kept,
+    "runtime_monitor.rollout_progress_monitor.enabled": _progress,
     "trainer.algorithm.do_old_log_prob_compute": _level,
 }
 

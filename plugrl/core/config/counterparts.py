@@ -92,8 +92,8 @@ REMEDIES: dict[str, str] = {
     "rollout_worker.enable_trace_prefix_merge": f"turns whose tokens go on are always one; {_OUT}",
     "models.*.inference.model_tag": f"models.NAME says which model it is; {_OUT}",
     "models.*.inference.freeze_for_weight_sync": f"sampling always waits for the weights; {_OUT}",
-    "runtime_monitor.exception_handling": "write runtime_monitor.non_finite and max_skipped_steps",
-    "runtime_monitor.health_check": "write settings.deadline and settings.deadlines",
+    "runtime_monitor.exception_handling.check_interval": "a failure is known when it happens;"
+    f" {_OUT}",
     "runtime_monitor.rollout_progress_monitor": "write settings.progress",
     "resource": f"plugrl starts no machines; {_OUT}",
     "resume": "write plugrl resume RUN on the command line",

@@ -74,6 +74,38 @@ class SettingsConfig:
 
 
 @dataclass
+class ExceptionHandlingConfig:
+    """What an attempt that failed means for the run."""
+
+    enabled: bool = described(True, "false: the same as the policy continue")
+    policy: Literal["stop_on_error", "stop_on_critical", "continue"] = described(
+        "stop_on_critical",
+        "stop_on_error: one failed attempt ends the run; stop_on_critical: max_invalid_steps does; "
+        "continue: neither, such attempts are left out and counted",
+    )
+
+    @property
+    def effective(self) -> str:
+        """The policy that counts."""
+        return self.policy if self.enabled else "continue"
+
+
+@dataclass
+class HealthCheckConfig:
+    """Whether worker processes are alive; the code of an attempt has `rollout_worker.timeout`."""
+
+    enabled: bool = described(False, "replace worker processes that give no sign of life")
+    check_interval: float = described(30.0, "seconds between two checks")
+    timeout: float = described(5.0, "seconds in which a process must give a sign of life")
+
+    def __post_init__(self) -> None:
+        if self.check_interval <= 0:
+            raise ConfigError("check_interval must be above 0")
+        if self.timeout < 1:
+            raise ConfigError("timeout must be at least 1: processes give a sign 4 times a second")
+
+
+@dataclass
 class RuntimeMonitorConfig:
     """What the guards do when something goes wrong in the middle of a run."""
 
@@ -90,6 +122,19 @@ class RuntimeMonitorConfig:
         "stop", "a number of the loss's section reaches no gradient: stop, warn or ignore"
     )
     dump_steps: list[int] = described([], "steps that are kept in dumps/ for `plugrl replay`")
+    exception_handling: ExceptionHandlingConfig = described(
+        ExceptionHandlingConfig, "what a failed attempt means for the run"
+    )
+    health_check: HealthCheckConfig = described(
+        HealthCheckConfig, "whether worker processes are alive"
+    )
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> RuntimeMonitorConfig:
+        """The section of a resolved configuration, which holds plain mappings."""
+        inner = {"exception_handling": ExceptionHandlingConfig, "health_check": HealthCheckConfig}
+        made = {key: schema(**tree[key]) for key, schema in inner.items() if key in tree}
+        return cls(**{**tree, **made})
 
 
 @dataclass

@@ -132,13 +132,30 @@ class Guards:
                 "evaluator must give one result for each trajectory"
             )
         kept = [number for number, truth in zip(numbers, truths, strict=True) if truth]
+        self.failures(step, len(numbers) - len(kept), len(numbers), reason)
         self._count_invalid(step, len(numbers), len(kept), reason)
         self._count_equal(step, kept)
         self.check_finite("reward", kept, step=step, batch=batch)
 
+    def failures(self, step: int, failed: int, total: int, reason: str = "") -> None:
+        """Report attempts that failed.
+
+        Raises:
+            RunError: there are some and the policy of ``exception_handling`` is stop_on_error.
+        """
+        if failed and self.policy.exception_handling.effective == "stop_on_error":
+            raise RunError(
+                f"{failed} of {total} attempts failed in step {step}"
+                + (f": {reason}" if reason else "")
+                + " (runtime_monitor.exception_handling.policy=stop_on_error; with "
+                "stop_on_critical such attempts are left out)"
+            )
+
     def _count_invalid(self, step: int, total: int, kept: int, reason: str) -> None:
         self._invalid_in_a_row = self._invalid_in_a_row + 1 if total and not kept else 0
         self._reason = reason
+        if self._goes_on:
+            return
         if self._invalid_in_a_row >= self.policy.max_invalid_steps:
             raise RunError(
                 f"no reward was valid in {self._invalid_in_a_row} steps in a row, up to step "
@@ -177,10 +194,16 @@ class Guards:
             RunError: not one reward was valid.
         """
         if 0 < steps <= self._invalid_in_a_row:
-            raise RunError(
-                f"no reward was valid in any of {steps} steps, so nothing was learned"
-                + (f"; one of the failures: {self._reason}" if self._reason else "")
+            message = f"no reward was valid in any of {steps} steps, so nothing was learned" + (
+                f"; one of the failures: {self._reason}" if self._reason else ""
             )
+            if not self._goes_on:
+                raise RunError(message)
+            log.warning("%s", message)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.policy.exception_handling.effective == "continue"
 
     def _count_equal(self, step: int, kept: list[float]) -> None:
         if len(kept) > 1:

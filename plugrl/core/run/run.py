@@ -93,7 +93,7 @@ class Run:
         self.best_score: float | None = None
         self.hooks = hooks
         self.settings = SettingsConfig(**tree.get("settings", {}))
-        monitor = RuntimeMonitorConfig(**tree.get("runtime_monitor", {}))
+        monitor = RuntimeMonitorConfig.from_tree(tree.get("runtime_monitor", {}))
         self._definition = {CONFIG: plain(tree)}
         self.guards = Guards(monitor, folder / "dumps", self._definition)
         self._status = Status(folder)

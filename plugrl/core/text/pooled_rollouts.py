@@ -167,8 +167,9 @@ def pooled_rollouts(
     count = section.get("processes", 0)
     if not count:
         return None
-    restarts = run.guards.policy.max_worker_restarts
-    pool = run.keep("worker_processes", lambda: WorkerPool(restarts))
+    monitor = run.guards.policy
+    restarts, health = monitor.max_worker_restarts, monitor.health_check
+    pool = run.keep("worker_processes", lambda: WorkerPool(restarts, health))
     level = logging.getLogger("plugrl").getEffectiveLevel()
     setup = worker_setup(
         factory, section, services, answer_key=answer_key, prompt_key=prompt_key, level=level

@@ -378,6 +378,8 @@ class TrajectoryTrainer(Trainer):
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
             scores, trajectories = self._validation(step)
+        failures = [t.failure for t in trajectories if not t.valid]
+        self.run.guards.failures(step, len(failures), len(trajectories), "".join(failures[:1]))
         logger.info("%s: %s", self.run.label(step), headline(scores))
         section, first = self.hyper_params.validate, next(iter(self._validated_splits))
         report_score(self.run, section, scores, default=f"{first}/{self.score}")

@@ -18,7 +18,7 @@ from typing import Any
 
 from plugrl.core.blame import TRACE
 from plugrl.core.text.worker_messages import Setup
-from plugrl.core.text.worker_process import IDLE, MARK
+from plugrl.core.text.worker_process import IDLE, MARK, SHARED
 
 #: A fresh interpreter, and not ``multiprocessing``: that would run the user's script again.
 _PROGRAM = (
@@ -46,9 +46,10 @@ class WorkerHandle:
         self.ready = False
         self._setup: Setup | None = None
         self._memory = tempfile.TemporaryFile()  # noqa: SIM115
-        self._memory.write(MARK.pack(IDLE))
+        self._memory.write(MARK.pack(IDLE) + MARK.pack(0))
         self._memory.flush()
-        self._shared = mmap.mmap(self._memory.fileno(), MARK.size)
+        self._shared = mmap.mmap(self._memory.fileno(), SHARED)
+        self._given_up = ""
         here, there = socket.socketpair()
         self.connection = Connection(here.detach())
         descriptors = (there.fileno(), self._memory.fileno())
@@ -73,6 +74,19 @@ class WorkerHandle:
         """Which attempt's code runs, or was running when the process died; -1: none."""
         number: int = MARK.unpack_from(self._shared, 0)[0]
         return number
+
+    @property
+    def beats(self) -> int:
+        """How many signs of life the process has given; 0: it has only begun, or was ended."""
+        with contextlib.suppress(ValueError):  # end() may be called in another thread meanwhile
+            count: int = MARK.unpack_from(self._shared, MARK.size)[0]
+            return count
+        return 0
+
+    def give_up(self, reason: str) -> None:
+        """End the process, which others learn from its connection; ``reason`` says why."""
+        self._given_up = reason
+        self._kill()
 
     def send(self, *message: Any) -> None:
         """Send a message.
@@ -132,6 +146,8 @@ class WorkerHandle:
             self.connection.close()
         self._shared.close()
         self._memory.close()
+        if self._given_up:
+            return f"was ended because it {self._given_up}"
         if code >= 0:
             return f"exited with code {code}"
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

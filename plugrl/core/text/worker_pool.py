@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from plugrl.core.config.sections import HealthCheckConfig
 from plugrl.core.errors import RunError
 from plugrl.core.text.worker_handle import WorkerHandle, end_all
+from plugrl.core.text.worker_health import HealthCheck
 
 logger = logging.getLogger(__name__)
 
@@ -16,14 +18,18 @@ class WorkerPool:
 
     Args:
         max_restarts: how many processes may die and be replaced.
+        health: whether and how often they are looked after.
     """
 
-    def __init__(self, max_restarts: int = 10) -> None:
+    def __init__(self, max_restarts: int = 10, health: HealthCheckConfig | None = None) -> None:
         self._max_restarts = max_restarts
         self._handles: list[WorkerHandle | None] = []
         self._deaths = 0
         self._restarts = 0
         self._overdue = 0
+        self._health: HealthCheck | None = None
+        if health is not None and health.enabled:
+            self._health = HealthCheck(health, lambda: list(self._handles))
 
     def grow(self, count: int) -> None:
         """Start processes until there are ``count``; it does not wait for them."""
@@ -84,5 +90,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all processes."""
+        if self._health is not None:
+            self._health.close()
         handles, self._handles = self._handles, []
         end_all([handle for handle in handles if handle is not None])

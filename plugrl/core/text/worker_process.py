@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 MARK = struct.Struct("<q")
 IDLE = -1
+#: Size of the shared memory: whose code runs, and how many signs of life there were.
+SHARED = 2 * MARK.size
+#: Seconds between two signs of life.
+BEAT = 0.25
 
 
 class _Forward(logging.Handler):
@@ -106,6 +110,7 @@ class WorkerProcess:
                 loop.call_soon_threadsafe(take, message)
 
         threading.Thread(target=read, name="plugrl-driver", daemon=True).start()
+        threading.Thread(target=self._beat, name="plugrl-beat", daemon=True).start()
         while True:
             name, *arguments = await inbox.get()
             try:
@@ -234,6 +239,14 @@ class WorkerProcess:
         self._running = (number, time.monotonic())
         MARK.pack_into(self._shared, 0, number)
 
+    def _beat(self) -> None:
+        """Show the driver that this process runs, and that no code holds up all of it."""
+        count = 0
+        while True:
+            count += 1
+            MARK.pack_into(self._shared, MARK.size, count)
+            time.sleep(BEAT)
+
     def _watch(self) -> None:
         """End the process when the code of one attempt does not come back in time."""
         while True:
@@ -264,6 +277,6 @@ def leave() -> None:
 def main() -> None:
     """Run a worker process; the descriptors of connection and shared memory are arguments."""
     connection, memory = map(int, sys.argv[1:3])
-    process = WorkerProcess(Connection(connection), mmap.mmap(memory, MARK.size))
+    process = WorkerProcess(Connection(connection), mmap.mmap(memory, SHARED))
     logging.getLogger().addHandler(_Forward(process))
     asyncio.run(process.serve())
