@@ -16,8 +16,6 @@ from plugrl.core.text.services import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from plugrl.core.config.view import ConfigView
     from plugrl.core.factory import Factory
 
@@ -72,7 +70,7 @@ class Models(Mapping[str, Model]):
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = dict(models)
-        self._given: dict[str, dict[str, torch.Tensor]] = {}
+        self._given: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def load(cls, section: ConfigView, factory: Factory, *, seed: int, device: str) -> Models:
@@ -123,15 +121,15 @@ class Models(Mapping[str, Model]):
         """The train services by model name, frozen models left out."""
         return {n: model.train for n, model in self._models.items() if model.train is not None}
 
-    def weights(self) -> dict[str, Mapping[str, torch.Tensor]]:
-        """Copies of the weights that are trained, or were in an earlier phase, by model name."""
-        trained = {
-            name: {key: value.detach().clone() for key, value in train.weights().items()}
-            for name, train in self.trained.items()
-        }
+    def weights(self) -> dict[str, Mapping[str, Any]]:
+        """What a later phase begins with: of models that are, or were, trained, by name.
+
+        It is copies of the weights, or where the service keeps them.
+        """
+        trained = {name: train.hand_over() for name, train in self.trained.items()}
         return {**self._given, **trained}
 
-    def load_weights(self, weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    def load_weights(self, weights: Mapping[str, Mapping[str, Any]]) -> None:
         """Start models from ``weights``, as :meth:`weights` gave them, frozen ones too.
 
         Raises:
@@ -142,13 +140,13 @@ class Models(Mapping[str, Model]):
                 continue
             train = self._models[name].train
             if train is not None:
-                train.load_weights(own)
+                train.take_over(own)
             else:
                 self._give(name, own)
 
-    def _give(self, name: str, weights: Mapping[str, torch.Tensor]) -> None:
+    def _give(self, name: str, weights: Mapping[str, Any]) -> None:
         try:
-            self._models[name].inference.update_weights(weights, 0)
+            self._models[name].inference.take_over(weights)
         except (RuntimeError, ValueError, KeyError) as error:
             raise RunError(
                 f"frozen model {name!r} does not fit the weights that an earlier phase trained "

@@ -196,6 +196,10 @@ class InferenceService(Component, ABC):
         """Sample from weights that the train service keeps elsewhere, under ``path``.
 
         Raises:
+    def take_over(self, handed: Mapping[str, Any]) -> None:
+        """Sample from what the train service of an earlier phase handed over, as version 0."""
+        self.update_weights(handed, 0)
+
             ConfigError: this service takes tensors alone.
         """
         raise ConfigError(
@@ -238,6 +242,17 @@ class BaseTrainService(Component, ABC):
     def sync_to(self, inference: InferenceService) -> None:
         """Give the current weights to the service that samples from the model."""
         inference.update_weights(self.weights(), self.version)
+
+    def hand_over(self) -> Mapping[str, Any]:
+        """What a later phase begins with: copies of the weights by name.
+
+        A service that keeps the weights itself gives plain values that say where they are.
+        """
+        return {name: weight.detach().clone() for name, weight in self.weights().items()}
+
+    def take_over(self, handed: Mapping[str, Any]) -> None:
+        """Begin with what the train service of an earlier phase handed over."""
+        self.load_weights(handed)
 
     def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:
         """Write the weights and ``tokenizer`` to a new folder, for other software.

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
 
 _UNUSABLE = "not a usable model folder; one made by save_pretrained is"
+_NO_WEIGHTS = (
+    "holds a tokenizer alone, and the weights are loaded here; path (a model folder) or config "
+    "(with model_type) is required"
+)
+_NO_TOKENIZER = "it holds no tokenizer (tokenizer.json)"
 
 
 def load_model(spec: ModelSpec) -> PreTrainedModel:
@@ -83,6 +88,29 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
 def _folder_fault(folder: Path) -> str:
     from safetensors import SafetensorError, safe_open
     from transformers import AutoConfig
+def tokenizer_findings(check: Preflight) -> Iterator[Finding]:
+    """What is wrong with the source of a model whose weights are elsewhere: its tokenizer."""
+    name = check.path.split(".")[1]
+    source, where = check.root.models[name].source, f"models.{name}.source"
+    if not source.path:
+        if not source.tokenizer.characters:
+            yield f"{where}.path", "a folder with the model's tokenizer is needed"
+        return
+    folder = Path(os.path.expanduser(source.path))
+    if not folder.is_dir():
+        yield (
+            f"{where}.path",
+            f"{source.path}: there is no such folder; it must hold the model's tokenizer, which is "
+            "never downloaded",
+        )
+    elif not _has_tokenizer(folder):
+        yield f"{where}.path", f"{source.path}: {_NO_TOKENIZER}"
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
+
+
 
     if not folder.is_dir():
         return "there is no such folder; models are never downloaded"
@@ -96,8 +124,8 @@ def _folder_fault(folder: Path) -> str:
         return f"{_UNUSABLE}: {_line(error)}"
     if not weights and not list(folder.glob("*.bin")):
         return f"{_UNUSABLE}: it holds no weights (*.safetensors)"
-    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-        return "it holds no tokenizer (tokenizer.json)"
+    if not _has_tokenizer(folder):
+        return _NO_TOKENIZER
     return ""
 
 

@@ -28,6 +28,16 @@ def context_length(source: Any) -> int | None:
     return length if isinstance(length, int) else None
 
 
+def vocabulary_size(source: Any, tokenizer: Any) -> int:
+    """How many tokens the model of ``source`` has, at least those of its tokenizer."""
+    known = int(tokenizer.vocabulary_size)
+    try:
+        return max(known, int(getattr(_configuration(source), "vocab_size", 0) or 0))
+    except Exception:
+        # A folder may hold a tokenizer alone.
+        return known
+
+
 def layer_names(source: Any) -> Sequence[str]:
     """The names of all layers of the model of ``source``; empty: there is no such model."""
     import torch

@@ -1,0 +1,1 @@
+"""Models that a service of the Tinker API keeps: sampled from and trained there."""

@@ -1,0 +1,245 @@
+"""The train service ``tinker``: trains a LoRA adapter that a service of the Tinker API keeps."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
+from plugrl.core.text.remote_losses import loss_value
+from plugrl.core.text.remote_service import (
+    NAMED_LOSSES,
+    Datum,
+    ForwardBackward,
+    NamedLoss,
+    RemoteTrainService,
+)
+from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
+from plugrl.core.text.services import ModelSpec
+from plugrl.plugins.tinker import wire
+from plugrl.plugins.tinker.connection import DEFAULT_KEY, Connection, plain, url_of
+from plugrl.plugins.tinker.inference_service import SAMPLER
+from plugrl.plugins.transformers.outline import context_length
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+Value = TypeVar("Value")
+#: What a later phase begins with, by this name.
+STATE = "state"
+_FORWARD = NAMED_LOSSES["cross_entropy"]
+
+
+@dataclass
+class TinkerTrainConfig(OptimizerConfig, RemoteSettings):
+    """Options of the train service ``tinker``."""
+
+    lora_rank: int = described(32, "rank of the adapter")
+    train_mlp: bool = described(True, "the adapter covers the layers between attentions")
+    train_attn: bool = described(True, "the adapter covers attention")
+    train_unembed: bool = described(True, "the adapter covers the last layer")
+    start_from: str | None = described(
+        None, "saved state whose weights training begins with, tinker://...; null: the base model"
+    )
+    state_ttl: int | None = described(
+        None, "seconds that the service keeps the states of checkpoints; null: for ever"
+    )
+    sampler_ttl: int | None = described(
+        86400, "seconds that the service keeps weights it sampled from; null: for ever"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lora_rank < 1:
+            raise ConfigError("lora_rank must be at least 1")
+        if not (self.train_mlp or self.train_attn or self.train_unembed):
+            raise ConfigError("one of train_mlp, train_attn and train_unembed must be true")
+        if self.start_from is not None and not self.start_from.startswith("tinker://"):
+            raise ConfigError("start_from must begin with tinker://")
+
+
+class TinkerTrainService(RemoteTrainService):
+    """Sends datums and takes optimizer steps; weights and optimizer stay at the service."""
+
+    Config: ClassVar[type] = TinkerTrainConfig
+    losses: ClassVar[Mapping[str, NamedLoss]] = NAMED_LOSSES
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Settings that are missing, and an adapter, which the service makes itself."""
+        yield from settings_findings(
+            check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="tinker", extra="tinker"
+        )
+        name = check.path.split(".")[1]
+        if check.models[name].get("adapter") is not None:
+            yield (
+                f"models.{name}.adapter",
+                f"the service tinker trains an adapter of its own; write {check.path}.lora_rank",
+            )
+
+    def load(self, spec: ModelSpec) -> None:
+        """Connect, and let the service make an adapter.
+
+        Raises:
+            ConfigError: the key or the model's name is wrong.
+            RunError: the service cannot be reached, or makes none.
+        """
+        self._connection = Connection.shared(self.config)
+        self._calls = self._connection.calls(self.config)
+        config, client = self.config, self._connection.client
+        base_model = str(config.base_model)
+        limits = [
+            config.max_context,
+            self._connection.context_of(base_model, self._calls),
+            context_length(spec.source),
+        ]
+        self._context = min((limit for limit in limits if limit), default=None)
+        self._training: Any = self._calls.call(
+            f"make an adapter of rank {config.lora_rank} for {base_model}",
+            lambda: client.create_lora_training_client(
+                base_model=base_model,
+                rank=config.lora_rank,
+                seed=spec.seed & 0x7FFFFFFF,
+                train_mlp=config.train_mlp,
+                train_attn=config.train_attn,
+                train_unembed=config.train_unembed,
+            ),
+        )
+        if config.start_from:
+            self._load_weights(config.start_from)
+
+    def forward(self, datums: Sequence[Datum]) -> Future[list[list[float]]]:
+        """The log-probability of each target of each datum."""
+        self._check_lengths(datums)
+        sent = self._training.forward(
+            wire.as_datums(wire.for_forward(datums), _FORWARD), "cross_entropy"
+        )
+        return self._then("compute log-probabilities", sent, wire.logprobs_of)
+
+    def forward_backward(
+        self,
+        datums: Sequence[Datum],
+        loss_fn: str,
+        loss_fn_config: Mapping[str, float] | None = None,
+    ) -> Future[ForwardBackward]:
+        """Add the gradient of a named loss.
+
+        The loss that is reported is worked out here, from the log-probabilities of the answer.
+
+        Raises:
+            ConfigError: there is no such loss, or a sequence is too long.
+            ContractError: a datum lacks what the loss reads.
+        """
+        loss = self.losses.get(loss_fn)
+        if loss is None:
+            raise ConfigError(f"no loss_fn {loss_fn!r}; there are: {', '.join(self.losses)}")
+        self._check_lengths(datums)
+        for datum in datums:
+            if missing := sorted(set(loss.inputs) - set(datum.loss_fn_inputs)):
+                raise ContractError(f"a datum has no {missing[0]}, which the loss reads")
+        options = dict(loss_fn_config or {})
+
+        def answered(output: Any) -> ForwardBackward:
+            logprobs = wire.logprobs_of(output)
+            value = loss_value(loss_fn, options, datums, self.fitting(datums, logprobs))
+            metrics = {name: (v, 1.0) for name, v in wire.metrics_of(output.metrics).items()}
+            return ForwardBackward(value, logprobs, metrics)
+
+        sent = self._training.forward_backward(
+            wire.as_datums(datums, loss), loss_fn, options or None
+        )
+        return self._then(f"take the gradient of {loss_fn}", sent, answered)
+
+    def optim_step(self, adam: AdamParams) -> Future[Mapping[str, float]]:
+        """Apply the accumulated gradient."""
+        from tinker import types
+
+        params = types.AdamParams(
+            learning_rate=adam.learning_rate,
+            beta1=adam.betas[0],
+            beta2=adam.betas[1],
+            eps=adam.eps,
+            weight_decay=adam.weight_decay,
+            grad_clip_norm=adam.grad_clip_norm,
+        )
+        sent = self._training.optim_step(params)
+        return self._then(
+            "take an optimizer step", sent, lambda answer: wire.metrics_of(answer.metrics)
+        )
+
+    def save_weights_for_sampler(self, name: str) -> Future[str]:
+        """The path of the current weights, for the inference service ``tinker``."""
+        sent = self._training.save_weights_for_sampler(
+            _unique(name), ttl_seconds=self.config.sampler_ttl
+        )
+        return self._then("save weights for sampling", sent, lambda answer: str(answer.path))
+
+    def save_state(self, name: str) -> Future[Any]:
+        """The path of weights and optimizer, which stay at the service."""
+        sent = self._training.save_state(_unique(name), ttl_seconds=self.config.state_ttl)
+        about = {"base_model": self.config.base_model, "lora_rank": self.config.lora_rank}
+        return self._then(
+            "save its state", sent, lambda answer: {"path": str(answer.path), **about}
+        )
+
+    def load_state(self, saved: Any) -> Future[None]:
+        """Take back what :meth:`save_state` gave, as far as the service keeps it.
+
+        Raises:
+            ConfigError: it is the state of another model, rank or service.
+        """
+        if not isinstance(saved, Mapping) or "path" not in saved:
+            raise ConfigError("the saved state is not one of the train service tinker")
+        for name in ("base_model", "lora_rank"):
+            if saved[name] != self.config[name]:
+                raise ConfigError(
+                    f"the saved state has {name}={saved[name]!r} and the configuration "
+                    f"{self.config[name]!r}; restore it, or start a new run"
+                )
+        sent = self._training.load_state_with_optimizer(saved["path"])
+        return self._then(f"load {saved['path']}", sent, lambda _: None)
+
+    def hand_over(self) -> Mapping[str, Any]:
+        """The paths of what a later phase begins with."""
+        return {
+            STATE: self.save_state("handed").result()["path"],
+            SAMPLER: self.save_weights_for_sampler("handed").result(),
+        }
+
+    def take_over(self, handed: Mapping[str, Any]) -> None:
+        """Begin with the weights of an earlier phase, and a new optimizer.
+
+        Raises:
+            ConfigError: another service trained them.
+        """
+        if STATE not in handed:
+            raise ConfigError(
+                "the phase before trained this model with another service, whose weights the "
+                "service tinker does not take; train both phases with it"
+            )
+        self._load_weights(handed[STATE])
+
+    def _load_weights(self, path: str) -> None:
+        self._calls.result(f"load {path}", plain(self._training.load_state(path)))
+
+    def _then(self, what: str, sent: Any, take: Callable[[Any], Value]) -> Future[Value]:
+        return self._calls.later(what, plain(sent), take)
+
+    def _check_lengths(self, datums: Sequence[Datum]) -> None:
+        longest = max((len(datum.input_tokens) + 1 for datum in datums), default=0)
+        if self._context is not None and longest > self._context:
+            raise ConfigError(
+                f"a sequence of {longest} tokens is longer than the {self._context} of the model's "
+                "context; lower rollout_worker.max_prompt_length or max_response_length"
+            )
+
+
+def _unique(name: str) -> str:
+    """A name that the service has not seen: it refuses to save under one twice."""
+    return f"{re.sub(r'[^a-zA-Z0-9_-]', '-', name)}-{secrets.token_hex(4)}"

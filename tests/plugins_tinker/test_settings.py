@@ -1,0 +1,123 @@
+"""What is wrong before a server is asked, and servers that refuse."""
+
+import sys
+import time
+
+import pytest
+from faults import Door
+
+from plugrl.core.config.view import ConfigView
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.experiment import prepare
+from plugrl.core.text.services import ModelSpec
+
+pytest.importorskip("tinker")
+
+from plugrl.plugins.tinker.inference_service import TinkerInferenceService  # noqa: E402
+from plugrl.plugins.transformers.tokenizer import character_tokenizer  # noqa: E402
+
+KEY = "tml-secret-word"
+
+
+@pytest.fixture
+def adder(tmp_path):
+    """A folder with a tokenizer alone: nothing is loaded here."""
+    folder = tmp_path / "tokenizer"
+    character_tokenizer("0123456789+=").wrapped.save_pretrained(folder)
+    return folder
+
+
+def faults(tree):
+    with pytest.raises(ConfigError) as caught:
+        prepare(tree)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_a_whole_configuration_is_validated_without_a_server(tree, monkeypatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    for trainer in ("remote_api_cross_entropy", "remote_api_grpo"):
+        prepare(tree("http://127.0.0.1:1", trainer))
+
+
+@pytest.mark.parametrize("service", ["inference", "train"])
+def test_without_the_kit_the_command_that_installs_it_is_named(tree, monkeypatch, service):
+    monkeypatch.setitem(sys.modules, "tinker", None)
+    text = faults(tree("http://127.0.0.1:1"))
+    assert f"models.policy.{service}" in text
+    assert "pip install 'plugrl[tinker]'" in text
+
+
+def test_what_is_missing_is_found(tree, monkeypatch, tmp_path):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    text = faults(tree("https://example.com/tinker", models__policy__train__base_model=None))
+    assert "models.policy.train.base_model: is needed" in text.replace(" (", ": ", 0) or (
+        "is needed: the name that the service has for the model" in text
+    )
+    assert "TINKER_API_KEY, which holds the key of https://example.com/tinker, is not set" in text
+    named = tree("https://example.com/tinker", environment={"variables": {"TINKER_API_KEY": KEY}})
+    prepare(named)
+    assert "tokenizer" in faults(
+        tree("http://127.0.0.1:1", models__policy__source={"path": str(tmp_path)})
+    )
+    assert "lora_rank" in faults(tree("http://127.0.0.1:1", models__policy__adapter={"r": 4}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("api_key", KEY, "must be the name of an environment variable"),
+        ("base_url", f"https://me:{KEY}@example.com", "no user or password"),
+        ("base_url", "example.com", "must begin with http"),
+        ("timeout", 0, "must be above 0"),
+        ("model_path", "elsewhere", "must begin with tinker://"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_without_the_secret(tree, key, value, words):
+    text = faults(tree("http://127.0.0.1:1", **{f"models__policy__inference__{key}": value}))
+    assert words in text
+    assert KEY not in text
+
+
+def test_a_loss_that_the_api_lacks_is_refused(tree):
+    changes = {"trainer__algorithm": {"loss_fn": "gspo"}}
+    text = faults(tree("http://127.0.0.1:1", "remote_api_grpo", **changes))
+    assert "TinkerTrainService has no loss 'gspo'" in text
+
+
+def load(url, adder, cls=TinkerInferenceService, **options):
+    settings = {"base_url": url, "base_model": "m", "patience": 4.0, "max_context": 32}
+    service = cls({**settings, **options})
+    source = ConfigView({"path": str(adder), "config": {}, "dtype": "float32"})
+    service.load(ModelSpec("policy", source, seed=3, device="cpu"))
+
+
+def test_a_refused_key_is_named_by_its_variable(adder, monkeypatch):
+    monkeypatch.setenv("MY_KEY", KEY)
+    with Door() as door:
+        for status in (401, 403):
+            door.always = status
+            with pytest.raises(ConfigError) as caught:
+                load(door.url, adder, api_key="MY_KEY")
+            assert f"{door.url} refuses the key of MY_KEY ({status})" in str(caught.value)
+            assert KEY not in str(caught.value)
+    monkeypatch.setenv("MY_KEY", "of-another-form")
+    with pytest.raises(ConfigError, match="MY_KEY: .*must start with the 'tml-' prefix"):
+        load("http://127.0.0.1:1", adder, api_key="MY_KEY")
+
+
+def test_a_server_that_is_down_is_given_some_time(adder):
+    before = time.monotonic()
+    with pytest.raises(RunError, match=r"http://127.0.0.1:1 was silent .*Connection refused"):
+        load("http://127.0.0.1:1", adder)
+    assert 3 < time.monotonic() - before < 30
+
+
+@pytest.mark.parametrize("fault", [500, 429, "garbage", "cut"])
+def test_a_server_that_is_out_of_order_ends_the_wait(adder, fault):
+    with Door() as door:
+        door.always = fault
+        before = time.monotonic()
+        with pytest.raises(RunError, match=door.url):
+            load(door.url, adder, timeout=3.0)
+        assert time.monotonic() - before < 30
