@@ -88,11 +88,13 @@ class Models(Mapping[str, Model]):
         for name in section:
             config, path = section[name], f"models.{name}"
             own = config.source.get("seed")
-            spec = ModelSpec(name, config.source, seed if own is None else own, device)
+            trained = config.get("train") is not None
+            chosen = seed if own is None else own
+            spec = ModelSpec(name, config.source, chosen, device, trained=trained)
             inference = factory.build("inference_service", config.inference, f"{path}.inference")
             inference.load(spec)
             train = None
-            if config.get("train") is not None:
+            if trained:
                 train = factory.build("train_service", config.train, f"{path}.train")
                 train.load(replace(spec, adapter=config.get("adapter")))
             loaded[name] = Model(name, inference, train)

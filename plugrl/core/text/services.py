@@ -45,6 +45,7 @@ class ModelSpec:
     """What a service needs to load a model.
 
     ``adapter`` is for the train service alone: the inference service gets the merged weights.
+    ``trained`` says whether a train service has the model, so that its samples may be trained on.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelSpec:
     seed: int
     device: str
     adapter: ConfigView | None = None
+    trained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class InferenceService(Component, ABC):
     """
 
     version: int = 0
+    #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
+    scores_prompts: bool = True
     _batching: RequestBatcher | None = None
 
     @classmethod
@@ -192,14 +196,14 @@ class InferenceService(Component, ABC):
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Take the weights of ``version``; a missing or extra name is a ``ValueError``."""
 
-    def use_saved_weights(self, path: str, version: int) -> None:
-        """Sample from weights that the train service keeps elsewhere, under ``path``.
-
-        Raises:
     def take_over(self, handed: Mapping[str, Any]) -> None:
         """Sample from what the train service of an earlier phase handed over, as version 0."""
         self.update_weights(handed, 0)
 
+    def use_saved_weights(self, path: str, version: int) -> None:
+        """Sample from weights that the train service keeps elsewhere, under ``path``.
+
+        Raises:
             ConfigError: this service takes tensors alone.
         """
         raise ConfigError(
@@ -239,10 +243,6 @@ class BaseTrainService(Component, ABC):
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights, for example by those of an earlier phase."""
 
-    def sync_to(self, inference: InferenceService) -> None:
-        """Give the current weights to the service that samples from the model."""
-        inference.update_weights(self.weights(), self.version)
-
     def hand_over(self) -> Mapping[str, Any]:
         """What a later phase begins with: copies of the weights by name.
 
@@ -253,6 +253,10 @@ class BaseTrainService(Component, ABC):
     def take_over(self, handed: Mapping[str, Any]) -> None:
         """Begin with what the train service of an earlier phase handed over."""
         self.load_weights(handed)
+
+    def sync_to(self, inference: InferenceService) -> None:
+        """Give the current weights to the service that samples from the model."""
+        inference.update_weights(self.weights(), self.version)
 
     def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:
         """Write the weights and ``tokenizer`` to a new folder, for other software.

@@ -74,6 +74,9 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
         if message:
             yield f"{where}.path", f"{source.path}: {message}"
         return
+    if not source.config:
+        yield where, _NO_WEIGHTS
+        return
     if not source.tokenizer.characters:
         yield f"{where}.tokenizer.characters", "is needed for a model built from a configuration"
     from transformers import AutoConfig
@@ -85,9 +88,6 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
         yield f"{where}.config", _line(error)
 
 
-def _folder_fault(folder: Path) -> str:
-    from safetensors import SafetensorError, safe_open
-    from transformers import AutoConfig
 def tokenizer_findings(check: Preflight) -> Iterator[Finding]:
     """What is wrong with the source of a model whose weights are elsewhere: its tokenizer."""
     name = check.path.split(".")[1]
@@ -111,6 +111,9 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
+def _folder_fault(folder: Path) -> str:
+    from safetensors import SafetensorError, safe_open
+    from transformers import AutoConfig
 
     if not folder.is_dir():
         return "there is no such folder; models are never downloaded"
@@ -159,6 +162,8 @@ def _from_config(spec: ModelSpec) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     options: dict[str, Any] = spec.source.config.to_dict()
+    if not options:
+        raise ConfigError(f"models.{spec.name}.source {_NO_WEIGHTS}")
     kind = options.pop("model_type")
     tokenizer = load_tokenizer(spec)
     options.setdefault("vocab_size", tokenizer.vocabulary_size)  # type: ignore[attr-defined]
