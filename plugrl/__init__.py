@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from plugrl.core.registry import register_train_service as register_train_service
     from plugrl.core.registry import register_trainer as register_trainer
     from plugrl.core.run.run import Run as Run
+    from plugrl.core.run.trackers import TrackedRun as TrackedRun
     from plugrl.core.run.trackers import Tracker as Tracker
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
@@ -140,7 +141,7 @@ _MODULES = {
         "register_trainer",
     ),
     "plugrl.core.run.run": ("Run",),
-    "plugrl.core.run.trackers": ("Tracker",),
+    "plugrl.core.run.trackers": ("TrackedRun", "Tracker"),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
     "plugrl.core.text.advantages": ("group_numbers",),
     "plugrl.core.text.agents.agent": ("Agent",),

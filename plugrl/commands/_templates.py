@@ -258,7 +258,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from plugrl import Run, Tracker, described
+from plugrl import TrackedRun, Tracker, described
 
 
 @dataclass
@@ -277,11 +277,16 @@ class $cls(Tracker):
         super().__init__(config)
         self._path: Path | None = None
 
-    def start(self, run: Run) -> None:
-        """Remember where the file is; a resumed run goes on with it."""
+    def start(self, run: TrackedRun) -> int | None:
+        """Remember where the file is; a resumed run drops what came after its checkpoint."""
         self._path = run.folder / self.config.file
-        if not self._path.exists():
-            self._write([("step", "name", "value")])
+        rows: list[list[str]] = []
+        if run.resumed and self._path.exists():
+            with self._path.open(newline="", encoding="utf-8") as stream:
+                rows = [row for row in list(csv.reader(stream))[1:] if int(row[0]) <= run.step]
+        self._path.write_text("", encoding="utf-8")
+        self._write([("step", "name", "value"), *map(tuple, rows)])
+        return int(rows[-1][0]) if rows else -1
 
     def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
         """Append the metrics of a step."""

@@ -164,8 +164,13 @@ def test_a_run_that_fails_says_so(make_run):
     tracker = Noted()
     run = make_run(trackers=[tracker])
     run.attach(Toy())
+
+    def fail():
+        run.end_step(1, {"value": 1})
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError), run:
-        run.end_step(1, {"value": 1 / run.step})
+        fail()
     assert tracker.calls[-1] == ("finish", "failed")
     assert "ZeroDivisionError" in (run.folder / "report.html").read_text()
 
