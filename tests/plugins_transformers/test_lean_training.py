@@ -126,6 +126,21 @@ def test_scores_of_many_rows_are_computed_in_pieces(rows, length, ends):
     assert torch.equal(mask == -torch.inf, ~seen)
 
 
+def test_batches_that_differ_in_their_tokens_alone_share_a_plan(train_service, monkeypatch):
+    service, made = train_service(), []
+    lean = service._forward._lean
+    planned = lean._planned
+    monkeypatch.setattr(lean, "_planned", lambda *args: (made.append(1), planned(*args))[1])
+    others = [([9 - token for token in tokens], mask) for tokens, mask in ROWS]
+    fewer = [(tokens, [0] * len(mask) if len(mask) == 3 else mask) for tokens, mask in ROWS]
+    data = [batch(rows) for rows in (ROWS, others, fewer, ROWS)]
+    got = [service.compute_log_prob(each) for each in data]
+    assert len(made) == 2
+    service._forward._lean = None
+    for each, log_probs in zip(data, got, strict=True):
+        torch.testing.assert_close(log_probs, service.compute_log_prob(each), rtol=1e-5, atol=1e-5)
+
+
 def test_a_single_layer_is_the_first_and_the_last(train_service, spec):
     config = {**spec().source.config.to_dict(), "num_hidden_layers": 1}
     service, data = train_service(spec(config=config)), batch(ROWS)

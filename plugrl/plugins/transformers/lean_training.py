@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Scores of all pairs of tokens are kept, so that longer rows belong to the kernels of torch.
 _LONGEST = 128
+#: Plans that are kept: those of a batch that is trained and of the probe after it.
+_PLANS = 4
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -50,11 +52,14 @@ class LeanTraining:
         )
         # The numbers of a head, those that turn together side by side.
         shape = self._shape
-        self._pairs = torch.arange(shape.width).view(2, -1).t().flatten()
+        pairs = torch.arange(shape.width).view(2, -1).t().flatten()
         rows = torch.arange(shape.heads * shape.width).view(shape.heads, shape.width)
-        rows[: shape.turning] = rows[: shape.turning, self._pairs]
+        rows[: shape.turning] = rows[: shape.turning, pairs]
         self._order = rows.flatten()
-        self._counts = torch.tensor([shape.queries, shape.keys])
+        # The weights of a query's numbers, then those of a key's, for each head.
+        kinds = torch.tensor([0] * shape.queries + [1] * shape.keys)
+        self._norm_order = (kinds[:, None] * shape.width + pairs).flatten()
+        self._known: dict[Any, tuple[Plan, Plan, Tensor]] = {}
         self._scale = float(attention.scaling)
         self._table = torch.empty(0)
 
@@ -79,14 +84,7 @@ class LeanTraining:
 
     def log_probs(self, packing: Packing, targets: Tensor, temperature: float) -> Tensor:
         """Log-probabilities of ``targets`` ([P]), each predicted at its place of ``packing``."""
-        rows, own = packing.layout()
-        positions, places = packing.positions.flatten(), packing.places
-        asked = torch.zeros(len(own), dtype=torch.bool)
-        asked[places] = True
-        whole = last = self._plan(rows, own, self._turns(positions))
-        if not bool(asked.all()):
-            last = self._last(whole, asked)
-            places = (asked.cumsum(0) - 1)[places]
+        whole, last, places = self._plans(packing)
         # The first layer's projections depend on the token alone.
         tokens, source = packing.tokens.flatten().unique(return_inverse=True)
         layers = self._body.layers
@@ -102,6 +100,30 @@ class LeanTraining:
         chosen: Tensor = TokenLogProbs.apply(self._shape.eps, places, targets, states, joined)
         return chosen
 
+    def _plans(self, packing: Packing) -> tuple[Plan, Plan, Tensor]:
+        """The plans of all layers but the last and of the last, and the places behind that one.
+
+        The newest are kept: batches that differ in their tokens alone have the same.
+        """
+        rows, own = packing.layout()
+        where = rows, own, packing.positions.flatten(), packing.places
+        key = torch.is_grad_enabled(), rows.shape, *(part.numpy().tobytes() for part in where)
+        plans = self._known.pop(key, None) or self._planned(*where)
+        self._known[key] = plans
+        if len(self._known) > _PLANS:
+            del self._known[next(iter(self._known))]
+        return plans
+
+    def _planned(
+        self, rows: Tensor, own: Tensor, positions: Tensor, places: Tensor
+    ) -> tuple[Plan, Plan, Tensor]:
+        whole = self._plan(rows, own, self._turns(positions))
+        asked = torch.zeros(len(own), dtype=torch.bool)
+        asked[places] = True
+        if bool(asked.all()):
+            return whole, whole, places
+        return whole, self._last(whole, asked), (asked.cumsum(0) - 1)[places]
+
     def _layer(self, layer: Any, states: Tensor, plan: Plan) -> Tensor:
         attention, mlp, shape = layer.self_attn, layer.mlp, self._shape
         three = (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -111,8 +133,8 @@ class LeanTraining:
         if attention.q_proj.bias is not None:
             bias = Join.apply(self._order, None, *[part.bias for part in three])
         if hasattr(attention, "q_norm"):
-            both = torch.stack([attention.q_norm.weight, attention.k_norm.weight])
-            head_norms = both.repeat_interleave(self._counts, 0)[:, self._pairs]
+            both = torch.cat([attention.q_norm.weight, attention.k_norm.weight])
+            head_norms = both.index_select(0, self._norm_order).view(-1, shape.width)
         out = attention.o_proj.weight
         states = Attention.apply(shape, plan, states, joined, bias, head_norms, out)
         norm = layer.post_attention_layernorm.weight
