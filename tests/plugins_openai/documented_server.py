@@ -11,6 +11,7 @@ vLLM: ``vllm/entrypoints/openai/completion/protocol.py`` (``CompletionRequest``)
 """
 
 import json
+import secrets
 import select
 import socket
 import threading
@@ -375,7 +376,8 @@ class Handler(BaseHTTPRequestHandler):
             raise Refuse(400, "the input is longer than the context")
         scored = body.get("logprob_start_len") == 0
         sampling = sampling_of(asked, "max_new_tokens", "min_new_tokens")
-        answer = own.ask(prompt, sampling, 1, scored)
+        # It has no seeds unless it is started for them.
+        answer = own.ask(prompt, sampling, secrets.randbits(31), scored)
         kind = {"type": answer.finish_reason}
         meta = {"id": "1", "finish_reason": kind, "weight_version": own.label}
         if body.get("return_logprob"):

@@ -21,13 +21,12 @@ def setting(tmp_path, server, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def make(kind="vllm", inference=None, **sections):
-        plain = tiny.config("self_hosted_grpo", tmp_path)["models"]["policy"]["source"]
-        there = server(kind, {"path": None, "dtype": "float32", **plain})
-        inference = {"type": "openai", "base_url": there.base_url, "patience": 1.0} | (
-            inference or {}
-        )
-        models = {"models": {"policy": {"inference": inference}}}
-        return there, tiny.config("self_hosted_grpo", tmp_path, tiny.merged(models, sections))
+        tree = tiny.config("self_hosted_grpo", tmp_path, sections)
+        source = tree["models"]["policy"]["source"]
+        there = server(kind, {"path": None, "dtype": "float32", **source})
+        asked = {"type": "openai", "base_url": there.base_url, "patience": 1.0}
+        tree["models"]["policy"]["inference"] = asked | (inference or {})
+        return there, tree
 
     return make
 
@@ -60,20 +59,25 @@ def test_a_run_samples_from_a_documented_server_with_parity_after_each_sync(sett
     loads = "/collective_rpc" if kind == "vllm" else "/update_weights_from_disk"
     # At the beginning and after each step.
     assert [path for path, _ in there.calls].count(loads) == 3
-    assert run.last_metrics["rollout/staleness_mean"] == 0 if "rollout/staleness_mean" in (
-        run.last_metrics
-    ) else True  # fmt: skip
 
 
 @pytest.mark.integration
 @KINDS
 def test_grpo_over_a_documented_server_learns(setting, kind):
     there, tree = setting(
-        kind, trainer={"total_train_steps": 60}, settings={"checkpoint_every": 0},
-        data={"batch_size": 4, "rollout_repeat_n": 8}, validate={"every": 0},
-        rollout_worker={"max_response_length": 2}, models={"policy": {"train": {
-            "learning_rate": 0.03}}},
-    )  # fmt: skip
+        kind,
+        models={
+            "policy": {
+                "source": {"config": {"hidden_size": 32, "num_hidden_layers": 2}},
+                "train": {"learning_rate": 0.003},
+            }
+        },
+        trainer={"total_train_steps": 50},
+        data={"batch_size": 4, "rollout_repeat_n": 16},
+        rollout_worker={"max_response_length": 2},
+        validate={"every": 0},
+        settings={"checkpoint_every": 0},
+    )
     run = start(prepare(tree))
     rewards = [line["rollout/reward"] for line in run.metrics if "rollout/reward" in line]
     first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
@@ -194,7 +198,7 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
     assert "weights_folder" in refused(base_url="https://gpu.example/v1")
     assert "NO_SUCH_KEY is not set" in refused(base_url=here, api_key="NO_SUCH_KEY")
     assert "must begin with http" in refused(base_url="127.0.0.1:8000")
-    assert "connections must be at least 1" in refused(base_url=here, connections=0)
+    assert "inference.connections (Python): must be at least 1" in refused(base_url=here, connections=0)
 
 
 def test_a_tokenizer_alone_is_a_source_for_a_model_that_a_server_keeps(setting, tmp_path):
@@ -206,7 +210,7 @@ def test_a_tokenizer_alone_is_a_source_for_a_model_that_a_server_keeps(setting, 
     }
     assert start(prepare(tree)).status["state"] == "done"
     del tree["models"]["judge"]["inference"]
-    with pytest.raises(ConfigError, match="judge.source: holds a tokenizer alone"):
+    with pytest.raises(ConfigError, match="judge.source .*: holds a tokenizer alone"):
         prepare(tree)
 
 
