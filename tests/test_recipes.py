@@ -48,8 +48,8 @@ def trained(name: str, folder: Path, *words: str):
 
 
 def test_what_is_listed_is_what_is_meant():
-    expected = """calculator_agent dapo dpo dr_grpo math_parquet opd quickstart reasoning_gym
-        remote_api remote_opd remote_sft reward_model sft"""
+    expected = """calculator_agent dapo dpo dr_grpo external_agent math_parquet opd quickstart
+        reasoning_gym remote_api remote_opd remote_sft reward_model sft"""
     assert expected.split() == NAMES
     assert (RECIPES / "common").is_dir()
 
@@ -145,6 +145,7 @@ LEARNS = [
     ("opd", "validation/exact_match", 3, 0.55, 0.75),
     ("dpo", "validation/accuracy", 2, 0.6, 0.85),
     ("calculator_agent", "validation/exact_match", 2, 0.45, 0.85),
+    ("external_agent", "validation/exact_match", 2, 0.45, 0.75),
 ]
 
 
