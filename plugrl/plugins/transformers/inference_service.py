@@ -66,6 +66,8 @@ class TransformersInferenceService(InferenceService):
         self._model = load_model(spec)
         self._tokenizer = load_tokenizer(spec)
         self._runner = Runner(self._model, self._tokenizer.pad_token_id)
+        # Now, since the runner may have laid out the parameters anew.
+        self._weights = self._model.state_dict()
         # Each look into a configuration of transformers costs microseconds.
         config = self._model.config
         self._vocabulary_size = int(config.vocab_size)
@@ -133,7 +135,7 @@ class TransformersInferenceService(InferenceService):
         Raises:
             ValueError: a name is missing, extra, or of another shape.
         """
-        own = self._model.state_dict()
+        own = self._weights
         if own.keys() != weights.keys():
             names = sorted(own.keys() ^ weights.keys())
             raise ValueError(f"weights of another model: {', '.join(names[:3])} and more differ")

@@ -144,6 +144,7 @@ class _Layer:
         if three[0].bias is not None:
             self._bias = self._copied([m.bias for m in three])
         self._head_norm: torch.Tensor | None = None
+        self._query_norm: torch.Tensor | None = None
         if hasattr(attention, "q_norm"):
             self._head_norm = self._qkv.new_empty(self._group + 1, self._width // 2, 2)
             norms = (attention.q_norm, slice(-1)), (attention.k_norm, slice(-1, None))
@@ -153,6 +154,8 @@ class _Layer:
             self._head_norm = self._head_norm.flatten(1)
             epsilon = attention.q_norm.variance_epsilon
             self._epsilon = self._head_norm.new_full((1,), epsilon).to(self._exact)
+            # The scale of the scores belongs to the weights of the queries then.
+            self._query_norm = self._head_norm[:-1] if small else None
 
     def _make_own(self) -> None:
         """Matrices in the order in which products are fastest, times the weights of the norms."""
@@ -186,6 +189,8 @@ class _Layer:
         self._norm_2.refresh()
         for target, source in self._copies:
             target.copy_(source)
+        if self._query_norm is not None:
+            self._query_norm.mul_(self._scale)
         if self._small:
             for (norm, matrix), own in zip(self._products, (self._qkv, self._gate_up), strict=True):
                 torch.mul(matrix, norm.scaled[:, None], out=own)
@@ -199,13 +204,17 @@ class _Layer:
         """Change the states of one token a row, [B, H]."""
         queries, new, values = self._heads(states, angles)
         keys, values = cached.append(new, values)
-        scores = torch.baddbmm(
-            self._nothing if mask is None else mask,
-            queries,
-            keys.transpose(1, 2),
-            beta=0 if mask is None else 1,
-            alpha=self._scale,
-        )
+        keys = keys.transpose(1, 2)
+        if mask is None and self._query_norm is not None:
+            scores = torch.bmm(queries, keys)
+        else:
+            scores = torch.baddbmm(
+                self._nothing if mask is None else mask,
+                queries,
+                keys,
+                beta=0 if mask is None else 1,
+                alpha=self._scale if self._query_norm is None else 1,
+            )
         self._finish(states, torch.bmm(scores.softmax(-1), values).view(angles.shape[0], -1))
 
     def sequences(
@@ -229,7 +238,7 @@ class _Layer:
             values,
             attn_mask=mask,
             is_causal=mask is None,
-            scale=self._scale,
+            scale=self._scale if self._query_norm is None else 1,
             enable_gqa=self._group > 1,
         )
         self._finish(states, seen.transpose(1, 2).reshape(angles.shape[0], -1))

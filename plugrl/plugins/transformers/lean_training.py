@@ -96,7 +96,10 @@ class LeanTraining:
         states = torch.nn.functional.embedding(tokens, table.weight, table.padding_idx)
         for layer, plan in zip(layers, plans, strict=True):
             states = self._layer(layer, states, plan)
-        joined = Join.apply(None, self._body.norm.weight / temperature, self._head.weight)
+        norm = self._body.norm.weight
+        joined = Join.apply(
+            None, norm if temperature == 1 else norm / temperature, self._head.weight
+        )
         chosen: Tensor = TokenLogProbs.apply(self._shape.eps, places, targets, states, joined)
         return chosen
 
@@ -229,25 +232,31 @@ class Join(Function):
     @staticmethod
     def forward(ctx: Any, order: Tensor | None, norm: Tensor | None, *parts: Tensor) -> Tensor:
         """The joined parameters."""
-        joined = torch.cat(parts)
-        if order is not None:
-            joined = joined.index_select(0, order)
         ctx.sizes = [len(part) for part in parts]
-        ctx.save_for_backward(order, norm, joined)
-        return joined if norm is None else joined * norm
+        ctx.save_for_backward(order, norm, *parts)
+        if norm is None:
+            joined = torch.cat(parts)
+        else:
+            joined = norm.new_empty(sum(ctx.sizes), len(norm))
+            for part, place in zip(parts, joined.split(ctx.sizes), strict=True):
+                torch.mul(part, norm, out=place)
+        return joined if order is None else joined.index_select(0, order)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
         """Gradients of what ``forward`` takes."""
-        order, norm, joined = ctx.saved_tensors
-        d_norm = None
-        if norm is not None:
-            d_norm = (gradient * joined).sum(0)
-            gradient = gradient * norm
+        order, norm, *parts = ctx.saved_tensors
         if order is not None:
             gradient = torch.empty_like(gradient).index_copy_(0, order, gradient)
-        return None, d_norm, *gradient.split(ctx.sizes)
+        if norm is None:
+            return None, None, *gradient.split(ctx.sizes)
+        along = torch.empty_like(gradient)
+        for part, place, own in zip(
+            parts, along.split(ctx.sizes), gradient.split(ctx.sizes), strict=True
+        ):
+            torch.mul(part, own, out=place)
+        return None, along.sum(0), *(gradient * norm).split(ctx.sizes)
 
 
 def _projections(model: PreTrainedModel) -> list[Any]:
