@@ -198,7 +198,25 @@ def _members(cls: type) -> list[str]:
     return parts
 
 
-BUILDERS = {"hooks.md": hooks, "cli.md": commands, "api.md": api, "sections.md": sections}
+def guides() -> str:
+    """The page about keys and command lines as guides for recipes write them."""
+    import guide_keys
+
+    about = (
+        "Recipes written for other trainers, line by line. Each was tried on a small "
+        "configuration: it is accepted, means another key, or is refused with what to write "
+        "instead."
+    )
+    return "\n\n".join(["# Keys of other guides", NOTE, about, guide_keys.page()])
+
+
+BUILDERS = {
+    "hooks.md": hooks,
+    "cli.md": commands,
+    "api.md": api,
+    "sections.md": sections,
+    "guides.md": guides,
+}
 
 
 def pages() -> dict[str, str]:

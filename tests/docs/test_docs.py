@@ -91,6 +91,7 @@ def test_generated_pages_are_up_to_date():
 def test_a_changed_page_is_out_of_date(tmp_path):
     copy = tmp_path / "generate.py"
     copy.write_text((ROOT / "docs" / "generate.py").read_text("utf-8"), encoding="utf-8")
+    shutil.copy(ROOT / "docs" / "guide_keys.py", tmp_path)
     reference = tmp_path / "reference"
     shutil.copytree(ROOT / "docs" / "reference", reference)
     page = reference / "hooks.md"

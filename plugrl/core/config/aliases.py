@@ -64,6 +64,7 @@ ALIASES: dict[str, str] = {
     "trainer.checkpoint_path": "settings.checkpoint_path",
     "trainer.remove_previous_ckpt": "settings.keep_checkpoints",
     "validate.eval.compute_interval": "validate.every",
+    "validate.eval.validate_freq": "validate.every",
     "validate.validate_freq": "validate.every",
     "rollout_worker.evaluator_module_path": "rollout_worker.evaluator",
     "rollout_worker.custom_evaluator_module_path": (
@@ -144,11 +145,13 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     value = written = parent.pop(str(old_path[-1]))
     reshape = _RESHAPE.get(old)
     origin = nearest(layer.origins, old_path)
+    found = layer.origins.get(old_path)
+    name = (found.key if found is not None else None) or as_written(old_path)
     _prune(layer, old_path[:-1], len(prefix))
     if reshape is not None:
         value, problem = reshape(value)
         if problem:
-            faults.append(Fault(as_written(old_path), origin, problem))
+            faults.append(Fault(name, origin, problem))
             return False
     target = _opened(layer, new_path[:-1])
     if written is None and reshape is _evaluator and target and new_path[-1] in target:
@@ -162,7 +165,7 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     if reshape is not None and origin is not None:
         # Its inner keys are other ones now; the key that was written stands for them all.
         forget(old_path, layer.origins)
-        mark(value, new_path, replace(origin, key=as_written(old_path)), layer.origins)
+        mark(value, new_path, replace(origin, key=name), layer.origins)
     else:
         move(layer.origins, old_path, new_path)
     return True

@@ -11,6 +11,10 @@ from plugrl.core.config.origins import KeyPath, dotted
 
 _OUT = "leave it out"
 _HERE = f"the service works inside the run; {_OUT}"
+_SERVER = (
+    "this service works inside the run; leave it out, or write type: openai with base_url to ask a "
+    "server"
+)
 _KL = (
     "write algorithm.kl.reward with coefficient, kind, controller, target and horizon, and the"
     " reference as models.reference.source; leave it out for no penalty"
@@ -41,9 +45,15 @@ REMEDIES: dict[str, str] = {
     "data.keep_batch_order": f"the order is always kept; {_OUT}",
     "data.drop_last": f"an epoch goes over into the next one, so nothing is dropped; {_OUT}",
     "data.tokenizer_path": "write models.NAME.source, which has the tokenizer",
+    "data.mock_api_type": "write a scenario such as arithmetic, whose problems are made up",
     "data.max_response_length": "write rollout_worker.max_response_length",
     "environment.require_setup_script": f"a script that is written must be there; {_OUT}",
     "rollout_worker.num_workers": f"one worker answers all prompts of a step together; {_OUT}",
+    "rollout_worker.save_trace": f"attempts are in samples/ of the run folder; {_OUT}",
+    "rollout_worker.trace_path": f"attempts are in samples/ of the run folder; {_OUT}",
+    "rollout_worker.trajectory_load_path": "write plugrl replay RUN STEP on the command line",
+    "rollout_worker.trajectory_format": "write plugrl replay RUN STEP on the command line",
+    "rollout_worker.resource": "write rollout_worker.processes",
     "rollout_worker.need_llm_inference": f"every worker has an inference service; {_OUT}",
     "rollout_worker.tokenizer": "write models.NAME.source, which has the tokenizer",
     "rollout_worker.max_sequence_length": "write max_prompt_length and max_response_length",
@@ -82,10 +92,10 @@ REMEDIES: dict[str, str] = {
     "models.*.train.config": "write its keys, such as learning_rate, in the service itself",
     "models.*.train.beta1": "write betas, a list of two numbers",
     "models.*.train.beta2": "write betas, a list of two numbers",
-    "models.*.inference.url": _HERE,
-    "models.*.inference.base_url": _HERE,
-    "models.*.inference.api_key": _HERE,
-    "models.*.inference.max_retries": _HERE,
+    "models.*.inference.url": _SERVER,
+    "models.*.inference.base_url": _SERVER,
+    "models.*.inference.api_key": _SERVER,
+    "models.*.inference.max_retries": "write patience, in seconds, of the inference service openai",
     "models.*.inference.tool_parser": "write rollout_worker.tool_parser",
     "models.*.inference.reasoning_parser": "write rollout_worker.reasoning_parser",
     "models.*.inference.parse_tool_call_arguments": f"arguments are always read; {_OUT}",
@@ -95,9 +105,12 @@ REMEDIES: dict[str, str] = {
     "runtime_monitor.exception_handling.check_interval": "a failure is known when it happens;"
     f" {_OUT}",
     "runtime_monitor.rollout_progress_monitor": "write settings.progress",
+    "multi_model": f"models has one entry for each; {_OUT}",
+    "run_id": "a run gets its id when it begins; write experiment_name, or plugrl resume RUN on the"
+    " command line",
     "resource": f"plugrl starts no machines; {_OUT}",
     "resume": "write plugrl resume RUN on the command line",
-    "debug": "write plugrl --debug on the command line",
+    "debug": "write runtime_monitor.dump_steps, or plugrl --debug on the command line",
     "launch_mode": f"a run is one process; {_OUT}",
 }
 

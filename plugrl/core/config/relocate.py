@@ -74,6 +74,7 @@ def relocate(tree: dict[str, Any], checker: Checker, reads: frozenset[str]) -> N
         _source(tree, checker)
         for path, key in _SERVICES:
             _to_model(tree, checker, path, key)
+        _betas(tree, checker)
     if "validate" in reads:
         _validated(tree)
     if {"data", "rollout_worker"} <= reads:
@@ -185,6 +186,21 @@ def _source(tree: dict[str, Any], checker: Checker) -> None:
             other = nearest(checker.origins, there)
             held = f"{dotted(there)}, {source['path']} ({other})"
             checker.fault(here, f"differs from {held}; {_ONCE}")
+
+
+def _betas(tree: dict[str, Any], checker: Checker) -> None:
+    """Two numbers of an optimizer, each with a key of its own, as one list."""
+    models = tree.get("models")
+    for name, model in models.items() if isinstance(models, dict) else ():
+        train = model.get("train") if isinstance(model, dict) else None
+        if not isinstance(train, dict) or not {"beta1", "beta2"} <= train.keys():
+            continue
+        if "custom_train_service_module_path" in train or "betas" in train:
+            continue
+        path: KeyPath = ("models", name, "train")
+        train["betas"] = [train.pop("beta1"), train.pop("beta2")]
+        for index, key in enumerate(("beta1", "beta2")):
+            move(checker.origins, (*path, key), (*path, "betas", index))
 
 
 def _validated(tree: dict[str, Any]) -> None:
