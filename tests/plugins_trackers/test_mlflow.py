@@ -1,17 +1,16 @@
 import json
 import time
+from importlib.util import find_spec
 
 import pytest
-
-pytest.importorskip("mlflow")
-pytest.importorskip("sqlalchemy")
-
-from mlflow.tracking import MlflowClient
 
 from plugrl.plugins.mlflow.tracker import MlflowTracker
 
 #: Making the tables of a new store takes seconds.
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +20,8 @@ def store(tmp_path_factory):
 
 
 def found(store, run):
+    from mlflow.tracking import MlflowClient
+
     client = MlflowClient(tracking_uri=f"sqlite:///{store / 'mlflow.db'}")
     experiments = [e.experiment_id for e in client.search_experiments()]
     (record,) = client.search_runs(experiments, f"tags.`plugrl.run` = '{run.id}'")

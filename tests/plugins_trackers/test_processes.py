@@ -4,16 +4,19 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from plugrl.core.run.metrics import read_jsonl
 
-for package in ("wandb", "mlflow", "trackio", "tensorboard"):
-    pytest.importorskip(package)
-
-pytestmark = pytest.mark.integration
+PACKAGES = ("wandb", "mlflow", "trackio", "tensorboard")
+MISSING = [name for name in PACKAGES if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+]
 DRIVER = Path(__file__).parent / "tracked_driver.py"
 
 
