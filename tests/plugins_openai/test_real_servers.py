@@ -110,38 +110,36 @@ def test_transformers_serve_is_refused_where_tokens_are_needed(transformers_serv
         connect(transformers_serve, trained=False, model="/tmp/none")
 
 
-def test_a_judge_behind_transformers_serve_judges_a_run(transformers_serve, tmp_path, monkeypatch):
+def test_a_model_behind_transformers_serve_is_evaluated(
+    transformers_serve, folder, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    judge = {
-        "source": {"tokenizer": {"characters": "abcdefgh"}},
+    # A tokenizer alone: the weights are at the server, which does not say how long its context is.
+    model = {
+        "source": {"tokenizer": SOURCE["tokenizer"], "config": None},
         "inference": {
             "type": "openai",
             "base_url": transformers_serve.base_url,
             "max_context": 32,
         },
+        "train": None,
     }
-    evaluator = {
-        "type": "llm_judge", "chat": False, "template": "{question}{answer}",
-        "pattern": "([a-h])", "max_response_length": 4,
-    }  # fmt: skip
-    tree = tiny.config(
-        "self_hosted_grpo",
-        tmp_path,
-        {
-            "models": {"judge": judge},
-            "rollout_worker": {"evaluator": evaluator},
-            "runtime_monitor": {"max_invalid_steps": 100},
-        },
-    )
+    tree = tiny.config("evaluation", tmp_path, {"models": {"policy": model}, "trainer": {
+        "total_train_steps": None}})  # fmt: skip
     run = start(prepare(tree))
-    # The judge's letters are no scores: each attempt is invalid with what the judge has said.
     assert run.status["state"] == "done"
     samples = [
         json.loads(line)
         for file in (run.folder / "samples").glob("*.jsonl")
         for line in file.read_text().splitlines()
     ]
-    assert any("judge" in sample["failure"] for sample in samples)
+    assert len(samples) == len(tiny.PROBLEMS)
+    engine = folder.engine
+    for sample in samples:
+        prompt = engine.tokenizer.encode(sample["prompt"])
+        asked = request(prompt, temperature=0.0, max_new_tokens=3, stop_token_ids=(1,))
+        expected = engine.tokenizer.decode(engine.generate([asked])[0].tokens)
+        assert sample["answer"] == expected
 
 
 def test_plugrl_serve_gives_exact_tokens_and_scores(plugrl_serve, folder, connect, monkeypatch):

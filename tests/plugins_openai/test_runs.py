@@ -134,7 +134,9 @@ def test_a_run_whose_server_goes_down_ends_soon_and_resumes_without_loss(setting
 
 def test_a_server_that_fails_for_a_moment_does_not_end_a_run(setting):
     there, tree = setting(inference={"patience": 20.0})
-    watch = Watch({1: lambda: there.faults.extend([(503, "busy"), "half", (429, "busy"), "garbage"])})
+    watch = Watch(
+        {1: lambda: there.faults.extend([(503, "busy"), "half", (429, "busy"), "garbage"])}
+    )
     run = watched(tree, watch)
     assert run.status["state"] == "done"
     assert not there.faults
@@ -198,7 +200,9 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
     assert "weights_folder" in refused(base_url="https://gpu.example/v1")
     assert "NO_SUCH_KEY is not set" in refused(base_url=here, api_key="NO_SUCH_KEY")
     assert "must begin with http" in refused(base_url="127.0.0.1:8000")
-    assert "inference.connections (Python): must be at least 1" in refused(base_url=here, connections=0)
+    assert "inference.connections (Python): must be at least 1" in refused(
+        base_url=here, connections=0
+    )
 
 
 def test_a_tokenizer_alone_is_a_source_for_a_model_that_a_server_keeps(setting, tmp_path):

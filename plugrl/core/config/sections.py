@@ -290,7 +290,10 @@ class TokenizerConfig:
 
 @dataclass
 class ModelSourceConfig:
-    """Where the weights of a model come from: a folder, or a configuration with random weights."""
+    """Where the weights of a model come from: a folder, or a configuration with random weights.
+
+    Where the services keep the weights elsewhere, it may be a tokenizer alone.
+    """
 
     path: str | None = described(None, "folder in the Hugging Face format", file="optional")
     config: dict[str, Any] = described({}, "transformers configuration with its model_type")
@@ -301,7 +304,7 @@ class ModelSourceConfig:
     def __post_init__(self) -> None:
         if self.path is not None and self.config:
             raise ConfigError("path and config exclude each other")
-        if self.path is None and not self.config:
+        if self.path is None and not self.config and not self.tokenizer.characters:
             raise ConfigError("path (a model folder) or config (with model_type) is required")
         if self.config and "model_type" not in self.config:
             raise ConfigError("config needs model_type, such as qwen3")
@@ -403,6 +406,11 @@ class WeightConfig:
     staleness_threshold: int = described(
         0, "largest version gap of a trained token; trajectories with an older one are dropped"
     )
+    in_flight: Literal["finish", "restart", "continue"] = described(
+        "finish",
+        "fully-async: when weights move, open attempts are waited for, begin again, or go on with "
+        "the new weights",
+    )
     parity_tolerance: float | None = described(
         None,
         "largest mean log-probability difference after a sync; null: 1e-4, or 0.02 in bfloat16",
@@ -415,11 +423,6 @@ class WeightConfig:
 
 #: Sections that belong to every run, with their schemas (None: a plain value or a mapping).
 COMMON: dict[str, Any] = {
-    in_flight: Literal["finish", "restart", "continue"] = described(
-        "finish",
-        "fully-async: when weights move, open attempts are waited for, begin again, or go on with "
-        "the new weights",
-    )
     "project_name": str,
     "experiment_name": str,
     "seed": int,

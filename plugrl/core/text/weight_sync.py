@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.models import Model
+
+logger = logging.getLogger(__name__)
 
 #: Largest mean absolute difference of log-probabilities after a sync, by data type.
 PARITY_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.02}
@@ -33,6 +36,7 @@ class WeightSync:
         self._probe: list[list[int]] = []
         self._batch: Batch | None = None
         self._synced: int | None = None
+        self._said = False
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
         """Take the probe's sequences from the first trajectories that hold an answer."""
@@ -41,9 +45,11 @@ class WeightSync:
             self._probe = [list(tokens) for tokens in answered[:PROBE_SIZE]]
 
     def __call__(self) -> float | None:
-        """Sync, and give the parity on the probe (``None`` before there is one).
+        """Sync, and give the parity on the probe.
 
-        Weights that were synced before, since no step trained them, are left alone.
+        It is ``None`` before there is a probe, and where the sampler gives no log-probabilities of
+        prompts, which is said once. Weights that were synced before, since no step trained them,
+        are left alone.
 
         Raises:
             RunError: the services disagree by more than the tolerance.
@@ -53,7 +59,19 @@ class WeightSync:
             return None
         service.sync_to(self._model.inference)
         self._synced = service.version
+        if not self._model.inference.scores_prompts:
+            self._say_unproven()
+            return None
         return self._parity() if self._probe else None
+
+    def _say_unproven(self) -> None:
+        if not self._said:
+            logger.warning(
+                "model %r: its inference service gives no log-probabilities of prompts, so that "
+                "nothing proves that it samples from the trained weights; sync/parity is absent",
+                self._model.name,
+            )
+        self._said = True
 
     def _parity(self) -> float:
         if self._batch is None:
