@@ -36,6 +36,7 @@ def test_a_missing_package_is_named_with_its_installation(monkeypatch, name):
         ("trackers=[{type: trackio, samples: 3}]", "trackers[0].samples"),
         ("trackers=[{type: jsonl, path: [x]}]", "trackers[0].path"),
         ("logger={backend: wandb, mlflow: {}}", "mlflow"),
+        ("logger.wandb.project=x", "or change the first tracker with trackers.0.project"),
         ("settings.tracker_timeout=0", "tracker_timeout"),
         ("settings.tracker_timeout=.nan", "tracker_timeout"),
     ],

@@ -224,6 +224,10 @@ def _trackers(value: Any) -> tuple[Any, str | None]:
         if rest:
             return None, f"unknown keys: {', '.join(rest)}; write options as `trackers` does"
         value = entries
+    elif isinstance(value, dict) and value and "type" not in value:
+        key = next((f".{k}" for v in value.values() if isinstance(v, dict) for k in v), "")
+        remedy = f"give `backend` too, or change the first tracker with trackers.0{key}"
+        return None, f"has no `backend`, which says which trackers are used; {remedy}"
     elif not isinstance(value, list):
         value = [] if value is None else [value]
     return [item for item in value if item != "console"], None
