@@ -251,7 +251,9 @@ def test_code_that_swallows_its_end_is_left_behind(make, registry, mode):
 
 def test_fully_async_without_its_rule_is_refused(make):
     tree = make("finish", trajectory_pool={"check_batch_ready_function": "loaded_batch_finished"})
-    with pytest.raises(ConfigError, match="batch_size_reached and trajectory_pool.batch_size, such"):
+    with pytest.raises(
+        ConfigError, match="batch_size_reached and trajectory_pool.batch_size, such"
+    ):
         plugrl.train(tree)
 
 

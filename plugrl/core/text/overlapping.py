@@ -142,7 +142,7 @@ class OverlappingCollector(Collector):
 
     def take(self) -> dict[str, list[Trajectory]]:
         """The ready batches by model."""
-        batches = super().take()
+        batches = {name: own for name, own in super().take().items() if own}
         gaps = {
             name: [
                 self._states.models[name].train - version

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import CancelledError as FutureCancelledError
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import one_line
@@ -117,7 +118,7 @@ class AttemptStream(ABC):
         """
         self._check()
         with self._changed:
-            gone = [number for number in numbers if self._open.pop(number, None) is not None]
+            gone = [number for number in numbers if self._left(number)]
         if gone and self._loop is not None:
             ended = asyncio.run_coroutine_threadsafe(self.stop(gone), self._loop)
             # A plain worker function that computes blocks the loop; nobody waits for it.
@@ -145,9 +146,10 @@ class AttemptStream(ABC):
         thread, loop = self._thread, self._loop
         if thread is None or loop is None:
             return
-        if thread.is_alive() and not loop.is_closed():
+        # A loop that has ended by itself is closed.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(CLOSING)
+        thread.join(CLOSING)
         self._thread = self._loop = None
 
     # -- the loop -----------------------------------------------------------------------------
@@ -155,16 +157,22 @@ class AttemptStream(ABC):
     def give(self, number: int, trajectories: list[Trajectory]) -> None:
         """From the loop: an attempt has ended."""
         with self._changed:
-            together = self._open.pop(number, None)
-            if together is None:
+            if not self._left(number):
                 return
-            together.left -= 1
-            if not together.left and self._spent is not None:
-                self._spent(together.count, time.perf_counter() - together.started)
             self._results.append((number, trajectories))
             self._awaited.discard(number)
             if self._enough or not self._open:
                 self._changed.notify_all()
+
+    def _left(self, number: int) -> bool:
+        """Take an attempt from those that are open; whether it was one."""
+        together = self._open.pop(number, None)
+        if together is None:
+            return False
+        together.left -= 1
+        if not together.left and self._spent is not None:
+            self._spent(together.count, time.perf_counter() - together.started)
+        return True
 
     def fail(self, error: BaseException) -> None:
         """From the loop: the run must end."""

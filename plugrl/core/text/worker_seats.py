@@ -183,10 +183,11 @@ class Seats(ABC):
         """Replace a process that ended itself because the code of an attempt did not come back."""
         self.replaced(seat, seat.handle)
         seat.handle.end()
-        limit = self._setup.timeout or 0
+        limit, item = self._setup.timeout or 0, self._items.get(number)
+        what = "cancelled code" if item is None else f"problem {item.prompt.index}"
         reason = (
-            f"{seat.handle.name} was ended because problem {self._items[number].prompt.index} "
-            f"passed rollout_worker.timeout={limit:g} seconds"
+            f"{seat.handle.name} was ended because {what} passed "
+            f"rollout_worker.timeout={limit:g} seconds"
         )
         seat.handle = self._pool.replace_overdue(seat.index, reason)
         self.renewed(seat)
