@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +72,13 @@ class SamplingParams:
         """The same parameters, with ``token`` among those that end the answer."""
         if token in self.stop_token_ids:
             return self
-        return replace(self, stop_token_ids=(*self.stop_token_ids, token))
+        return _ending_at(self, token)
+
+
+@lru_cache(maxsize=64)
+def _ending_at(params: SamplingParams, token: int) -> SamplingParams:
+    # All attempts of a step ask with equal parameters.
+    return replace(params, stop_token_ids=(*params.stop_token_ids, token))
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
