@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugrl.core.errors import UsageError
 from plugrl.core.experiment import build_trainer, enter
+from plugrl.core.run.guards import Guards
 from plugrl.core.run.kept import Kept
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class UnrecordedRun(NoRun):
         super().__init__(what)
         self.samples: list[dict[str, Any]] = []
         self._kept = Kept()
+        #: Bounds the worker processes of an evaluation.
+        self.guards = Guards()
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Keep a record."""

@@ -354,6 +354,6 @@ def test_worker_processes_and_eval_have_its_variables(monkeypatch):
     (run,) = Path("runs/experiment").iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["rollout/reward"] == 0.25
-    done = plugrl("eval", str(run), "--json")
+    done = plugrl("eval", str(run), "validation", "--json")
     assert done.returncode == 0, done.stderr
     assert "0.25" in done.stdout
