@@ -67,6 +67,21 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path, section):
     assert_equal_states(resumed.checkpoint()["trainer"], whole.checkpoint()["trainer"])
 
 
+@pytest.mark.parametrize("mode", ["batch-async", "fully-async"])
+@pytest.mark.parametrize(
+    "section", [{"command": "python asking.py last", "processes": 2}, {"function": "asking:plain"}]
+)
+def test_programs_make_attempts_while_the_trainer_trains(tmp_path, mode, section):
+    tree = config(tmp_path, **section)
+    tree["weight"] = {"sync_mode": mode, "staleness_threshold": 1}
+    if mode == "fully-async":
+        rule = {"check_batch_ready_function": "batch_size_reached", "batch_size": 2}
+        tree["trajectory_pool"] = rule
+    run = plugrl.train(tree)
+    steps = run.metrics[1:]
+    assert [(m["rollout/turns"], m["rollout/invalid"]) for m in steps] == [(2.0, 0.0)] * 2
+
+
 def processes_of(word):
     """Pids of the processes with ``word`` in their command line or environment."""
     found = set()
