@@ -69,8 +69,14 @@ def check_each_once(trained):
     assert set(counts.values()) == {1}
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "processes"),
+    [
+        *((mode, 0) for mode in MODES),
+        ("continue", 2),
+        *(pytest.param(mode, 2, marks=pytest.mark.integration) for mode in list(MODES)[:3]),
+    ],
+)
 def test_a_run_keeps_the_bound_and_trains_each_attempt_once(make, trained, mode, processes):
     run = plugrl.train(make(mode, rollout_worker={"processes": processes}))
     threshold = MODES[mode]["weight"]["staleness_threshold"]
@@ -133,26 +139,27 @@ def stop():
     raise StopRun("enough")
 
 
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 @pytest.mark.parametrize(
-    ("act", "error"),
+    ("mode", "act", "error"),
     [
-        (stop, None),
-        (lambda: os.kill(os.getpid(), signal.SIGTERM), RunTerminated),
-        (lambda: os.kill(os.getpid(), signal.SIGINT), RunInterrupted),
+        *((mode, terminate, RunTerminated) for mode in ALL),
+        ("batch-async", interrupt, RunInterrupted),
+        ("continue", interrupt, RunInterrupted),
     ],
-    ids=["StopRun", "SIGTERM", "SIGINT"],
 )
-@pytest.mark.parametrize("mode", ALL)
 def test_a_stopped_run_goes_on_without_loss(make, trained, mode, act, error):
     tree = make(mode)
-    if error is None:
-        assert tiny.train(tree, AtStep(3, act)).status["state"] == "done"
-    else:
-        with pytest.raises(error):
-            tiny.train(tree, AtStep(3, act))
+    with pytest.raises(error):
+        tiny.train(tree, AtStep(3, act))
     (folder,) = Path(tree["settings"]["runs_folder"]).glob("*/[0-9]*")
-    if error is None:
-        return
     state = plugrl.load_run(folder).checkpoint()["trainer"]
     waiting = state["collector"].get("attempts", [])
     assert bool(waiting) == (mode != "sync")
@@ -162,6 +169,13 @@ def test_a_stopped_run_goes_on_without_loss(make, trained, mode, act, error):
     # What waited at the stop was trained before anything that was loaded later.
     after = {key[1:] for keys, _ in trained[3:5] for key in keys}
     assert {(group, run) for _, run, group, *_ in waiting[:8]} <= after
+
+
+@pytest.mark.parametrize("mode", ["batch-async", "continue"])
+def test_a_hook_that_stops_the_run_ends_it_in_order(make, mode):
+    run = tiny.train(make(mode), AtStep(3, stop))
+    assert run.status["state"] == "done"
+    assert run.checkpoint()["trainer"]["step"] == 3
 
 
 @pytest.mark.parametrize("mode", ALL)
@@ -268,11 +282,43 @@ def test_a_batch_that_no_group_completes_ends_the_run(make, registry, mode):
         plugrl.train(make(mode, rollout_worker={"type": "nothing", "evaluator": None}))
 
 
-@pytest.mark.parametrize("trainer", ["remote_api_grpo"])
+class Debate(RolloutWorker):
+    """Two trained models and a frozen one answer each prompt; one of the former not always."""
+
+    async def rollout(self, task):
+        prompt = task.tokenizers["policy"].encode(task.prompt)
+        names = ["policy", "critic", "judge"] if task.item else ["policy", "judge"]
+        answers = await asyncio.gather(*(task.ask(name, prompt) for name in names))
+        made = [trajectory_of(task, n, prompt, a) for n, a in zip(names, answers, strict=True)]
+        for trajectory in made:
+            trajectory.reward = float(trajectory.tokens[-1])
+        return made
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_training_behind_an_api_shares_the_modes(make, trained, mode, trainer):
+def test_several_models_keep_the_bound_each_with_its_own_versions(make, trained, registry, mode):
+    registry.register("rollout_worker", "debate", Debate)
+    tree = make(mode, rollout_worker={"type": "debate", "evaluator": None})
+    policy = tree["models"]["policy"]
+    tree["models"] |= {
+        "critic": {"source": {**policy["source"], "seed": 1}, "train": dict(policy["train"])},
+        "judge": {"source": {**policy["source"], "seed": 2}},
+    }
+    run = plugrl.train(tree)
+    check_each_once(trained)
+    assert {key[0] for keys, _ in trained for key in keys} == {"policy", "critic"}
+    threshold = MODES[mode]["weight"]["staleness_threshold"]
+    assert max(gap for _, gaps in trained for gap in gaps) <= threshold
+    for name in ("policy", "critic"):
+        said = [line.get(f"sync/{name}/staleness_max") for line in run.metrics]
+        largest = max(gap for keys, gaps in trained if keys[0][0] == name for gap in gaps)
+        assert max(number for number in said if number is not None) == largest
+
+
+@pytest.mark.parametrize("mode", ["batch-async", "continue"])
+def test_training_behind_an_api_shares_the_modes(make, trained, mode):
     models = {"policy": {"train": {"type": "in_process"}}}
-    run = plugrl.train(make(mode, trainer, models=models))
+    run = plugrl.train(make(mode, "remote_api_grpo", models=models))
     assert run.status["state"] == "done"
     check_each_once(trained)
     threshold = MODES[mode]["weight"]["staleness_threshold"]

@@ -157,7 +157,7 @@ class OverlappingCollector(Collector):
         for name, own in batches.items():
             for keys in self._by_model(own).values():
                 self._items.train(keys, name)
-        self._gaps = _summary(gaps)
+        self._gaps = _summary(gaps, several=len(self._states.models) > 1)
         return batches
 
     def before_sync(self) -> None:
@@ -180,8 +180,10 @@ class OverlappingCollector(Collector):
 
     def alone(self) -> None:
         """Return when no attempt is open; worker processes are free then."""
-        if self._stream.open:
-            self._states.drain(self._stream.open)
+        # Asked once: attempts end at any moment.
+        still_open = self._stream.open
+        if still_open:
+            self._states.drain(still_open)
             self._stream.wait(len(self._running))
             self._states.drained(self._stream.open)
         self._absorb()
@@ -359,11 +361,11 @@ def _key(trajectory: Trajectory) -> Key:
     return trajectory.group_id, trajectory.run_id
 
 
-def _summary(gaps: Mapping[str, Sequence[int]]) -> dict[str, float]:
+def _summary(gaps: Mapping[str, Sequence[int]], *, several: bool) -> dict[str, float]:
     """The largest and the mean gap of each model's trained tokens, by the name of a metric."""
     summary: dict[str, float] = {}
     for name, own in gaps.items():
-        middle = f"{name}/" if len(gaps) > 1 else ""
+        middle = f"{name}/" if several else ""
         means = Means()
         means.add({"staleness_mean": (float(sum(own)), float(len(own)))})
         summary |= means.means(f"sync/{middle}")
