@@ -134,10 +134,13 @@ def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, written, tmp_
     assert_same(numbers(folder), expected)
 
     # Another server at the same place knows nothing of the run.
+    started, runs = begin("lost")
+    folder = until_step(started, runs, 2)
     own_server.end()
     own_server.start(fresh=True)
-    words = ["trainer.total_train_steps=9"]
-    code, text = Started(tmp_path, "resume", folder, *words).end()
+    code, text = started.end(120)
+    assert code == 1, text[-2000:]
+    code, text = Started(tmp_path, "resume", folder).end()
     assert code == 1, text[-2000:]
     assert "has lost what is needed to load tinker://" in text
 

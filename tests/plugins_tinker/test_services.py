@@ -61,7 +61,7 @@ def supervised():
 
 @pytest.fixture
 def adam():
-    return AdamParams(0.01, (0.9, 0.99), 1e-8, 0.0, 1.0)
+    return AdamParams(0.002, (0.9, 0.99), 1e-8, 0.0, 1.0)
 
 
 def test_the_sampler_gives_token_ids_with_their_log_probabilities(make):
@@ -158,7 +158,7 @@ def test_training_makes_its_answer_likelier_and_the_sampler_follows(make, adam):
     assert parity is not None
     assert parity < 1e-4
     after = sampler.score([[*PROMPT, *ANSWER]])[0]
-    assert sum(after[6:]) > sum(before[6:]) + 0.5
+    assert sum(after[6:]) > sum(before[6:]) + 0.3
     assert sampler.version == 1
 
 

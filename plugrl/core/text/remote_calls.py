@@ -24,6 +24,8 @@ _TICK = 0.25
 _PROBE_EVERY = 3.0
 #: Seconds that the answer to such a question may take.
 _PROBE_TIMEOUT = 3.0
+#: Calls that block and are open at once.
+_CONNECTIONS = 32
 #: Longer gaps between two looks mean that this process was stopped.
 _LONGEST_TICK = 5.0
 
@@ -75,6 +77,7 @@ class RemoteCalls:
         self._timeout, self._patience = timeout, patience
         self._explain = explain
         self._asking = threading.Lock()
+        self._connections = threading.BoundedSemaphore(_CONNECTIONS)
         self._asked = self._answered = 0.0
 
     def call(self, what: str, function: Callable[[], Value]) -> Value:
@@ -83,16 +86,26 @@ class RemoteCalls:
         Raises:
             PlugrlError: it failed, the service is silent, or time is up.
         """
+        return self.result(what, self.begun(what, function))
+
+    def begun(self, what: str, function: Callable[[], Value]) -> Future[Value]:
+        """Begin a call that blocks; it is waited for with :meth:`result`.
+
+        A call that nobody waits for any more is left behind: its thread ends with the process.
+        """
         future: Future[Value] = Future()
 
         def work() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
+            with self._connections:
+                if not future.set_running_or_notify_cancel():
+                    return
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
 
         threading.Thread(target=work, name=f"plugrl: {what}", daemon=True).start()
-        return self.result(what, future)
+        return future
 
     def result(self, what: str, future: Future[Value]) -> Value:
         """Wait for a future of the service's kit.

@@ -80,7 +80,10 @@ class Connection:
             ConfigError: it has no such model.
         """
         answer = calls.call("name its models", self.client.get_server_capabilities)
-        lengths = {model.model_name: model.max_context_length for model in answer.supported_models}
+        lengths = {
+            model.model_name: getattr(model, "max_context_length", None)
+            for model in answer.supported_models
+        }
         if base_model not in lengths:
             names = [name for name in lengths if name]
             known = ", ".join(names[:20]) or "none"

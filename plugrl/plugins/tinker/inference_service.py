@@ -54,6 +54,8 @@ class TinkerInferenceService(InferenceService):
 
     Config: ClassVar[type] = TinkerInferenceConfig
     keeps_weights: ClassVar[bool] = False
+    #: The name of the services of this sort.
+    vendor: ClassVar[str] = "tinker"
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -76,12 +78,11 @@ class TinkerInferenceService(InferenceService):
             RunError: the service cannot be reached.
         """
         self._tokenizer = load_tokenizer(spec)
-        self._connection = Connection.shared(self.config)
+        self._connection = self._connected()
         self._calls = self._connection.calls(self.config)
-        base_model = str(self.config.base_model)
         limits = [
             self.config.max_context,
-            self._connection.context_of(base_model, self._calls),
+            self._connection.context_of(str(self.config.base_model), self._calls),
             context_length(spec.source),
         ]
         known = [limit for limit in limits if limit]
@@ -94,6 +95,9 @@ class TinkerInferenceService(InferenceService):
         self._vocabulary_size = vocabulary_size(spec.source, self._tokenizer)
         path = self.config.model_path
         self._sampler = self._sampler_of(path)
+
+    def _connected(self) -> Any:
+        return Connection.shared(self.config)
 
     def _sampler_of(self, model_path: str | None = None) -> Any:
         client = self._connection.client
@@ -209,7 +213,7 @@ class TinkerInferenceService(InferenceService):
         """
         if temperature != 1:
             raise ConfigError(
-                "the tinker service gives log-probabilities of temperature 1, and those of "
+                f"the {self.vendor} service gives log-probabilities of temperature 1, and those of "
                 f"{temperature:g} are needed; set rollout_worker.temperature=1"
             )
         return super().score(sequences, temperature)
@@ -221,8 +225,8 @@ class TinkerInferenceService(InferenceService):
             ConfigError: always.
         """
         raise ConfigError(
-            "the inference service tinker takes no tensors; train its model with the train service "
-            "tinker, which has the same base_url"
+            f"the inference service {self.vendor} takes no tensors; train its model with the train "
+            f"service {self.vendor}, which has the same base_url"
         )
 
     def use_saved_weights(self, path: str, version: int) -> None:

@@ -19,6 +19,7 @@ from plugrl.core.text.remote_service import (
     ForwardBackward,
     NamedLoss,
     RemoteTrainService,
+    completed,
 )
 from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
 from plugrl.core.text.services import ModelSpec
@@ -34,6 +35,8 @@ Value = TypeVar("Value")
 #: What a later phase begins with, by this name.
 STATE = "state"
 _FORWARD = NAMED_LOSSES["cross_entropy"]
+#: Log-probabilities of the targets of each datum, and metrics.
+_Given = tuple[list[list[float]], Mapping[str, float]]
 
 
 @dataclass
@@ -69,6 +72,8 @@ class TinkerTrainService(RemoteTrainService):
 
     Config: ClassVar[type] = TinkerTrainConfig
     losses: ClassVar[Mapping[str, NamedLoss]] = NAMED_LOSSES
+    #: The name of the services of this sort.
+    vendor: ClassVar[str] = "tinker"
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -90,29 +95,34 @@ class TinkerTrainService(RemoteTrainService):
             ConfigError: the key or the model's name is wrong.
             RunError: the service cannot be reached, or makes none.
         """
-        self._connection = Connection.shared(self.config)
+        self._connection = self._connected()
         self._calls = self._connection.calls(self.config)
-        config, client = self.config, self._connection.client
-        base_model = str(config.base_model)
         limits = [
-            config.max_context,
-            self._connection.context_of(base_model, self._calls),
+            self.config.max_context,
+            self._connection.context_of(str(self.config.base_model), self._calls),
             context_length(spec.source),
         ]
         self._context = min((limit for limit in limits if limit), default=None)
         self._training: Any = self._calls.call(
-            f"make an adapter of rank {config.lora_rank} for {base_model}",
-            lambda: client.create_lora_training_client(
-                base_model=base_model,
-                rank=config.lora_rank,
-                seed=spec.seed & 0x7FFFFFFF,
-                train_mlp=config.train_mlp,
-                train_attn=config.train_attn,
-                train_unembed=config.train_unembed,
-            ),
+            f"make an adapter of rank {self.config.lora_rank} for {self.config.base_model}",
+            lambda: self._made(self._connection.client, spec.seed & 0x7FFFFFFF),
         )
-        if config.start_from:
-            self._load_weights(config.start_from)
+        if self.config.start_from:
+            self._load(self.config.start_from, optimizer=False).result()
+
+    def _connected(self) -> Any:
+        return Connection.shared(self.config)
+
+    def _made(self, client: Any, seed: int) -> Any:
+        config = self.config
+        return client.create_lora_training_client(
+            base_model=config.base_model,
+            rank=config.lora_rank,
+            seed=seed,
+            train_mlp=config.train_mlp,
+            train_attn=config.train_attn,
+            train_unembed=config.train_unembed,
+        )
 
     def forward(self, datums: Sequence[Datum]) -> Future[list[list[float]]]:
         """The log-probability of each target of each datum."""
@@ -144,17 +154,24 @@ class TinkerTrainService(RemoteTrainService):
             if missing := sorted(set(loss.inputs) - set(datum.loss_fn_inputs)):
                 raise ContractError(f"a datum has no {missing[0]}, which the loss reads")
         options = dict(loss_fn_config or {})
+        what = f"take the gradient of {loss_fn}"
 
-        def answered(output: Any) -> ForwardBackward:
-            logprobs = wire.logprobs_of(output)
+        def answered(given: _Given) -> ForwardBackward:
+            logprobs, metrics = given
             value = loss_value(loss_fn, options, datums, self.fitting(datums, logprobs))
-            metrics = {name: (v, 1.0) for name, v in wire.metrics_of(output.metrics).items()}
-            return ForwardBackward(value, logprobs, metrics)
+            return ForwardBackward(value, logprobs, {k: (v, 1.0) for k, v in metrics.items()})
 
+        sent, read = self._gradient(datums, loss, loss_fn, options)
+        return self._then(what, sent, lambda answer: answered(read(answer)))
+
+    def _gradient(
+        self, datums: Sequence[Datum], loss: NamedLoss, loss_fn: str, options: dict[str, float]
+    ) -> tuple[Any, Callable[[Any], _Given]]:
+        """A request for a gradient, and what gives log-probabilities and metrics of its answer."""
         sent = self._training.forward_backward(
             wire.as_datums(datums, loss), loss_fn, options or None
         )
-        return self._then(f"take the gradient of {loss_fn}", sent, answered)
+        return sent, lambda output: (wire.logprobs_of(output), wire.metrics_of(output.metrics))
 
     def optim_step(self, adam: AdamParams) -> Future[Mapping[str, float]]:
         """Apply the accumulated gradient."""
@@ -174,19 +191,26 @@ class TinkerTrainService(RemoteTrainService):
         )
 
     def save_weights_for_sampler(self, name: str) -> Future[str]:
-        """The path of the current weights, for the inference service ``tinker``."""
+        """The path of the current weights, for the inference service of the same vendor."""
         sent = self._training.save_weights_for_sampler(
-            _unique(name), ttl_seconds=self.config.sampler_ttl
+            unique(name), ttl_seconds=self.config.sampler_ttl
         )
         return self._then("save weights for sampling", sent, lambda answer: str(answer.path))
 
+    def _save(self, name: str) -> Future[str]:
+        """The path of weights and optimizer, saved under a name that was not used before."""
+        sent = self._training.save_state(name, ttl_seconds=self.config.state_ttl)
+        return self._then("save its state", sent, lambda answer: str(answer.path))
+
+    def _load(self, path: str, *, optimizer: bool) -> Future[None]:
+        training = self._training
+        load = training.load_state_with_optimizer if optimizer else training.load_state
+        return self._then(f"load {path}", load(path), lambda _: None)
+
     def save_state(self, name: str) -> Future[Any]:
-        """The path of weights and optimizer, which stay at the service."""
-        sent = self._training.save_state(_unique(name), ttl_seconds=self.config.state_ttl)
+        """Where weights and optimizer are, which stay at the service."""
         about = {"base_model": self.config.base_model, "lora_rank": self.config.lora_rank}
-        return self._then(
-            "save its state", sent, lambda answer: {"path": str(answer.path), **about}
-        )
+        return completed({"path": self._save(unique(name)).result(), **about})
 
     def load_state(self, saved: Any) -> Future[None]:
         """Take back what :meth:`save_state` gave, as far as the service keeps it.
@@ -195,20 +219,19 @@ class TinkerTrainService(RemoteTrainService):
             ConfigError: it is the state of another model, rank or service.
         """
         if not isinstance(saved, Mapping) or "path" not in saved:
-            raise ConfigError("the saved state is not one of the train service tinker")
+            raise ConfigError(f"the saved state is not one of the train service {self.vendor}")
         for name in ("base_model", "lora_rank"):
             if saved[name] != self.config[name]:
                 raise ConfigError(
                     f"the saved state has {name}={saved[name]!r} and the configuration "
                     f"{self.config[name]!r}; restore it, or start a new run"
                 )
-        sent = self._training.load_state_with_optimizer(saved["path"])
-        return self._then(f"load {saved['path']}", sent, lambda _: None)
+        return self._load(saved["path"], optimizer=True)
 
     def hand_over(self) -> Mapping[str, Any]:
         """The paths of what a later phase begins with."""
         return {
-            STATE: self.save_state("handed").result()["path"],
+            STATE: self._save(unique("handed")).result(),
             SAMPLER: self.save_weights_for_sampler("handed").result(),
         }
 
@@ -221,12 +244,9 @@ class TinkerTrainService(RemoteTrainService):
         if STATE not in handed:
             raise ConfigError(
                 "the phase before trained this model with another service, whose weights the "
-                "service tinker does not take; train both phases with it"
+                f"service {self.vendor} does not take; train both phases with it"
             )
-        self._load_weights(handed[STATE])
-
-    def _load_weights(self, path: str) -> None:
-        self._calls.result(f"load {path}", plain(self._training.load_state(path)))
+        self._load(handed[STATE], optimizer=False).result()
 
     def _then(self, what: str, sent: Any, take: Callable[[Any], Value]) -> Future[Value]:
         return self._calls.later(what, plain(sent), take)
@@ -240,6 +260,6 @@ class TinkerTrainService(RemoteTrainService):
             )
 
 
-def _unique(name: str) -> str:
+def unique(name: str) -> str:
     """A name that the service has not seen: it refuses to save under one twice."""
     return f"{re.sub(r'[^a-zA-Z0-9_-]', '-', name)}-{secrets.token_hex(4)}"

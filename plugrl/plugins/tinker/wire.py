@@ -13,6 +13,9 @@ from plugrl.core.text.sampling import SamplingParams, stream_seeds
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.trajectory import FinishReason
 
+#: What services say of the end of an answer, in plugrl's words.
+_REASONS: dict[Any, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
 
 def as_datums(datums: Sequence[Datum], loss: NamedLoss) -> list[Any]:
     """Datums with the inputs that the loss reads; the API knows no mask."""
@@ -52,7 +55,7 @@ def logprobs_of(output: Any) -> list[list[float]]:
     rows = []
     for entry in output.loss_fn_outputs:
         if "logprobs" not in entry:
-            raise ContractError("the tinker service gave no log-probabilities of the targets")
+            raise ContractError("the service gave no log-probabilities of the targets")
         rows.append([float(value) for value in entry["logprobs"].data])
     return rows
 
@@ -116,7 +119,7 @@ def prompt_logprobs_of(values: Iterable[float | None] | None, count: int) -> lis
         found.insert(0, 0.0)
     if len(found) != count:
         raise ContractError(
-            f"the tinker service gave {len(found)} log-probabilities of a prompt of {count} tokens"
+            f"the service gave {len(found)} log-probabilities of a prompt of {count} tokens"
         )
     found[0] = 0.0
     return found
@@ -136,8 +139,8 @@ def completion_of(
     """
     tokens = [int(token) for token in sequence.tokens]
     if sequence.logprobs is None or len(sequence.logprobs) != len(tokens):
-        raise ContractError("the tinker service gave an answer without log-probabilities")
-    reason: FinishReason = "stop" if sequence.stop_reason == "stop" else "length"
+        raise ContractError("the service gave an answer without log-probabilities of its tokens")
+    reason: FinishReason = _REASONS.get(sequence.stop_reason, "length")
     end = _end(tokens, request.sampling.stop, decode)
     if end is not None:
         tokens, reason = tokens[:end], "stop"

@@ -1,0 +1,1 @@
+"""Models that a Weaver service keeps: sampled from and trained there."""

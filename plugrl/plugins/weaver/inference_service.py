@@ -1,0 +1,115 @@
+"""The inference service ``weaver``: samples from a model that a Weaver service keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
+from plugrl.core.text.services import GenerationRequest
+from plugrl.plugins.tinker import wire
+from plugrl.plugins.tinker.inference_service import TinkerInferenceService
+from plugrl.plugins.transformers.loading import tokenizer_findings
+from plugrl.plugins.weaver.connection import DEFAULT_KEY, Connection, url_of
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+_MODEL = re.compile(r"weaver://([^/]+)/")
+
+
+@dataclass
+class WeaverInferenceConfig(RemoteSettings):
+    """Options of the inference service ``weaver``."""
+
+    model_path: str | None = described(
+        None, "saved weights to begin with, weaver://...; null: the base model"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model_path is not None and not self.model_path.startswith("weaver://"):
+            raise ConfigError("model_path must begin with weaver://")
+
+
+class WeaverInferenceService(TinkerInferenceService):
+    """Does what the service ``tinker`` does, over the kit of Weaver."""
+
+    Config: ClassVar[type] = WeaverInferenceConfig
+    vendor: ClassVar[str] = "weaver"
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Settings that are missing, and a source without a tokenizer."""
+        yield from settings_findings(
+            check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="weaver", extra="weaver"
+        )
+        yield from tokenizer_findings(check)
+
+    def _connected(self) -> Any:
+        return Connection.shared(self.config)
+
+    def _sampler_of(self, model_path: str | None = None) -> Any:
+        found = _MODEL.match(model_path or "")
+        chosen = {
+            "base_model": self.config.base_model,
+            "model_path": model_path,
+            "model_id": found[1] if found else None,
+        }
+        client = self._connection.client
+        return self._calls.call(
+            f"sample from {model_path or self.config.base_model}",
+            lambda: client.create_sampling_client(**chosen),
+        )
+
+    def _send(self, request: GenerationRequest, count: int) -> Any:
+        from weaver import types
+
+        prompt = types.ModelInput.from_ints(list(request.prompt_tokens))
+        room, asked, sampler = self._room(request), request.sampling, self._sampler
+        if not asked.max_new_tokens:
+            return self._calls.begun("sample", lambda: sampler.compute_logprobs(prompt=prompt))
+        if asked.min_new_tokens:
+            raise ConfigError("min_new_tokens: the Weaver API has no such parameter; write 0")
+        sampling = types.SamplingParams(
+            max_tokens=min(asked.max_new_tokens, room),
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k or -1,
+            stop=list(asked.stop_token_ids),
+            seed=wire.seed_of(request),
+        )
+
+        def sample() -> Any:
+            # Not wait=True, which decodes the tokens with a tokenizer that it downloads.
+            handle = sampler.sample(
+                prompt=prompt,
+                sampling_params=sampling,
+                num_samples=count,
+                include_prompt_logprobs=request.prompt_logprobs,
+                wait=False,
+            )
+            return _response(handle.result())
+
+        return self._calls.begun("sample", sample)
+
+
+def _response(payload: Any) -> SimpleNamespace:
+    """An answer in the form that the service ``tinker`` reads."""
+    result = payload.get("result", payload) if isinstance(payload, Mapping) else {}
+    return SimpleNamespace(
+        prompt_logprobs=result.get("prompt_logprobs"),
+        sequences=[
+            SimpleNamespace(
+                tokens=entry.get("tokens") or [],
+                logprobs=entry.get("logprobs"),
+                stop_reason=entry.get("stop_reason"),
+            )
+            for entry in result.get("sequences") or []
+        ],
+    )

@@ -1,0 +1,209 @@
+"""The train service ``weaver``: trains a model that a Weaver service keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
+from plugrl.core.text.remote_service import Datum, NamedLoss
+from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
+from plugrl.plugins.tinker import wire
+from plugrl.plugins.tinker.train_service import TinkerTrainService, unique
+from plugrl.plugins.weaver.connection import DEFAULT_KEY, Connection, url_of
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+#: The pass that gives log-probabilities and takes no gradient.
+_FORWARD = "forward_logprob"
+
+
+@dataclass
+class WeaverTrainConfig(OptimizerConfig, RemoteSettings):
+    """Options of the train service ``weaver``."""
+
+    training_mode: Literal["lora", "full_ft"] = described(
+        "lora", "an adapter, or all weights of the model"
+    )
+    lora_rank: int = described(32, "rank of the adapter")
+    train_mlp: bool = described(True, "the adapter covers the layers between attentions")
+    train_attn: bool = described(True, "the adapter covers attention")
+    train_unembed: bool = described(True, "the adapter covers the last layer")
+    start_from: str | None = described(
+        None, "saved state whose weights training begins with, weaver://...; null: the base model"
+    )
+    state_ttl: int | None = described(
+        None, "seconds that the service keeps the states of checkpoints; null: for ever"
+    )
+    sampler_ttl: int | None = described(
+        86400, "seconds that the service keeps weights it sampled from; null: for ever"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lora_rank < 1:
+            raise ConfigError("lora_rank must be at least 1")
+        if self.start_from is not None and not self.start_from.startswith("weaver://"):
+            raise ConfigError("start_from must begin with weaver://")
+
+
+class WeaverTrainService(TinkerTrainService):
+    """Does what the service ``tinker`` does, over the kit of Weaver."""
+
+    Config: ClassVar[type] = WeaverTrainConfig
+    vendor: ClassVar[str] = "weaver"
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Settings that are missing, and an adapter, which the service makes itself."""
+        yield from settings_findings(
+            check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="weaver", extra="weaver"
+        )
+        name = check.path.split(".")[1]
+        if check.models[name].get("adapter") is not None:
+            yield (
+                f"models.{name}.adapter",
+                f"the service weaver trains an adapter of its own; write {check.path}.lora_rank",
+            )
+
+    def _connected(self) -> Any:
+        return Connection.shared(self.config)
+
+    def _made(self, client: Any, seed: int) -> Any:
+        from weaver import types
+
+        config = self.config
+        lora = types.LoraConfig(
+            rank=config.lora_rank,
+            seed=seed,
+            train_mlp=config.train_mlp,
+            train_attn=config.train_attn,
+            train_unembed=config.train_unembed,
+        )
+        return client.create_model(
+            base_model=config.base_model, training_mode=config.training_mode, lora_config=lora
+        )
+
+    def forward(self, datums: Sequence[Datum]) -> Future[list[list[float]]]:
+        """The log-probability of each target of each datum."""
+        self._check_lengths(datums)
+        data = _as_datums(datums, ())
+        training = self._training
+        return self._then(
+            what := "compute log-probabilities",
+            self._calls.begun(what, lambda: training.forward(data, _FORWARD)),
+            lambda result: _logprobs(data, result),
+        )
+
+    def _gradient(
+        self, datums: Sequence[Datum], loss: NamedLoss, loss_fn: str, options: dict[str, float]
+    ) -> tuple[Any, Callable[[Any], tuple[list[list[float]], Mapping[str, float]]]]:
+        data, training = _as_datums(datums, loss.inputs), self._training
+        sent = self._calls.begun(
+            f"take the gradient of {loss_fn}",
+            lambda: training.forward_backward(data, loss_fn, loss_fn_config=options or None),
+        )
+        return sent, lambda result: (_logprobs(data, result), _metrics(result))
+
+    def optim_step(self, adam: AdamParams) -> Future[Mapping[str, float]]:
+        """Apply the accumulated gradient."""
+        from weaver import types
+
+        params = types.AdamParams(
+            learning_rate=adam.learning_rate,
+            beta1=adam.betas[0],
+            beta2=adam.betas[1],
+            eps=adam.eps,
+            weight_decay=adam.weight_decay,
+            grad_clip_norm=adam.grad_clip_norm,
+        )
+        training = self._training
+        return self._then(
+            what := "take an optimizer step",
+            self._calls.begun(what, lambda: training.optim_step(params)),
+            _metrics,
+        )
+
+    def save_weights_for_sampler(self, name: str) -> Future[str]:
+        """The path of the current weights, for the inference service ``weaver``."""
+        training, seconds = self._training, self.config.sampler_ttl
+        name = unique(name)
+        return self._then(
+            what := "save weights for sampling",
+            self._calls.begun(
+                what, lambda: training.save_weights_for_sampler(name=name, ttl_seconds=seconds)
+            ),
+            str,
+        )
+
+    def _save(self, name: str) -> Future[str]:
+        training, seconds = self._training, self.config.state_ttl
+        return self._then(
+            what := "save its state",
+            self._calls.begun(
+                what,
+                lambda: training.save_state(
+                    name=name, checkpoint_type="weight_and_optimizer", ttl_seconds=seconds
+                ),
+            ),
+            lambda checkpoint: str(checkpoint.path),
+        )
+
+    def _load(self, path: str, *, optimizer: bool) -> Future[None]:
+        training = self._training
+        load = training.load_state_with_optimizer if optimizer else training.load_state
+        return self._then(
+            what := f"load {path}", self._calls.begun(what, lambda: load(path)), lambda _: None
+        )
+
+
+def _as_datums(datums: Sequence[Datum], inputs: Sequence[str]) -> list[Any]:
+    """Datums of the kit, with the mask and what the loss reads."""
+    from weaver import types
+
+    made = []
+    for datum in datums:
+        given = datum.loss_fn_inputs
+        mask = given.get("mask") or [1] * len(datum.input_tokens)
+        values = {name: [float(value) for value in given[name]] for name in inputs}
+        made.append(
+            types.Datum(
+                model_input=types.ModelInput.from_ints(list(datum.input_tokens)),
+                loss_fn_inputs={
+                    "target_tokens": list(given["target_tokens"]),
+                    "loss_mask": [float(value) for value in mask],
+                    **values,
+                },
+            )
+        )
+    return made
+
+
+def _logprobs(data: Sequence[Any], result: Any) -> list[list[float]]:
+    """The log-probabilities of the targets.
+
+    Raises:
+        ContractError: the answer has none.
+    """
+    from weaver import attach_loss_fn_outputs
+
+    try:
+        answered = attach_loss_fn_outputs(data, result, field_map={"logprobs": "answered"})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ContractError(
+            f"the weaver service gave no log-probabilities of the targets: {error}"
+        ) from error
+    return [[float(v) for v in datum.loss_fn_inputs["answered"].tolist()] for datum in answered]
+
+
+def _metrics(result: Any) -> dict[str, float]:
+    found = result.get("metrics") if isinstance(result, Mapping) else None
+    if not found and isinstance(result, Mapping) and isinstance(result.get("result"), Mapping):
+        found = result["result"].get("metrics")
+    plain = {k: v for k, v in (found or {}).items() if isinstance(v, (int, float))}
+    return wire.metrics_of(plain)
