@@ -213,7 +213,7 @@ class ExternalRolloutWorker(RolloutWorker):
             try:
                 return of_value(result)
             except OutcomeError as error:
-                raise OutcomeError(f"returned what {error}{where(self._function)}") from None
+                raise OutcomeError(f"in what it returned, {error}{where(self._function)}") from None
         problem = json.dumps(dict(task.data), default=str)
         ended = await run_program(
             self._words,

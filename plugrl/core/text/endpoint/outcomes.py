@@ -40,16 +40,18 @@ def of_value(value: Any) -> Outcome:
     if isinstance(value, str):
         return Outcome(answer=value)
     if not isinstance(value, Mapping):
-        return Outcome(reward=_number(value, "what was returned"))
+        return Outcome(reward=_number(value, "the result"))
     strange = [key for key in value if key not in _KEYS]
     if strange:
-        raise OutcomeError(f"has {strange[0]!r}; answer, reward and metrics are possible")
+        raise OutcomeError(
+            f"{str(strange[0])[:64]!r} is unknown; answer, reward and metrics are possible"
+        )
     answer, reward = value.get("answer"), value.get("reward")
     if answer is not None and not isinstance(answer, str):
-        raise OutcomeError(f"has an answer of type {type(answer).__name__}; text is expected")
+        raise OutcomeError(f"the answer is {type(answer).__name__}; text is expected")
     metrics = value.get("metrics") or {}
     if not isinstance(metrics, Mapping):
-        raise OutcomeError("has metrics that are no object of numbers")
+        raise OutcomeError("metrics is no object of numbers")
     return Outcome(
         answer,
         None if reward is None else _number(reward, "the reward"),
@@ -58,7 +60,7 @@ def of_value(value: Any) -> Outcome:
 
 
 def of_output(text: str) -> Outcome:
-    """What the last line of a program's output says that is a JSON object of these keys.
+    """What the last line of a program's output says that is a JSON object with one of these keys.
 
     Programs print other things too, so that other objects are left alone.
 
@@ -72,8 +74,11 @@ def of_output(text: str) -> Outcome:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict) and value and set(value) <= _KEYS:
-            return of_value(value)
+        if isinstance(value, dict) and _KEYS & set(value):
+            try:
+                return of_value(value)
+            except OutcomeError as error:
+                raise OutcomeError(f"in its last line, {error}") from None
     return Outcome()
 
 

@@ -16,7 +16,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.endpoint.reaper import REAPER, kill_session
 
 #: Bytes of each output that are kept, the last ones.
-KEPT = 1 << 16
+KEPT = 1 << 20
 #: Seconds between SIGTERM and SIGKILL of a program that is ended.
 GRACE = 0.5
 #: Seconds between two looks whether a program has ended.

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import plugrl
+from plugrl.cli import main
 from plugrl.core.errors import ConfigError, RunTerminated
 from plugrl.core.experiment import prepare, resume, start
 from plugrl.testing import tiny
@@ -260,3 +261,13 @@ def test_faults_of_the_section_are_found_before_the_run(tmp_path):
     ):
         with pytest.raises(ConfigError, match=said):
             prepare(config(tmp_path, **section))
+
+
+def test_a_missing_extra_is_found_before_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'pip install "plugrl\[serve\]"'):
+        prepare(config(tmp_path, function="asking:plain"))
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "latest", "--runs-folder", str(tmp_path)])
+    assert caught.value.code == 3
+    assert capsys.readouterr().err.count("\n") == 1
