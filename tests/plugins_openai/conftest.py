@@ -11,24 +11,7 @@ from plugrl.plugins.openai.inference_service import OpenAiInferenceService
 
 sys.path.insert(0, str(Path(__file__).parent))
 import documented_server
-
-SOURCE = {
-    "path": None,
-    "config": {
-        "model_type": "qwen3",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 32,
-        # Weights so large that answers vary.
-        "initializer_range": 0.3,
-    },
-    "tokenizer": {"characters": "abcdefgh"},
-    "dtype": "float32",
-}
+from documented_server import SOURCE
 
 
 @pytest.fixture

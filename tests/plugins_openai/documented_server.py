@@ -29,6 +29,31 @@ from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import GenerationRequest, ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
+SOURCE = {
+    "path": None,
+    "config": {
+        "model_type": "qwen3",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 32,
+        # Weights so large that answers vary.
+        "initializer_range": 0.3,
+    },
+    "tokenizer": {"characters": "abcdefgh"},
+    "dtype": "float32",
+}
+
+
+def request(prompt=(2, 3, 4), stream=(0, 0, 0, 0, 0), scored=False, **sampling):
+    """A request for six tokens, if nothing else is said."""
+    params = SamplingParams(**{"max_new_tokens": 6, **sampling})
+    return GenerationRequest(list(prompt), params, stream, prompt_logprobs=scored)
+
+
 VLLM_FIELDS = {
     "model",
     "prompt",

@@ -3,17 +3,11 @@
 import asyncio
 
 import pytest
+from documented_server import request
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest
 
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
-
-
-def request(prompt=(2, 3, 4), stream=(0, 0, 0, 0, 0), scored=False, **sampling):
-    params = SamplingParams(**{"max_new_tokens": 6, **sampling})
-    return GenerationRequest(list(prompt), params, stream, prompt_logprobs=scored)
 
 
 @KINDS

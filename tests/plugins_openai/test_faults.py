@@ -5,7 +5,7 @@ import socket
 import time
 
 import pytest
-from test_answers import request
+from documented_server import request
 
 from plugrl.core.errors import ConfigError, RunError
 

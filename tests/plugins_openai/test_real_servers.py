@@ -12,8 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import SOURCE
-from test_answers import request
+from documented_server import SOURCE, request
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError

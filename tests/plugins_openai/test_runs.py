@@ -1,5 +1,6 @@
 """Runs whose model is sampled by a server that follows the documents of vLLM or SGLang."""
 
+import importlib.util
 import threading
 import time
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_the_asynchronous_modes_keep_many_requests_at_the_server(setting, mode, 
     assert run.last_metrics["sync/parity"] <= 1e-4
 
 
-def test_interrupting_a_run_that_waits_for_its_server_ends_it(setting):
+def test_a_run_ends_when_the_server_that_it_waits_for_goes(setting):
     there, tree = setting(inference={"timeout": 60.0})
     watch = Watch({1: lambda: setattr(there, "always", "hang")})
     failures = []
@@ -172,14 +173,14 @@ def test_interrupting_a_run_that_waits_for_its_server_ends_it(setting):
         except BaseException as error:
             failures.append(error)
 
-    there_is_one = threading.Thread(target=train, daemon=True)
-    there_is_one.start()
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
     deadline = time.monotonic() + 60
     while there.always is None and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.5)
     there.stop()
-    there_is_one.join(30)
+    thread.join(30)
     assert isinstance(failures[0], RunError)
 
 
@@ -203,6 +204,17 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
     assert "inference.connections (Python): must be at least 1" in refused(
         base_url=here, connections=0
     )
+
+
+def test_what_is_not_installed_is_found_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "httpx" else there(name, *a)
+    )
+    section = {"inference": {"type": "openai", "base_url": "http://127.0.0.1:9/v1"}}
+    tree = tiny.config("self_hosted_grpo", tmp_path, {"models": {"policy": section}})
+    with pytest.raises(ConfigError, match=r"'httpx', which is not.*pip install 'plugrl.openai.'"):
+        prepare(tree)
 
 
 def test_a_tokenizer_alone_is_a_source_for_a_model_that_a_server_keeps(setting, tmp_path):

@@ -6,8 +6,7 @@ import time
 
 import pytest
 import torch
-from conftest import SOURCE
-from test_answers import request
+from documented_server import SOURCE, request
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
