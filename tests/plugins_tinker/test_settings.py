@@ -51,9 +51,8 @@ def test_without_the_kit_the_command_that_installs_it_is_named(tree, monkeypatch
 def test_what_is_missing_is_found(tree, monkeypatch, tmp_path):
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     text = faults(tree("https://example.com/tinker", models__policy__train__base_model=None))
-    assert "models.policy.train.base_model: is needed" in text.replace(" (", ": ", 0) or (
-        "is needed: the name that the service has for the model" in text
-    )
+    assert "models.policy.train.base_model" in text
+    assert "is needed: the name that the service has for the model" in text
     assert "TINKER_API_KEY, which holds the key of https://example.com/tinker, is not set" in text
     named = tree("https://example.com/tinker", environment={"variables": {"TINKER_API_KEY": KEY}})
     prepare(named)
@@ -106,6 +105,7 @@ def test_a_refused_key_is_named_by_its_variable(adder, monkeypatch):
         load("http://127.0.0.1:1", adder, api_key="MY_KEY")
 
 
+@pytest.mark.integration
 def test_a_server_that_is_down_is_given_some_time(adder):
     before = time.monotonic()
     with pytest.raises(RunError, match=r"http://127.0.0.1:1 was silent .*Connection refused"):
@@ -113,6 +113,7 @@ def test_a_server_that_is_down_is_given_some_time(adder):
     assert 3 < time.monotonic() - before < 30
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fault", [500, 429, "garbage", "cut"])
 def test_a_server_that_is_out_of_order_ends_the_wait(adder, fault):
     with Door() as door:
@@ -121,3 +122,19 @@ def test_a_server_that_is_out_of_order_ends_the_wait(adder, fault):
         with pytest.raises(RunError, match=door.url):
             load(door.url, adder, timeout=3.0)
         assert time.monotonic() - before < 30
+
+
+@pytest.mark.parametrize("name", ["tinker_sft", "tinker_grpo", "tinker_opd"])
+def test_recipes_are_whole_and_say_where_they_look(name, adder, monkeypatch):
+    monkeypatch.setenv("TINKER_TOKENIZER", str(adder))
+    monkeypatch.setenv("TINKER_BASE_MODEL", "mine")
+    monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:1")
+    experiment = prepare(name, ["models.policy.inference.max_context=32"])
+    policy = experiment.validated.tree["models"]["policy"]
+    assert policy["inference"]["base_url"] == "http://127.0.0.1:1"
+    assert policy["inference"]["base_model"] == "mine"
+    monkeypatch.delenv("TINKER_TOKENIZER")
+    with pytest.raises(
+        ConfigError, match="mine: there is no such folder; it must hold the model's"
+    ):
+        prepare(name)
