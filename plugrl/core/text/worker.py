@@ -109,7 +109,7 @@ class RolloutTask:
     turns: int = field(default=0)
     seed: tuple[int, ...] = ()
     together: Together | None = field(default=None, repr=False)
-    park: Park = field(default=_stay, repr=False)
+    park: Park = field(default_factory=lambda: _stay, repr=False)
     limits: Mapping[str, Limits] = field(default_factory=dict, repr=False)
     logged: dict[str, float] = field(default_factory=dict)
     engine_faults: list[PlugrlError] = field(default_factory=list, repr=False)
