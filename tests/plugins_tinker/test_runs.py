@@ -178,15 +178,17 @@ def test_rewards_alone_teach_too(server, tree, written, tmp_path):
     run = trained(
         tree(
             server.url, "remote_api_grpo", data__batch_size=16, data__rollout_repeat_n=8,
-            models__policy__train__learning_rate=0.003, trainer__total_train_steps=30,
-            settings__checkpoint_every=0,
+            scenario__validation=100, models__policy__train__lora_rank=16,
+            models__policy__train__learning_rate=0.001, trainer__total_train_steps=30,
+            validate={"every": 30}, settings__checkpoint_every=0,
         ),
         written, tmp_path,
     )  # fmt: skip
-    rewards = [m["rollout/reward"] for m in run.metrics if "rollout/reward" in m]
-    assert sum(rewards[-6:]) > sum(rewards[:6]) + 6 * 0.05, rewards
+    scores = [m["validation/exact_match"] for m in run.metrics if "validation/exact_match" in m]
+    # 0.28 to 0.41 after 25 steps where it was measured.
+    assert scores[-1] >= scores[0] + 0.05, scores
     kl = [m["train/kl_to_sampler"] for m in run.metrics if "train/kl_to_sampler" in m]
-    assert max(kl) < 1e-4, "one optimizer step a batch: the sampler's weights are the trained ones"
+    assert max(kl) < 1e-6, "one optimizer step a batch: the sampler's weights are the trained ones"
 
 
 @pytest.mark.timeout(LIMIT)
@@ -213,7 +215,7 @@ def test_a_student_learns_from_a_teacher_of_an_earlier_phase(
             },
             {
                 "name": "student",
-                "models": {"policy": {"train": train}},
+                "models": {"policy": {"train": {**train, "learning_rate": 0.002}}},
                 "data": {"split": "train", "batch_size": 16, "rollout_repeat_n": 4},
                 "trainer": {"type": "remote_api_opd", "total_train_steps": 15},
             },
@@ -223,4 +225,5 @@ def test_a_student_learns_from_a_teacher_of_an_earlier_phase(
     gaps = [m["train/teacher_kl"] for m in run.metrics if "train/teacher_kl" in m]
     assert len(gaps) == 15
     assert gaps[0] > 0.05, "the student was the teacher from the beginning"
-    assert sum(gaps[-4:]) < 0.6 * sum(gaps[:4]), gaps
+    # The mean of five steps fell from 0.25 to 0.13 within ten where it was measured.
+    assert sum(gaps[-5:]) < 0.8 * sum(gaps[:5]), gaps

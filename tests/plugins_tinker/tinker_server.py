@@ -31,6 +31,18 @@ ENGINE = {
     "sample_max_num_sequences": 64,
 }
 
+#: Ends a process group when the process that started it is gone, however that ended.
+WATCH = """
+import os, signal, sys, time
+group, owner = map(int, sys.argv[1:])
+while os.getppid() == owner:
+    time.sleep(0.5)
+try:
+    os.killpg(group, signal.SIGKILL)
+except ProcessLookupError:
+    pass
+"""
+
 
 class CannotBuild(Exception):
     """The environment of the server cannot be built here."""
@@ -86,6 +98,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = state / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
 
     def start(self, *, fresh: bool = False) -> None:
         """Start it and wait until it answers; ``fresh``: it has forgotten everything."""
@@ -119,6 +132,10 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        group, owner = str(self._process.pid), str(os.getpid())
+        self._watch = subprocess.Popen(
+            [sys.executable, "-c", WATCH, group, owner], start_new_session=True
+        )
         self._wait(before, 300)
 
     def _ready(self) -> int:
@@ -155,6 +172,10 @@ class Server:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(30)
             self._process = None
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.wait()
+            self._watch = None
 
 
 @contextlib.contextmanager
