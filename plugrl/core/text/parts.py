@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.text.collecting import Collector, LockstepCollector
 from plugrl.core.text.curriculum import Curriculum
 from plugrl.core.text.data import PromptLoader, kept, problems, require_column
 from plugrl.core.text.files import place_of_problem
+from plugrl.core.text.free_running import Streaming
+from plugrl.core.text.overlapping import BatchAhead, Sizes
 from plugrl.core.text.pass_at_k import Passing
 from plugrl.core.text.pool import TrajectoryPool
 from plugrl.core.text.validation import Validation
-from plugrl.core.text.weight_states import FULLY_ASYNC, Rules, Versions, WeightStates
+from plugrl.core.text.weight_states import (
+    BATCH_ASYNC,
+    FULLY_ASYNC,
+    SYNC,
+    Rules,
+    Versions,
+    WeightStates,
+)
 from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
 
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.models import Models
     from plugrl.core.text.rollouts import LockstepRollouts
     from plugrl.core.text.sampling import SamplingParams
+    from plugrl.core.text.streaming import Spent
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +171,31 @@ def make_states(params: ConfigView, models: Models) -> WeightStates:
         batch_size=params.trajectory_pool.batch_size or 1,
     )
     return WeightStates(rules, {name: Versions() for name in models.trained})
+
+
+def make_collector(
+    common: tuple[Any, ...],
+    rollouts: LockstepRollouts,
+    states: WeightStates,
+    steps: int,
+    spent: Spent,
+) -> Collector:
+    """What collects trajectories in the mode of ``weight.sync_mode``.
+
+    Args:
+        common: the arguments of :class:`Collector`; the first is the whole configuration.
+        rollouts: makes the attempts.
+        states: the state machine.
+        steps: training steps of the whole training.
+        spent: told how long attempts in the background took.
+    """
+    params = common[0]
+    if states.rules.mode == SYNC:
+        return LockstepCollector(*common, rollouts=rollouts)
+    kind = BatchAhead if states.rules.mode == BATCH_ASYNC else Streaming
+    per_attempt = rollouts.worker.trajectories_per_attempt(params.rollout_worker)
+    sizes = Sizes(steps, per_attempt)
+    return kind(*common, stream=rollouts.stream(spent), states=states, sizes=sizes)
 
 
 def make_syncs(params: ConfigView, models: Models) -> dict[str, WeightSync]:

@@ -18,18 +18,16 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text import parts
 from plugrl.core.text.chat import encode_prompt
-from plugrl.core.text.collecting import Collector, LockstepCollector
 from plugrl.core.text.judging import make_evaluator
 from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
-from plugrl.core.text.overlapping import BatchAhead, Sizes, Streaming
 from plugrl.core.text.pooled_rollouts import pooled_rollouts
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.weight_states import BATCH_ASYNC, SYNC, Versions
+from plugrl.core.text.weight_states import SYNC, Versions
 from plugrl.core.text.worker import RolloutWorker
 from plugrl.core.trainer import Trainer, TrainingResult
 
@@ -159,7 +157,10 @@ class TrajectoryTrainer(Trainer):
         self._validation = self._make_validation()
         self._syncs = parts.make_syncs(params, models)
         self._states = parts.make_states(params, models)
-        self._collector = self._make_collector()
+        common = (params, self._loader, self._pool, self._sampling, self._kept_columns())
+        self._collector = parts.make_collector(
+            common, self._rollouts, self._states, self.config.total_train_steps, self._spent
+        )
         models.load_weights(self._initial_weights)
         if self._pending_state is not None:
             self._apply(self._pending_state)
@@ -167,21 +168,6 @@ class TrajectoryTrainer(Trainer):
             sync()
             version = models.trained[name].version
             self._states.models[name] = Versions(version, version)
-
-    def _make_collector(self) -> Collector:
-        params = self.hyper_params
-        common = (params, self._loader, self._pool, self._sampling, self._kept_columns())
-        if params.weight.sync_mode == SYNC:
-            return LockstepCollector(*common, rollouts=self._rollouts)
-        kind = BatchAhead if params.weight.sync_mode == BATCH_ASYNC else Streaming
-        worker = self._rollouts.worker
-        per_attempt = worker.trajectories_per_attempt(params.rollout_worker)
-        return kind(
-            *common,
-            stream=self._rollouts.stream(self._spent),
-            states=self._states,
-            sizes=Sizes(self.config.total_train_steps, per_attempt),
-        )
 
     def _spent(self, attempts: int, seconds: float) -> None:
         """Note attempts that ran in the background in the timeline; from any thread."""
@@ -396,7 +382,7 @@ class TrajectoryTrainer(Trainer):
     @contextmanager
     def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
         started = time.perf_counter()
-        with self.run.phase(phase), self.run.timeline.span("trainer", phase):
+        with self.run.phase(phase):
             yield
         name = f"time/{phase}"
         metrics[name] = metrics.get(name, 0.0) + time.perf_counter() - started

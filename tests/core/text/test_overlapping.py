@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.data import PromptLoader
+from plugrl.core.text.free_running import Streaming
 from plugrl.core.text.items import Items
-from plugrl.core.text.overlapping import BatchAhead, Sizes, Streaming
+from plugrl.core.text.overlapping import BatchAhead, Sizes
 from plugrl.core.text.pool import LOADED, REACHED, TrajectoryPool
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.trajectory import Trajectory
