@@ -22,6 +22,7 @@ plugrl runs list --runs-folder /data/runs --json
 SHOW_EXAMPLES = """
 plugrl runs show latest
 plugrl runs show quickstart --json
+plugrl runs show latest --timeline --last 20
 plugrl runs show runs/quickstart/20260101-120000-ab12cd
 """
 PATH_EXAMPLES = """
@@ -74,8 +75,30 @@ def list_runs(
 
 
 @app.command("show", epilog=examples(SHOW_EXAMPLES))
-def show(run: Reference, runs_folder: Folder = "runs", as_json: Json = False) -> None:
-    """Show one run: its state, checkpoints and last metrics."""
+def show(
+    run: Reference,
+    runs_folder: Folder = "runs",
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Show who was busy when, and what overlapped.")
+    ] = False,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only the last steps of the timeline.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show one run: its state, checkpoints and last metrics, or its timeline."""
+    if timeline:
+        from pathlib import Path
+
+        from plugrl.commands._timeline import show_timeline
+        from plugrl.core.run.folder import find
+
+        show_timeline(find(run, Path(runs_folder)), last=last, as_json=as_json)
+        return
+    if last is not None:
+        from plugrl.core.errors import UsageError
+
+        raise UsageError("--last is of the timeline: add --timeline")
     facts = _facts(run, runs_folder)
     if as_json:
         emit_json(facts)

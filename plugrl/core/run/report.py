@@ -10,17 +10,19 @@ from typing import Any
 
 from plugrl.core.run.files import dump_yaml, write_text
 from plugrl.core.run.folder import METRICS_FILE
+from plugrl.core.run.lanes import read_lanes
 from plugrl.core.run.metrics import read_jsonl
 
 REPORT_FILE = "report.html"
 _POINTS = 400
 _WIDTH, _HEIGHT, _PAD = 360, 110, 4
+_SLICES, _SLICE, _LANE = 240, 3, 16
 _STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em}"
     "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:left;"
     "border-bottom:1px solid #8884;vertical-align:middle}td.n{text-align:right;"
     "font-variant-numeric:tabular-nums}svg{display:block}polyline{fill:none;stroke:#2563eb;"
-    "stroke-width:1.5}circle{fill:#2563eb}pre{background:#8881;padding:1em;overflow:auto}"
+    "stroke-width:1.5}circle,rect{fill:#2563eb}pre{background:#8881;padding:1em;overflow:auto}"
 )
 
 
@@ -44,7 +46,7 @@ def write_report(folder: Path, status: Mapping[str, Any], tree: Mapping[str, Any
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style><h1>{title}</h1><table>{facts}</table><h2>Metrics</h2>"
         "<table><tr><th>metric</th><th>last</th><th>smallest</th><th>largest</th>"
-        f"<th>over steps</th></tr>{rows}</table>"
+        f"<th>over steps</th></tr>{rows}</table>{_timeline(folder)}"
         f"<h2>Configuration</h2><pre>{_text(config)}</pre></html>\n",
     )
 
@@ -69,6 +71,35 @@ def _row(name: str, points: list[tuple[float, float]]) -> str:
     numbers = (values[-1], min(values), max(values))
     cells = "".join(f'<td class="n">{number:.5g}</td>' for number in numbers)
     return f"<tr><td>{_text(name)}</td>{cells}<td>{_svg(points)}</td></tr>"
+
+
+def _timeline(folder: Path) -> str:
+    """Who was busy when: the darker, the larger the share of that slice of time."""
+    try:
+        lanes = read_lanes(folder)
+    except OSError:
+        return ""
+    if not lanes.end:
+        return ""
+    shares = lanes.shares(0.0, lanes.end)
+    rows = ""
+    for name, busy in {**lanes.lanes, "both": lanes.both}.items():
+        if not busy.spans:
+            continue
+        width = lanes.end / _SLICES
+        dark = (busy.seconds(i * width, (i + 1) * width) / width for i in range(_SLICES))
+        shape = "".join(
+            f'<rect x="{i * _SLICE}" width="{_SLICE}" height="{_LANE}" opacity="{share:.2f}"/>'
+            for i, share in enumerate(dark)
+            if share >= 0.005
+        )
+        bar = f'<svg width="{_SLICES * _SLICE}" height="{_LANE}" role="img">{shape}</svg>'
+        cells = f'<td class="n">{shares[name]:.0%}</td><td>{bar}</td>'
+        rows += f"<tr><td>{_text(name)}</td>{cells}</tr>"
+    return (
+        "<h2>Timeline</h2><table><tr><th>lane</th><th>busy</th>"
+        f"<th>{lanes.end:.1f} seconds</th></tr>{rows}</table>"
+    )
 
 
 def _svg(points: list[tuple[float, float]]) -> str:

@@ -7,8 +7,8 @@ import math
 import os
 import shlex
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -355,15 +355,20 @@ class Run:
         self.best_score = self._score = float(score)
         return True
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
         """Give the body of a ``with`` a deadline: ``settings.deadlines[name]`` or ``deadline``.
 
-        Passing it prints the phase and all stacks, and ends the process with exit code 1.
+        Passing it prints the phase and all stacks, and ends the process with exit code 1. The
+        timeline of the run shows the body as a span of that name.
         """
         if self._active:
             self._honour_stop_between_steps()
         seconds = self.settings.deadlines.get(name, self.settings.deadline)
-        return self._deadlines.phase(name, seconds)
+        # A checkpoint is one of the step that has ended, anything else part of the next.
+        step = self.step + (name != "checkpoint")
+        with self._deadlines.phase(name, seconds), self.timeline.span("trainer", name, step=step):
+            yield
 
     def _honour_stop_between_steps(self) -> None:
         # Without resume points nothing is lost by ending here; before the first step neither.

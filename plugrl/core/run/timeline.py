@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 TIMELINE_FILE = "timeline.jsonl"
+#: Bytes that the file may have; then its older half is left out.
+LIMIT = 16 * 2**20
+#: The lane of remarks about the file: where a process began, and what was left out before.
+PROCESS, BEGIN, LEFT_OUT = "process", "begin", "left out"
 
 
 class Timeline:
@@ -19,13 +24,18 @@ class Timeline:
     A line has ``lane`` (who worked, such as ``trainer``), ``name`` (at what), ``start`` and
     ``end`` (seconds of the Unix epoch) and the facts that were given besides. It may be used from
     several threads. Spans of a run that was killed and resumed stay: they were worked.
+    A line of the lane ``process`` says where each process of the run began.
 
     Args:
         folder: the run folder; the file is made with the first span.
+        limit: bytes that the file may have; beyond, its older half is left out.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
         self._path = folder / TIMELINE_FILE
+        self._limit = limit
+        self._size = 0
+        self._told = False
         self._file: IO[str] | None = None
         self._lock = threading.Lock()
         # A clock that is set while the run goes on must not bend the spans.
@@ -46,13 +56,41 @@ class Timeline:
 
     def note(self, lane: str, name: str, start: float, **facts: Any) -> None:
         """Append a span that began at ``start``, a value of :meth:`now`, and ends now."""
-        span = {"lane": lane, "name": name, "start": round(start, 6), "end": round(self.now(), 6)}
-        line = json.dumps({**span, **facts}) + "\n"
+        line = _line(lane, name, start, self.now(), facts)
         # A timeline that cannot be written must not end a run that goes well.
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            if self._file is None:
-                self._file = open(self._path, "a", 1, encoding="utf-8")  # noqa: SIM115
-            self._file.write(line)
+        with self._lock, contextlib.suppress(OSError, ValueError, TypeError):
+            file = self._file or self._open()
+            if not self._told:
+                self._told = True
+                line = _line(PROCESS, BEGIN, start, start, {"pid": os.getpid()}) + line
+            file.write(line)
+            self._size += len(line)
+            if self._size > self._limit:
+                self._leave_out()
+
+    def _open(self) -> IO[str]:
+        with open(self._path, "ab+") as file:
+            self._size = file.tell()
+            file.seek(max(0, self._size - 1))
+            # A process that was killed may have left half a line.
+            if file.read(1) not in (b"", b"\n"):
+                file.write(b"\n")
+        self._file = open(self._path, "a", 1, encoding="utf-8")  # noqa: SIM115
+        return self._file
+
+    def _leave_out(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+        now = self.now()
+        fresh = self._path.with_name(f".{TIMELINE_FILE}.new")
+        with open(self._path, "rb") as old, open(fresh, "w", 1, encoding="utf-8") as new:
+            old.seek(-(self._limit // 2), os.SEEK_END)
+            old.readline()
+            new.write(_line(PROCESS, LEFT_OUT, now, now, {}))
+            new.write(old.read().decode("utf-8", "replace"))
+        os.replace(fresh, self._path)
+        self._size = self._path.stat().st_size
 
     def close(self) -> None:
         """Close the file; a later span opens it again."""
@@ -60,3 +98,8 @@ class Timeline:
             file, self._file = self._file, None
             if file is not None:
                 file.close()
+
+
+def _line(lane: str, name: str, start: float, end: float, facts: dict[str, Any]) -> str:
+    span = {"lane": lane, "name": name, "start": round(start, 6), "end": round(end, 6)}
+    return json.dumps({**span, **facts}) + "\n"

@@ -61,7 +61,7 @@ def test_a_run_leaves_the_files_of_the_design(make_run):
     assert names == {
         "config.yaml", "config.input.yaml", "overrides.txt", "plugins.lock.json", "lock",
         "environment.json", "metrics.jsonl", "samples", "checkpoints", "log.txt", "status.json",
-        "report.html",
+        "report.html", "timeline.jsonl",
     }  # fmt: skip
     assert "project_name: p" in (run.folder / "config.yaml").read_text()
     assert (run.folder / "config.input.yaml").read_text() == "seed: 0\n"
@@ -246,7 +246,8 @@ def test_a_broken_tracker_is_logged_once_and_the_others_go_on(make_run, caplog, 
 def test_jsonl_tracker_without_a_path_writes_no_second_copy(make_run):
     run = make_run(trackers=[JsonlTracker()])
     train(run, 2)
-    assert [p.name for p in run.folder.rglob("*.jsonl")] == ["metrics.jsonl", "texts.jsonl"]
+    names = {p.name for p in run.folder.rglob("*.jsonl")}
+    assert names == {"metrics.jsonl", "texts.jsonl", "timeline.jsonl"}
 
 
 def record(version, name="a", file=None):
