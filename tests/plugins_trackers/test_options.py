@@ -38,6 +38,7 @@ def test_a_missing_package_is_named_with_its_installation(monkeypatch, name):
         ("logger={backend: wandb, mlflow: {}}", "mlflow"),
         ("logger.wandb.project=x", "or change the first tracker with trackers.0.project"),
         ("settings.tracker_timeout=0", "tracker_timeout"),
+        ("trackers=[{type: tensorboard, flush_seconds: 0}]", "flush_seconds"),
         ("settings.tracker_timeout=.nan", "tracker_timeout"),
     ],
 )

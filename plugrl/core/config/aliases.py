@@ -96,6 +96,13 @@ VALUES: dict[str, dict[Any, Any]] = {
 BACKEND_KINDS = frozenset({"train_service", "inference_service", "tracker"})
 
 
+def second_spellings(path: KeyPath) -> list[str]:
+    """The keys of the section at ``path`` that mean keys of elsewhere."""
+    within = dotted(path)
+    split = (old.rpartition(".") for old in ALIASES)
+    return [key for section, _, key in split if section == within]
+
+
 def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
     """Rewrite the second spellings of one layer in place.
 

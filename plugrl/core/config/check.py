@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from plugrl.core.config import coerce
+from plugrl.core.config.aliases import second_spellings
 from plugrl.core.config.bad import ABSENT, BAD, Touched
 from plugrl.core.config.counterparts import remedy
 from plugrl.core.config.misplaced import near_misses
@@ -224,7 +225,7 @@ class Checker:
     ) -> None:
         here = (*path, key)
         if not free and key not in extra:
-            close = close_names(key, [*known, *extra], 1)
+            close = close_names(key, [*known, *extra, *second_spellings(path)], 1)
             keys = "" if close or not known else f"; keys: {', '.join(known)}"
             self.unknown(here, f"unknown key{keys}", close[0] if close else None)
             return

@@ -69,6 +69,11 @@ class SettingsConfig:
             raise ConfigError("checkpoint_path is empty; write a folder, or null for the run's own")
         if not self.tracker_timeout > 0:
             raise ConfigError("tracker_timeout must be more than 0")
+        if not self.deadline > 0:
+            raise ConfigError("deadline must be more than 0")
+        for name, seconds in self.deadlines.items():
+            if not seconds > 0:
+                raise ConfigError(f"deadlines must be more than 0, which that of {name} is not")
         if self.keep_checkpoints is not None and self.keep_checkpoints < 1:
             raise ConfigError("keep_checkpoints must be at least 1, or null for all")
 
@@ -128,6 +133,15 @@ class RuntimeMonitorConfig:
     health_check: HealthCheckConfig = described(
         HealthCheckConfig, "whether worker processes are alive"
     )
+
+    def __post_init__(self) -> None:
+        for name in ("max_skipped_steps", "max_invalid_steps", "dead_reward_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.max_worker_restarts < 0:
+            raise ConfigError("max_worker_restarts must not be negative")
+        if any(step < 0 for step in self.dump_steps):
+            raise ConfigError("dump_steps must not be negative")
 
     @classmethod
     def from_tree(cls, tree: dict[str, Any]) -> RuntimeMonitorConfig:

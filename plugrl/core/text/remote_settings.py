@@ -38,8 +38,9 @@ class RemoteSettings:
         if hasattr(parent, "__post_init__"):
             parent.__post_init__()
         check_address(self.base_url, self.api_key, "TINKER_API_KEY")
-        if self.timeout <= 0 or self.patience <= 0:
-            raise ConfigError("timeout and patience must be above 0")
+        for name in ("timeout", "patience"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0")
         if self.max_context is not None and self.max_context < 2:
             raise ConfigError("max_context must be at least 2")
 
@@ -58,13 +59,23 @@ def check_address(base_url: str | None, api_key: str | None, example: str) -> No
         )
     if base_url is None:
         return
-    parts = urllib.parse.urlsplit(base_url)
+    try:
+        parts = urllib.parse.urlsplit(base_url)
+        # It is read when it is asked for.
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"base_url is no address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("base_url must begin with http:// or https:// and name a host")
     if parts.username or parts.password:
         raise ConfigError(
             "base_url must hold no user or password, since it is stored with the run; "
             "write the key into the environment variable that api_key names"
+        )
+    if parts.query or parts.fragment:
+        raise ConfigError(
+            "base_url must end with its path, without ? and #; a key belongs into the environment "
+            "variable that api_key names"
         )
 
 

@@ -57,8 +57,9 @@ class OpenAiConfig:
         check_address(self.base_url, self.api_key, DEFAULT_KEY)
         if self.connections < 1:
             raise ConfigError("connections must be at least 1")
-        if self.timeout <= 0 or self.patience <= 0:
-            raise ConfigError("timeout and patience must be above 0")
+        for name in ("timeout", "patience"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0")
         if self.max_context is not None and self.max_context < 2:
             raise ConfigError("max_context must be at least 2")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import PluginError
+from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.run.files import dump_yaml
 from plugrl.core.run.tables import SampleTables, markdown
 from plugrl.core.run.trackers import TrackedRun, Tracker
@@ -33,6 +33,10 @@ class TensorBoardTracker(Tracker):
         flush_seconds: int = described(30, "seconds between two flushes")
         samples: bool = described(True, "whether samples are written, as tables")
         config: bool = described(True, "whether the configuration is written, as a text")
+
+        def __post_init__(self) -> None:
+            if self.flush_seconds < 1:
+                raise ConfigError("flush_seconds must be at least 1")
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

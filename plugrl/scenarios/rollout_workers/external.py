@@ -78,16 +78,8 @@ class ExternalRolloutWorkerConfig(RolloutWorkerConfig):
             raise ConfigError("patience must be above 0")
         if bool(self.command) == bool(self.function):
             raise ConfigError("name either command or function, one of them")
-        self.words()
-
-    def words(self) -> list[str]:
-        """The command as a list."""
-        if not isinstance(self.command, str):
-            return list(self.command)
-        try:
-            return shlex.split(self.command)
-        except ValueError as error:
-            raise ConfigError(f"command cannot be split: {error}") from None
+        if self.command and not _words(self.command):
+            raise ConfigError("command is blank; name a program")
 
 
 class ExternalRolloutWorker(RolloutWorker):
@@ -104,8 +96,7 @@ class ExternalRolloutWorker(RolloutWorker):
     def __init__(self, config: Any = None, evaluator: Any = None) -> None:
         super().__init__(config, evaluator)
         options = self.config
-        command = options.command
-        self._words = shlex.split(command) if isinstance(command, str) else list(command)
+        self._words = _words(options.command)
         self._slots = Slots(options.at_once)
         self._call_parsers = [make_parser(options.tool_parser)] if options.tool_parser else []
         self._parsers = [make_parser(options.reasoning_parser)] if options.reasoning_parser else []
@@ -125,12 +116,14 @@ class ExternalRolloutWorker(RolloutWorker):
         for name, model in section.model_names.items():
             if model not in check.models:
                 yield f"{path}.model_names.{name}", f"there is no model {model!r} in models"
-        if section.function:
+        if section.workspace is not None and not os.path.isdir(section.workspace):
+            yield f"{path}.workspace", "is no folder"
+        elif section.function:
             try:
                 _function(section.function, section.workspace)
             except ConfigError as error:
                 yield f"{path}.function", str(error)
-        elif not _startable(section.command, section.workspace):
+        elif not _startable(_words(section.command), section.workspace):
             yield f"{path}.command", "there is no such program; write its path, or install it"
 
     async def rollout(self, task: RolloutTask) -> list[Trajectory]:
@@ -273,8 +266,22 @@ def _function(name: str, workspace: str | None) -> tuple[Callable[..., Any], tup
     return function, taken(function, name)
 
 
-def _startable(command: Any, workspace: str | None) -> bool:
-    words = shlex.split(command) if isinstance(command, str) else list(command)
+def _words(command: list[str] | str) -> list[str]:
+    """A command as a list.
+
+    Raises:
+        ConfigError: its quotes do not match.
+    """
+    if not isinstance(command, str):
+        return list(command)
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"command cannot be split: {error}") from None
+
+
+def _startable(words: list[str], workspace: str | None) -> bool:
     if os.sep in words[0]:
-        return os.access(Path(workspace or ".", words[0]), os.X_OK)
+        program = Path(workspace or ".", words[0])
+        return program.is_file() and os.access(program, os.X_OK)
     return words[0].startswith("python") or shutil.which(words[0]) is not None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
+from plugrl.core.blame import one_line
 from plugrl.core.text.endpoint import answers
 from plugrl.core.text.endpoint.asked import Asked, read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError, ended
@@ -113,6 +114,9 @@ class Application:
                     self._open -= 1
             except ApiError as error:
                 return _refusal(error)
+            except Exception as error:
+                # The answer has the shape of every other one, and nothing goes to the terminal.
+                return _refusal(ApiError(500, one_line(error), None, "internal_error"))
 
         return guarded
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.endpoint.faults import ApiError, invalid, unsupported
+from plugrl.core.text.endpoint.messages import checked_text
+
+#: Spellings of what may be half of a surrogate pair.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
 class Body:
@@ -28,6 +32,7 @@ class Body:
             raise ApiError(400, "the body is no JSON", None, "invalid_json") from None
         if not isinstance(values, dict):
             raise ApiError(400, "the body is no JSON object", None, "invalid_json")
+        self._suspect = _SURROGATE.search(data) is not None
         self._values = {name: value for name, value in values.items() if value is not None}
         self._known: set[str] = set()
 
@@ -58,7 +63,8 @@ class Body:
         """A number within bounds."""
 
         def fits(value: Any) -> bool:
-            return type(value) in (int, float) and math.isfinite(value) and low <= value <= high
+            # Whole numbers may be too large for a float, and NaN is within no bounds.
+            return type(value) in (int, float) and low <= value <= high
 
         value = self._typed(name, f"a number from {low:g} to {high:g}", fits)
         return None if value is None else float(value)
@@ -82,10 +88,10 @@ class Body:
             raise unsupported(name, f"{name} is not supported: {reason}; leave it out")
 
     def finish(self) -> None:
-        """Refuse what nobody has read.
+        """Refuse what nobody has read, and text that cannot be written.
 
         Raises:
-            ApiError: a parameter is unknown.
+            ApiError: a parameter is unknown, or holds half of a surrogate pair.
         """
         for name in self._values:
             if name not in self._known:
@@ -94,6 +100,8 @@ class Body:
                 raise ApiError(
                     400, f"unknown parameter {short!r}{close}", short, "unknown_parameter"
                 )
+        for name, value in self._values.items() if self._suspect else ():
+            checked_text(json.dumps(value, ensure_ascii=False), name)
 
     def _typed(self, name: str, expected: str, fits: Callable[[Any], bool]) -> Any:
         value = self.take(name)

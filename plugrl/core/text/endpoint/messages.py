@@ -12,7 +12,7 @@ from typing import Any
 from plugrl.core.text.chat import Message
 from plugrl.core.text.endpoint.faults import ApiError, invalid
 
-_ROLES = {"system", "developer", "user", "assistant", "tool"}
+_ROLES = ("assistant", "developer", "system", "tool", "user")
 #: Keys of messages with the kind of their values; others are refused.
 _KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
 #: What answers of other servers have and means nothing here.
@@ -32,7 +32,7 @@ def read_messages(value: Any) -> list[Message]:
 
 def _message(value: Any, where: str) -> Message:
     if not isinstance(value, dict) or value.get("role") not in _ROLES:
-        known = ", ".join(sorted(_ROLES))
+        known = ", ".join(_ROLES)
         raise invalid(where, f"{where} must be an object with a role: {known}")
     given = {key: each for key, each in value.items() if each is not None}
     for key in set(given) - _KEYS:

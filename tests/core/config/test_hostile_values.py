@@ -1,0 +1,77 @@
+"""Values and keys that nobody can mean, named with the key that holds them."""
+
+import pytest
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
+from plugrl.core.text.remote_settings import check_address
+from plugrl.testing import tiny
+
+
+def refused(tmp_path, changes):
+    with pytest.raises(ConfigError) as caught:
+        prepare(tiny.config("self_hosted_grpo", tmp_path, changes))
+    (fault,) = caught.value.faults
+    return str(fault)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"deadline": 0}, "settings.deadline"),
+        ({"deadline": -1}, "settings.deadline"),
+        ({"deadlines": {"rollout": 0}}, "settings.deadlines"),
+        ({"deadlines": {"setup_script": -1.5}}, "settings.deadlines"),
+    ],
+)
+def test_a_time_limit_that_is_over_before_it_begins(tmp_path, settings, key):
+    said = refused(tmp_path, {"settings": settings})
+    assert said.startswith(f"{key} (")
+    assert "must be more than 0" in said
+
+
+@pytest.mark.parametrize("key", ["max_skipped_steps", "max_invalid_steps", "dead_reward_steps"])
+def test_a_guard_that_acts_after_nothing(tmp_path, key):
+    said = refused(tmp_path, {"runtime_monitor": {key: 0}})
+    assert said.startswith(f"runtime_monitor.{key} (")
+    assert "must be at least 1" in said
+
+
+@pytest.mark.parametrize("changes", [{"max_worker_restarts": -1}, {"dump_steps": [3, -1]}])
+def test_counts_of_the_monitor_that_are_negative(tmp_path, changes):
+    (key,) = changes
+    said = refused(tmp_path, {"runtime_monitor": changes})
+    assert said.startswith(f"runtime_monitor.{key} (")
+    assert "must not be negative" in said
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "meant"),
+    [
+        ("trainer", "save_frq", "save_freq"),
+        ("trainer", "chekpoint_path", "checkpoint_path"),
+        ("validate", "validate_frq", "validate_freq"),
+        ("rollout_worker", "evaluator_modul_path", "evaluator_module_path"),
+    ],
+)
+def test_misspelt_second_spellings_are_suggested(tmp_path, section, key, meant):
+    said = refused(tmp_path, {section: {key: 3}})
+    assert said.startswith(f"{section}.{key} (")
+    assert f"did you mean {meant}?" in said
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1/v1?api_key=planted", "must end with its path"),
+        ("http://127.0.0.1:1/v1#planted", "must end with its path"),
+        ("http://user:planted@127.0.0.1/v1", "must hold no user or password"),
+        ("http://127.0.0.1:99999999/v1", "base_url is no address"),
+        ("http://127.0.0.1:x/v1", "base_url is no address"),
+        ("http://[::1", "base_url is no address"),
+    ],
+)
+def test_an_address_that_is_none_or_holds_a_key(url, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        check_address(url, None, "KEY")
+    assert "planted" not in str(caught.value)
