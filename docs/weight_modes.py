@@ -13,11 +13,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from plugrl.core.run.lanes import Busy
 
 #: The rows of the table: mode, threshold, what happens to open attempts.
 MODES: dict[str, tuple[str, int, str]] = {
@@ -34,7 +36,6 @@ PHASE = "trainer.phases.1"
 SCORE = "validation/exact_match"
 PAGE = Path(__file__).with_name("weight-sync.md")
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-Spans = list[tuple[float, float]]
 Record = dict[str, Any]
 
 
@@ -80,43 +81,6 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def union(spans: Iterable[tuple[float, float]]) -> Spans:
-    """The same time without overlaps, in order."""
-    merged: Spans = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def length(spans: Spans) -> float:
-    return sum(end - start for start, end in spans)
-
-
-def within(one: Spans, other: Spans) -> Spans:
-    """When both of two unions go on."""
-    both: Spans = []
-    mine, theirs = 0, 0
-    while mine < len(one) and theirs < len(other):
-        start = max(one[mine][0], other[theirs][0])
-        end = min(one[mine][1], other[theirs][1])
-        if start < end:
-            both.append((start, end))
-        if one[mine][1] < other[theirs][1]:
-            mine += 1
-        else:
-            theirs += 1
-    return both
-
-
-def without(whole: tuple[float, float], gaps: Spans) -> Spans:
-    """What is left of a span."""
-    edges = [whole[0], *(edge for gap in gaps for edge in gap), whole[1]]
-    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
-
-
 def measured(run: Path) -> Record:
     """The numbers of the second phase of a run."""
     lines = read(run / "metrics.jsonl")
@@ -129,14 +93,18 @@ def measured(run: Path) -> Record:
         + [("trainer", phase) for phase in ("rollout", "train", "sync", "validate")]
     }
     # Where nothing runs in the background, the trainer's wait is the rollout.
-    rollout = union(named["attempts"] or named["rollout"])
-    trained = union(named["train"])
+    rollout, trained = Busy(named["attempts"] or named["rollout"]), Busy(named["train"])
+    waited, validated = Busy(named["rollout"]), Busy(named["validate"])
     steps = len(named["train"])
     trainer = [span for name in ("rollout", "train", "sync") for span in named[name]]
-    whole = (min(start for start, _ in trainer), max(end for _, end in trainer))
-    window = without(whole, union(named["validate"]))
-    rollout, trained = within(rollout, window), within(trained, window)
-    wall = length(window)
+    begin, end = min(start for start, _ in trainer), max(end for _, end in trainer)
+    # Nothing else happens while the model is validated.
+    edges = [begin, *(edge for span in validated.spans for edge in span), end]
+    window = Busy((a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b)
+    wall = window.seconds(begin, end)
+
+    def share(busy: Busy) -> float:
+        return busy.during(window).seconds(begin, end) / wall
 
     gaps = [line["sync/staleness_mean"] for line in own if "sync/staleness_mean" in line]
 
@@ -151,10 +119,10 @@ def measured(run: Path) -> Record:
         "dropped": total("pool/stale"),
         "given_back": total("sync/given_back"),
         "restarted": total("sync/restarted"),
-        "rollout_share": length(rollout) / wall,
-        "train_share": length(trained) / wall,
-        "overlap": length(within(rollout, trained)) / wall,
-        "wait_share": length(union(named["rollout"])) / wall,
+        "rollout_share": share(rollout),
+        "train_share": share(trained),
+        "overlap": share(rollout.during(trained)),
+        "wait_share": share(waited),
         "score": next(line[SCORE] for line in reversed(own) if SCORE in line),
         "step_seconds": wall / steps,
         "phase_seconds": wall,

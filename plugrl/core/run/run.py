@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -355,8 +355,7 @@ class Run:
         self.best_score = self._score = float(score)
         return True
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Give the body of a ``with`` a deadline: ``settings.deadlines[name]`` or ``deadline``.
 
         Passing it prints the phase and all stacks, and ends the process with exit code 1. The
@@ -364,9 +363,12 @@ class Run:
         """
         if self._active:
             self._honour_stop_between_steps()
-        seconds = self.settings.deadlines.get(name, self.settings.deadline)
         # A checkpoint is one of the step that has ended, anything else part of the next.
-        step = self.step + (name != "checkpoint")
+        return self._phase(name, self.step + (name != "checkpoint"))
+
+    @contextmanager
+    def _phase(self, name: str, step: int) -> Iterator[None]:
+        seconds = self.settings.deadlines.get(name, self.settings.deadline)
         with self._deadlines.phase(name, seconds), self.timeline.span("trainer", name, step=step):
             yield
 

@@ -91,10 +91,11 @@ def test_the_drawing_fills_the_terminal_and_zooms_into_the_last_steps(tmp_path, 
     ]
     # 22 columns for the 11 s from 10 s on: rollout 0-10, train 2-10, checkpoint 10-11.
     zoomed = show(folder, "--last", "1", columns=40).stdout.splitlines()
-    assert zoomed[:5] == [
+    assert zoomed[:6] == [
         "            10.0 s          21.0 s",
         "rollout     ████████████████████     91%",
         "train           ████████████████     73%",
+        "sync                                  0%",
         "checkpoint                      ██    9%",
         "both            ████████████████     73%",
     ]
