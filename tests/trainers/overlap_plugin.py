@@ -29,7 +29,7 @@ def train_models(self, batches, metrics):
             self.models.trained[name].version - v
             for name, own in batches.items()
             for t in own
-            for v in t.versions
+            for v in t.versions or ()
             if v >= 0
         ),
     }
@@ -67,7 +67,7 @@ if BREAK == "sync":
     _update = Engine.update_weights
 
     def update_weights(self, weights, version):
-        if version == 4:
+        if version >= 4:
             time.sleep(1000)
         _update(self, weights, version)
 
