@@ -160,7 +160,10 @@ def _log_to_stderr(debug: bool) -> None:
 
     class Formatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            return shown(f"{record.levelname.lower()}: {super().format(record)}")
+            from plugrl.core.config.hidden import within_addresses
+
+            text = within_addresses(super().format(record))
+            return shown(f"{record.levelname.lower()}: {text}")
 
     handler = logging.StreamHandler()
     handler.set_name("plugrl.cli")

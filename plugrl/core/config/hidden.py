@@ -69,7 +69,14 @@ def _shown(value: Any, path: KeyPath, hidden: frozenset[str]) -> Any:
         return value
     if any(names_secret(str(part)) for part in _last_names(path)):
         return HIDDEN
-    return _IN_ADDRESS.sub(lambda found: f"{found[1]}={HIDDEN}" if found[1] else HIDDEN, value)
+    return within_addresses(value)
+
+
+def within_addresses(text: str) -> str:
+    """``text`` with ``<hidden>`` for the credentials of addresses: of users and of queries."""
+    if "://" not in text and "=" not in text:
+        return text
+    return _IN_ADDRESS.sub(lambda found: f"{found[1]}={HIDDEN}" if found[1] else HIDDEN, text)
 
 
 def _last_names(path: KeyPath) -> Iterator[str]:

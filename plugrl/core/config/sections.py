@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plugrl.core.config.schema import component, described
+from plugrl.core.config.temperature import check_temperature
 from plugrl.core.errors import ConfigError
 
 
@@ -272,8 +273,7 @@ class ValidateConfig:
     def __post_init__(self) -> None:
         if self.every < 0:
             raise ConfigError("every must not be negative")
-        if self.temperature < 0:
-            raise ConfigError("temperature must not be negative")
+        check_temperature(self.temperature)
         if self.samples < 1:
             raise ConfigError("samples must be at least 1")
         if self.samples > 1 and self.temperature == 0:

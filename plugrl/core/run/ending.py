@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.blame import TRACE
-from plugrl.core.config.hidden import without_secrets
+from plugrl.core.config.hidden import within_addresses, without_secrets
 from plugrl.core.errors import (
     EXIT_RUN_FAILED,
     ConfigError,
@@ -66,7 +66,8 @@ class _LogFile(logging.FileHandler):
     def format(self, record: logging.LogRecord) -> str:
         """The record, and the traceback that belongs into the log alone."""
         trace = getattr(record, TRACE, "")
-        return shown("\n".join(part for part in (super().format(record), trace) if part))
+        text = "\n".join(part for part in (super().format(record), trace) if part)
+        return shown(within_addresses(text))
 
 
 class Ending:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from plugrl.core.config.temperature import check_temperature
 from plugrl.core.errors import ConfigError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -46,8 +46,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigError(f"temperature is {self.temperature}; 0 (greedy) or more is possible")
+        check_temperature(self.temperature)
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}; more than 0 and at most 1 is possible")
         for name in ("top_k", "max_new_tokens", "min_new_tokens"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
+from plugrl.core.config.temperature import check_temperature
 from plugrl.core.errors import ConfigError, PlugrlError, UsageError
 from plugrl.core.text.chat import Message, as_messages, encode_prompt, is_messages
 from plugrl.core.text.evaluation import (
@@ -52,8 +53,7 @@ class RolloutWorkerConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ConfigError("temperature must not be negative")
+        check_temperature(self.temperature)
         if not 0 < self.top_p <= 1:
             raise ConfigError("top_p must be above 0 and at most 1")
         for name in ("max_prompt_length", "max_response_length"):

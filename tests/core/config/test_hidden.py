@@ -1,9 +1,12 @@
 """What of a configuration stays on the machine."""
 
+import logging
+
 import pytest
 
 from plugrl.core.config.compose import compose
 from plugrl.core.config.hidden import HIDDEN, hidden_paths, names_secret, without_secrets
+from plugrl.core.run.ending import _LogFile
 
 
 @pytest.mark.parametrize(
@@ -58,3 +61,21 @@ def test_values_of_the_environment_are_found_also_where_they_are_referred_to(mon
     hidden = without_secrets(moved, found)
     assert "/home/me" not in str(hidden)
     assert (hidden["f"], hidden["h"]) == (HIDDEN, "other")
+
+
+def test_lines_of_the_log_hide_what_addresses_hold(tmp_path):
+    handler = _LogFile(tmp_path / "log.txt", encoding="utf-8")
+    logger = logging.getLogger("plugrl.test_hidden")
+    logger.addHandler(handler)
+    try:
+        try:
+            raise OSError("no answer of postgresql://me:planted@host/db?token=planted")
+        except OSError as error:
+            logger.warning("of http://user:planted@host: %s", error, exc_info=error)
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    written = (tmp_path / "log.txt").read_text()
+    assert "Traceback" in written
+    assert f"of http://{HIDDEN}@host: no answer" in written
+    assert "planted" not in written

@@ -1,9 +1,13 @@
 """Values and keys that nobody can mean, named with the key that holds them."""
 
+import json
+
 import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
+from plugrl.core.text.endpoint.asked import read_text
+from plugrl.core.text.endpoint.faults import ApiError
 from plugrl.core.text.remote_settings import check_address
 from plugrl.testing import tiny
 
@@ -75,3 +79,18 @@ def test_an_address_that_is_none_or_holds_a_key(url, said):
     with pytest.raises(ConfigError, match=said) as caught:
         check_address(url, None, "KEY")
     assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["rollout_worker", "validate"])
+@pytest.mark.parametrize("value", [-1, 1e-300, 1e-5])
+def test_a_temperature_that_makes_logits_infinite(tmp_path, section, value):
+    said = refused(tmp_path, {section: {"temperature": value}})
+    assert said.startswith(f"{section}.temperature (")
+    assert "0 (greedy) or more is possible, but nothing below 0.0001" in said
+
+
+def test_a_request_with_such_a_temperature_is_refused():
+    body = {"model": "m", "prompt": "x", "temperature": 1e-300}
+    with pytest.raises(ApiError, match="temperature is below") as caught:
+        read_text(json.dumps(body).encode())
+    assert caught.value.status == 400

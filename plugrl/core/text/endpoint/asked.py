@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from plugrl.core.config.temperature import LEAST
 from plugrl.core.text.chat import Message
 from plugrl.core.text.endpoint.body import Body
 from plugrl.core.text.endpoint.faults import invalid, unsupported
@@ -153,8 +154,9 @@ def _common(body: Body, limit: int | None, least: int) -> dict[str, Any]:
     for name, values in _NEUTRAL.items():
         body.neutral(name, *values, reason=f"only {_list(values)} is possible")
     top_k = body.whole("top_k", -1, _MOST_TOKENS)
+    temperature = body.number("temperature", 0.0, 100.0)
     sampled = {
-        "temperature": body.number("temperature", 0.0, 100.0),
+        "temperature": temperature,
         "top_p": body.number("top_p", 0.0, 1.0),
         "top_k": None if top_k is None else max(top_k, 0),
         "max_new_tokens": older if limit is None else limit,
@@ -162,6 +164,8 @@ def _common(body: Body, limit: int | None, least: int) -> dict[str, Any]:
         "stop": body.texts("stop", 16) or None,
         "stop_token_ids": _token_ids(body.take("stop_token_ids")),
     }
+    if temperature and temperature < LEAST:
+        raise invalid("temperature", f"temperature is below {LEAST:g}; 0 is greedy")
     if sampled["top_p"] == 0:
         raise invalid("top_p", "top_p is 0; more than 0 and at most 1 is possible")
     of_prompt = body.take("prompt_logprobs")

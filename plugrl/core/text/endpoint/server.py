@@ -32,6 +32,9 @@ def bound(host: str, port: int) -> socket.socket:
     Raises:
         UsageError: the address cannot be used.
     """
+    if not host:
+        # The system would take it for every address of the machine.
+        raise UsageError("--host is empty; name an address, such as 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -272,6 +272,8 @@ def test_a_port_in_use_is_said_to_be():
         bound("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(UsageError, match="cannot listen on"):
         bound("192.0.2.1", 0)
+    with pytest.raises(UsageError, match="--host is empty"):
+        bound("", 0)
 
 
 def test_nothing_of_a_closed_server_is_left():
