@@ -24,6 +24,8 @@ class Factory:
     def __init__(self, registry: Registry, records: Mapping[str, Record] | None = None) -> None:
         self.registry = registry
         self._records = dict(records or {})
+        #: What was loaded; a run keeps the component that it began with.
+        self._loaded: dict[Record, Any] = {}
 
     def record(self, kind: str, section: Mapping[str, Any], path: str) -> Record:
         """What ``section`` at ``path`` picks, as another process can be told.
@@ -50,7 +52,10 @@ class Factory:
             ConfigError: the section names no component.
             PluginError: the component cannot be imported.
         """
-        return self.registry.load(self.record(kind, section, path))
+        record = self.record(kind, section, path)
+        if record not in self._loaded:
+            self._loaded[record] = self.registry.load(record)
+        return self._loaded[record]
 
     def build(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
         """The component that ``section`` at ``path`` picks, built from that section.

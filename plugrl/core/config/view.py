@@ -58,6 +58,10 @@ class ConfigView(Mapping[str, Any]):
             return value
         return self._child(value, f"{self._path}.{key}" if self._path else key)
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of ``key``, or ``default``; no message is worded for a key that is missing."""
+        return self[key] if key in self._values else default
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self._values:
             raise AttributeError(self._miss(name))
