@@ -29,6 +29,8 @@ class HubTokenizer:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, chat_template: str | None = None
     ) -> None:
+        from transformers import PreTrainedTokenizerBase
+
         if tokenizer.eos_token_id is None:
             raise ConfigError("the tokenizer has no end-of-sequence token; set eos_token")
         self.wrapped = tokenizer
@@ -40,6 +42,10 @@ class HubTokenizer:
         self.vocabulary_size = len(tokenizer)
         # The samples of a group share a prompt, and epochs repeat it.
         self._encode = lru_cache(maxsize=65536)(self._encode_once)
+        # The public method looks for arrays among the tokens first, which takes longer than all
+        # the rest; here they are lists of numbers.
+        plain = type(tokenizer).decode is PreTrainedTokenizerBase.decode
+        self._decode = tokenizer._decode if plain else tokenizer.decode
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HubTokenizer, (self.wrapped,)
@@ -53,7 +59,7 @@ class HubTokenizer:
 
     def decode(self, tokens: Sequence[int], /) -> str:
         """Text of ``tokens`` without special tokens."""
-        return str(self.wrapped.decode(list(tokens), skip_special_tokens=True))
+        return str(self._decode(list(tokens), skip_special_tokens=True))
 
     def render_chat(
         self,
