@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import failure_key, warn_once
@@ -103,12 +104,12 @@ class Attempts:
     async def attempt(
         self, round_: Round, number: int, prompt: Prompt, occasion: Occasion
     ) -> list[Trajectory]:
-        clock = Clock(self._timeout)
         """The trajectories of one attempt, which is a task of its own.
 
         Raises:
             PlugrlError: as :meth:`run`.
         """
+        clock = Clock(self._timeout)
         task = self._task(round_, number, prompt, occasion, clock)
         CURRENT.set(task)
         try:
@@ -142,11 +143,15 @@ class Attempts:
             mark = self._mark
             return Marked(awaited, lambda n: None if clock.abandoned else mark(n), number)
 
-        rollout = self._worker.rollout
-        if inspect.iscoroutinefunction(rollout):
-            return await clock.bound(marked(rollout(task)))
+        if self._is_asynchronous:
+            attempt: Any = self._worker.rollout(task)
+            return await clock.bound(marked(attempt))
         result: Any = await marked(self._plain(task))
         return await clock.bound(marked(result)) if inspect.isawaitable(result) else result
+
+    @cached_property
+    def _is_asynchronous(self) -> bool:
+        return inspect.iscoroutinefunction(self._worker.rollout)
 
     async def _plain(self, task: RolloutTask) -> object:
         rollout = self._worker.rollout

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from plugrl.core.text.facts import Facts
@@ -101,9 +103,10 @@ class Batch:
         models = sorted({t.model for t in trajectories})
         if len(models) > 1:
             raise ValueError(f"one batch holds one model, not {', '.join(models)}")
+        tokens = [t.tokens for t in trajectories]
         values = {
-            "input_ids": padded([t.tokens for t in trajectories], np.int64, pad_token_id),
-            "attention_mask": padded([[1] * len(t.tokens) for t in trajectories], np.int64, 0),
+            "input_ids": padded(tokens, np.int64, pad_token_id),
+            "attention_mask": torch.from_numpy(_places(list(map(len, tokens))).astype(np.int64)),
             "loss_mask": padded([t.loss_mask for t in trajectories], np.int64, 0),
             "versions": padded(
                 [t.versions or [NOT_SAMPLED] * len(t.tokens) for t in trajectories],
@@ -190,10 +193,16 @@ class Batch:
 
 def padded(rows: Sequence[Sequence[float]], dtype: Any, fill: float) -> torch.Tensor:
     """Lists of numbers as rows, [B, T], filled up on the right to the longest."""
-    out = np.full((len(rows), max(map(len, rows))), fill, dtype=dtype)
-    for number, row in enumerate(rows):
-        out[number, : len(row)] = row
+    places = _places(list(map(len, rows)))
+    out = np.full(places.shape, fill, dtype=dtype)
+    # Once for all rows: each assignment costs as much as dozens of numbers.
+    out[places] = np.fromiter(chain.from_iterable(rows), dtype)
     return torch.from_numpy(out)
+
+
+def _places(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Where rows of these lengths have numbers and no padding, [B, T]."""
+    return np.arange(max(lengths)) < np.array(lengths)[:, None]
 
 
 def row_temperatures(batch: Batch) -> list[float]:

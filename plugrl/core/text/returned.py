@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Self
 
 from plugrl.core.errors import ConfigError, RunError
@@ -138,6 +139,8 @@ def _unsampled_fault(trajectory: Trajectory) -> str | None:
         if 1 not in mask:
             return None
         return f"returned a trajectory that trains tokens without the versions of them; {remedy}"
+    if min(compress(versions, mask), default=0) >= 0:
+        return None
     for position, (version, trained) in enumerate(zip(versions, mask, strict=True)):
         if trained and version < 0:
             return (

@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 from plugrl.core.errors import RunError
@@ -16,6 +16,8 @@ T = TypeVar("T")
 PATIENCE = 1.0
 #: How often tasks are ended that others started when they were ended.
 _ROUNDS = 5
+#: What a clock without a limit does while a model is waited for.
+_UNLIMITED = nullcontext()
 #: What was left behind.
 _left_behind: list[asyncio.Task[Any]] = []
 
@@ -107,9 +109,12 @@ class Clock:
         """Whether the time is over."""
         return self._scope is not None and self._scope.expired()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Do not count while a model is waited for."""
+        return _UNLIMITED if self._left is None else self._stopped()
+
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
         scope, now = self._scope, asyncio.get_running_loop().time
         if scope is None or self._left is None:
             yield

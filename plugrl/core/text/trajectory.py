@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from operator import countOf
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
@@ -14,7 +15,6 @@ WRITTEN: FinishReason = "demonstration"
 #: The policy version of a token that no model sampled.
 NOT_SAMPLED = -1
 _BITS = frozenset((0, 1))
-_INTEGERS = frozenset((int,))
 
 
 @dataclass(slots=True)
@@ -80,13 +80,13 @@ class Trajectory:
         self._check_length("loss_mask", self.loss_mask, length)
         if not _BITS.issuperset(self.loss_mask):
             raise ValueError(f"{self._name()}: loss_mask holds values other than 0 and 1")
-        if not _INTEGERS.issuperset(map(type, self.tokens)):
+        if countOf(map(type, self.tokens), int) != length:
             raise ValueError(f"{self._name()}: a token id is no whole number")
         if min(self.tokens) < 0:
             raise ValueError(f"{self._name()}: a token id is negative")
         if self.versions is not None:
             self._check_length("versions", self.versions, length)
-            if not _INTEGERS.issuperset(map(type, self.versions)):
+            if countOf(map(type, self.versions), int) != length:
                 raise ValueError(f"{self._name()}: a version is no whole number")
         if self.logprobs is not None:
             self._check_length("logprobs", self.logprobs, length)

@@ -45,6 +45,8 @@ def rows_of_units(batch: Batch, units: torch.Tensor) -> torch.Tensor:
     Returns:
         Rows, in the order of ``units`` and within each in the order of the batch.
     """
+    if batch.metadata.get(UNIT) is None:
+        return units.long()
     numbers = unit_numbers(batch).tolist()
     places: dict[int, int] = {}
     rows: list[list[int]] = []
@@ -57,6 +59,8 @@ def rows_of_units(batch: Batch, units: torch.Tensor) -> torch.Tensor:
 
 def unit_count(batch: Batch) -> int:
     """How many units a batch has."""
+    if batch.metadata.get(UNIT) is None:
+        return len(batch)
     return len(set(unit_numbers(batch).tolist()))
 
 
