@@ -13,10 +13,9 @@ import pytest
 from plugrl.core.experiment import load_run
 
 pytest.importorskip("tinker")
-pytestmark = pytest.mark.integration
+#: A server of its own for four runs: compiled once, killed twice; perhaps built before.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 STEPS = 5
-#: A server of its own for four runs: compiled once, killed twice.
-LIMIT = 900
 
 
 class Started:
@@ -74,7 +73,6 @@ def assert_same(found, expected):
         assert row[1:] == pytest.approx(other[1:], abs=1e-5), row[0]
 
 
-@pytest.mark.timeout(LIMIT)
 def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, written, tmp_path):
     def begin(name):
         runs = tmp_path / name
@@ -156,7 +154,6 @@ def trained(tree_, written, tmp_path):
     return load_run(folder)
 
 
-@pytest.mark.timeout(LIMIT)
 def test_supervised_training_is_right_more_often(server, tree, written, tmp_path):
     run = trained(
         tree(
@@ -173,7 +170,6 @@ def test_supervised_training_is_right_more_often(server, tree, written, tmp_path
     assert max(parities) < 1e-4
 
 
-@pytest.mark.timeout(LIMIT)
 def test_rewards_alone_teach_too(server, tree, written, tmp_path):
     run = trained(
         tree(
@@ -191,7 +187,6 @@ def test_rewards_alone_teach_too(server, tree, written, tmp_path):
     assert max(kl) < 1e-6, "one optimizer step a batch: the sampler's weights are the trained ones"
 
 
-@pytest.mark.timeout(LIMIT)
 def test_a_student_learns_from_a_teacher_of_an_earlier_phase(
     server, tree, written, tmp_path, adder
 ):

@@ -22,7 +22,8 @@ pytest.importorskip("tinker")
 from plugrl.plugins.tinker.inference_service import TinkerInferenceService  # noqa: E402
 from plugrl.plugins.tinker.train_service import TinkerTrainService  # noqa: E402
 
-pytestmark = pytest.mark.integration
+#: The first test may have to build the server's environment.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 #: "12+34=" and "046" with the end token.
 PROMPT = [3, 4, 12, 5, 6, 13]
 ANSWER = [2, 6, 8, 1]
