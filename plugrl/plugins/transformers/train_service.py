@@ -99,6 +99,8 @@ class LocalTrainService(TrainService):
         if self.config.value_head:
             width = self._forward.hidden_width()
             self._forward.value_head = make_value_head(width, spec.device)
+        # Changed in place from now on; a walk through all modules takes as long as copying them.
+        self._own_weights = self._model.state_dict()
         trained = self._adapter.parameters if self._adapter else None
         trained = trained or dict(self._model.named_parameters())
         self._masters = self._make_masters(trained)
@@ -219,7 +221,7 @@ class LocalTrainService(TrainService):
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The current weights by name, with the adapter's part added if there is one."""
-        return self._model.state_dict() if self._adapter is None else self._adapter.merged()
+        return self._own_weights if self._adapter is None else self._adapter.merged()
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
