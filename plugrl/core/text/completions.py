@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import countOf
 from typing import TYPE_CHECKING, get_args
 
 from plugrl.core.blame import one_line, raised_at
@@ -113,6 +114,13 @@ def _unlikely(model: str, answer: Completion) -> EngineError | None:
     return None
 
 
+def _holds(values: Sequence[object], kind: type) -> bool:
+    """Whether all are of ``kind``, or whole numbers instead."""
+    if countOf(map(type, values), kind) == len(values):
+        return True
+    return {int, kind} >= set(map(type, values))
+
+
 def _fault(answer: object, request: GenerationRequest, vocabulary_size: int) -> str:
     if not isinstance(answer, Completion):
         return f"{type(answer).__name__} to a request; a Completion is expected"
@@ -120,7 +128,7 @@ def _fault(answer: object, request: GenerationRequest, vocabulary_size: int) -> 
         ("token", int, answer.tokens),
         ("log-probability", float, answer.logprobs),
     ):
-        if not isinstance(values, list) or not {int, kind} >= set(map(type, values)):
+        if not isinstance(values, list) or not _holds(values, kind):
             return f"a list of {name} values that is none of numbers"
     if answer.finish_reason not in _REASONS:
         return f"finish reason {answer.finish_reason!r}; use one of {', '.join(_REASONS)}"

@@ -49,9 +49,10 @@ class SamplingParams:
         check_temperature(self.temperature)
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}; more than 0 and at most 1 is possible")
-        for name in ("top_k", "max_new_tokens", "min_new_tokens"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
+        if self.top_k < 0 or self.max_new_tokens < 0 or self.min_new_tokens < 0:
+            each = ("top_k", "max_new_tokens", "min_new_tokens")
+            name, value = next((n, v) for n in each if (v := getattr(self, n)) < 0)
+            raise ConfigError(f"{name} is {value}; it cannot be negative")
         if self.min_new_tokens > self.max_new_tokens:
             raise ConfigError(
                 f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens, which is "
