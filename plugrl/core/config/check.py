@@ -225,7 +225,9 @@ class Checker:
     ) -> None:
         here = (*path, key)
         if not free and key not in extra:
-            close = close_names(key, [*known, *extra, *second_spellings(path)], 1)
+            # A spelling that holds elsewhere is no remedy for itself.
+            others = [name for name in second_spellings(path) if name != key]
+            close = close_names(key, [*known, *extra, *others], 1)
             keys = "" if close or not known else f"; keys: {', '.join(known)}"
             self.unknown(here, f"unknown key{keys}", close[0] if close else None)
             return
