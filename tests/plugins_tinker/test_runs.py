@@ -170,6 +170,7 @@ def test_supervised_training_is_right_more_often(server, tree, written, tmp_path
     assert max(parities) < 1e-4
 
 
+@pytest.mark.slow
 def test_rewards_alone_teach_too(server, tree, written, tmp_path):
     run = trained(
         tree(
@@ -187,6 +188,7 @@ def test_rewards_alone_teach_too(server, tree, written, tmp_path):
     assert max(kl) < 1e-6, "one optimizer step a batch: the sampler's weights are the trained ones"
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_a_teacher_of_an_earlier_phase(
     server, tree, written, tmp_path, adder
 ):
