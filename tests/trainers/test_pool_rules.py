@@ -138,7 +138,8 @@ def test_a_worker_that_feeds_no_trained_model_ends_the_run(config, registry):
         ),
         (
             {"check_batch_ready_function": "batch_size"},
-            "check_batch_ready_function batch_size needs batch_size",
+            "check_batch_ready_function batch_size needs batch_size, such as 64; best is "
+            "data.batch_size times data.rollout_repeat_n",
         ),
         ({"check_batch_ready_function": "bach_size"}, "batch_size"),
         ({"batch_size": 0}, "batch_size.*: must be at least 1"),

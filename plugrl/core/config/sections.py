@@ -404,7 +404,10 @@ class TrajectoryPoolConfig:
             raise ConfigError("max_idle_batches must be at least 1")
         if self.check_batch_ready_function != "loaded_batch_finished" and self.batch_size is None:
             rule = self.check_batch_ready_function
-            raise ConfigError(f"check_batch_ready_function {rule} needs batch_size")
+            raise ConfigError(
+                f"check_batch_ready_function {rule} needs batch_size, such as 64; best is "
+                "data.batch_size times data.rollout_repeat_n, or a multiple of it"
+            )
 
 
 @dataclass
