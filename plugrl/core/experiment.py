@@ -237,7 +237,10 @@ class TrainedRun:
 
         found = load_newest(checkpoints_of(self.folder))
         if found is None:
-            raise ConfigError(f"{self.folder} has no checkpoint")
+            raise ConfigError(
+                f"{self.folder} has no checkpoint that can be read; name another run; plugrl runs "
+                "list shows them"
+            )
         return found[1]
 
 

@@ -33,6 +33,7 @@ EVALUATED = ("data", "scenario", "rollout_worker", "validate")
 #: How the files of `validate.data.data_files` are called, where splits have names.
 FILES = "validation"
 _WHOLE = ("scenario",)
+_ANOTHER = "name another run; plugrl runs list shows them"
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,15 @@ def checkpoint_of(run: Path, which: str) -> Path:
     folder = checkpoints_of(run)
     found = checkpoints.candidates(folder)
     if not found:
-        raise UsageError(f"{run} has no checkpoint; it ended before the first one was saved")
+        raise UsageError(
+            f"{run} has no checkpoint; it ended before the first one was saved; {_ANOTHER}"
+        )
     if which == "newest":
         newest = checkpoints.latest(folder)
         if newest is None:
-            raise UsageError(f"none of the {len(found)} checkpoints of {run} can be read")
+            raise UsageError(
+                f"none of the {len(found)} checkpoints of {run} can be read; {_ANOTHER}"
+            )
         return newest
     if which == "best":
         scored = [(checkpoints.manifest_of(path).get("score"), path) for path in found]

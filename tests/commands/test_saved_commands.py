@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import plugrl
 from plugrl.cli import main
+from plugrl.core.errors import ConfigError
 from plugrl.testing import tiny
 
 
@@ -257,3 +259,19 @@ def test_what_is_no_run_and_no_model_is_named(call):
         code, _, err = call(*words)
         assert code == 2
         assert "no run" in err
+
+
+def test_a_run_that_ended_before_a_checkpoint_says_how_to_find_another(call, trained):
+    folder = trained()
+    shutil.rmtree(folder / "checkpoints")
+    for words in (
+        ("eval", folder, "validation"),
+        ("sample", folder, "ba"),
+        ("export", folder, "to"),
+        ("serve", folder),
+    ):
+        code, _, err = call(*words)
+        assert code == 2
+        assert err.strip().endswith("was saved; name another run; plugrl runs list shows them")
+    with pytest.raises(ConfigError, match="plugrl runs list"):
+        plugrl.load_run(folder).checkpoint()
