@@ -52,6 +52,7 @@ set -eET
 . "$1"
 _prl_report 0
 """
+_REMEDY = "correct it; plugrl validate --setup tries it without training"
 _seen: dict[tuple[str, int, int], dict[str, str | None]] = {}
 
 
@@ -130,7 +131,7 @@ def exported(script: str | Path, seconds: float | None = None) -> dict[str, str 
         # Of a syntax error bash itself tells the line; the command before it is no place of it.
         known = at and "syntax error" not in output.last()
         line = _line(at, script) if known else ""
-        raise ConfigError(f"{where} failed with exit code {code}{line}{output.last()}")
+        raise ConfigError(f"{where} failed with exit code {code}{line}{output.last()}; {_REMEDY}")
     if variables is None:
         raise ConfigError(
             f"{where} ended the shell before its variables could be read; write `return` for "

@@ -19,6 +19,7 @@ from plugrl.core.experiment import prepare
 from plugrl.core.setup_script import enter, exported
 
 SECRET = "s3cret-value"
+REMEDY = "correct it; plugrl validate --setup tries it without training"
 
 
 @pytest.fixture(autouse=True)
@@ -120,14 +121,14 @@ def test_a_process_takes_it_over_once(monkeypatch):
     [
         (
             "export A=1\necho one\necho two >&2\n\nexit 3\n",
-            "failed with exit code 3 in line 5; the last it printed: two",
+            f"failed with exit code 3 in line 5; the last it printed: two; {REMEDY}",
         ),
-        ("true\nfalse\ntrue\n", "failed with exit code 1 in line 2"),
+        ("true\nfalse\ntrue\n", "failed with exit code 1 in line 2; correct it"),
         ("f() {\n  false\n}\ntrue\nf\n", "failed with exit code 1 in line 2"),
         ("true\nreturn 5\n", "failed with exit code 5 in line 2"),
         ("\nsource inner.sh\n", "failed with exit code 4 in line 3 of inner.sh"),
         ("exec true\n", "ended the shell before its variables could be read; write `return`"),
-        ("kill -9 $$\n", "failed with exit code -9"),
+        ("kill -9 $$\n", f"failed with exit code -9; {REMEDY}"),
     ],
 )
 def test_a_script_that_fails_says_where(text, line):
@@ -144,7 +145,7 @@ def test_a_script_that_fails_says_where(text, line):
     ],
 )
 def test_what_bash_says_of_it_is_told(text, end):
-    assert fault(text).endswith(end)
+    assert fault(text).endswith(f"{end}; {REMEDY}")
 
 
 def test_a_script_that_asks_gets_no_answer():
@@ -153,7 +154,8 @@ def test_a_script_that_asks_gets_no_answer():
 
 def test_bytes_that_are_no_text_and_marks_that_steer_a_terminal(capfd):
     line = fault("printf '\\xff\\x1b[31mred\\n'\nexit 2\n")
-    assert line == "failed with exit code 2 in line 2; the last it printed: \ufffd\\x1b[31mred"
+    last = "the last it printed: \ufffd\\x1b[31mred"
+    assert line == f"failed with exit code 2 in line 2; {last}; {REMEDY}"
     assert "\x1b" not in capfd.readouterr().err
 
 
@@ -284,7 +286,7 @@ def test_a_failure_before_the_run_leaves_no_run(config):
     done = plugrl("train", "a.yaml")
     assert done.returncode == 2
     where = f"error: environment.setup_script {Path('b.sh').absolute()}"
-    assert done.stderr.splitlines() == [f"{where} failed with exit code 3 in line 2"]
+    assert done.stderr.splitlines() == [f"{where} failed with exit code 3 in line 2; {REMEDY}"]
     assert not Path("runs").exists()
 
 
