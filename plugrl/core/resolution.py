@@ -96,10 +96,23 @@ def unknown(
     known = {*names, *(record.reference for record in usable)} if "/" in name else set(names)
     broken = f"; not loaded: {'; '.join(failed)}" if failed else ""
     close = did_you_mean(name, sorted(known))
-    remedy = "" if close else f"; see plugrl ls {KINDS[kind].plural}"
+    remedy = f"; see plugrl ls {KINDS[kind].plural}; {_own(kind, name)}"
+    if close and ".py" not in name:
+        remedy = ""
     return UnknownComponentError(
         f"unknown {kind} {name!r}{close or ';'}"
         f" installed: {', '.join(names) or 'none'}{broken}{remedy}"
+    )
+
+
+def _own(kind: str, name: str) -> str:
+    """How a component of the user's own is named, for one that may be meant."""
+    file, written, attribute = name.partition(".py")
+    path = f"{file}.py" if written else "FILE"
+    given = attribute.removeprefix(":") or "CLASS"
+    return (
+        f"for your own write custom_{kind}_module_path: {path} with custom_{kind}_class_name: "
+        f"{given} and no type, or register its name in a file and give -p {path}"
     )
 
 

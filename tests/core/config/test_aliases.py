@@ -275,8 +275,26 @@ def test_a_service_that_is_not_installed(files, faults):
     files(a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: vllm}}}}\n")
     assert faults("a.yaml") == [
         "models.policy.inference (a.yaml:2): unknown inference_service 'vllm'; installed: transformers;"
-        " see plugrl ls inference_services"
+        " see plugrl ls inference_services; for your own write custom_inference_service_module_path:"
+        " FILE with custom_inference_service_class_name: CLASS and no type, or register its name in a"
+        " file and give -p FILE"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "attribute"),
+    [("mine.py:Csv", "mine.py", "Csv"), ("board.py", "board.py", "CLASS")],
+)
+def test_a_file_in_the_place_of_a_name(files, check, faults, name, path, attribute):
+    folder = files(a=f"trainer: text\ntrackers: [{{type: '{name}'}}]\n")
+    (line,) = faults("a.yaml")
+    keys = f"custom_tracker_module_path: {path} with custom_tracker_class_name: {attribute}"
+    assert f"for your own write {keys} and no type, or" in line
+    assert line.endswith(f"give -p {path}")
+    (folder / "mine.py").write_text("import plugrl\n\n\nclass Csv(plugrl.Tracker):\n    pass\n")
+    keys = "custom_tracker_module_path: mine.py, custom_tracker_class_name: Csv"
+    files(a=f"trainer: text\ntrackers: [{{{keys}}}]\n")
+    assert check("a.yaml").records["trackers[0]"].name == "Csv"
 
 
 def test_a_default_component_keeps_its_type_when_a_key_is_set(files, check):
