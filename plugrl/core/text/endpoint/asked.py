@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from plugrl.core.config.temperature import LEAST
 from plugrl.core.text.chat import Message
@@ -56,7 +56,10 @@ class Asked:
         prompt_logprobs: whether those of the prompt are.
         return_token_ids: whether token ids are sent.
         stream: whether the answer is sent in pieces, the last of which may be ``usage``.
+        prompted_by: the parameter that holds what is answered.
     """
+
+    prompted_by: ClassVar[str]
 
     model: str
     n: int
@@ -85,6 +88,8 @@ class Asked:
 class ChatAsked(Asked):
     """A request for ``/chat/completions``; ``calls``: whether replies may call tools."""
 
+    prompted_by: ClassVar[str] = "messages"
+
     messages: list[Message]
     tools: list[dict[str, Any]]
     calls: bool
@@ -93,6 +98,8 @@ class ChatAsked(Asked):
 @dataclass(frozen=True)
 class TextAsked(Asked):
     """A request for ``/completions``; each prompt is text or token ids."""
+
+    prompted_by: ClassVar[str] = "prompt"
 
     prompts: list[str | list[int]]
 

@@ -48,14 +48,14 @@ def unsupported(param: str, message: str) -> ApiError:
     return ApiError(400, message, param, "unsupported_value")
 
 
-def too_long(length: int, limit: int, setting: str = "") -> ApiError:
-    """A prompt leaves no room for an answer."""
+def too_long(param: str, length: int, limit: int, setting: str = "") -> ApiError:
+    """A prompt, which is in the parameter ``param``, leaves no room for an answer."""
     by = f" ({setting})" if setting else ""
     return ApiError(
         400,
         f"the prompt has {length} tokens, which leaves no room for an answer in the {limit} tokens "
         f"that are possible{by}; send less, or ask for fewer tokens",
-        "messages",
+        param,
         "context_length_exceeded",
     )
 

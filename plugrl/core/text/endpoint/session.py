@@ -217,10 +217,11 @@ class Session:
         vocabulary = self.offer.limits[model].vocabulary
         for prompt in prompts:
             if not prompt.tokens:
-                raise invalid("prompt", "the prompt has no tokens")
+                raise invalid(asked.prompted_by, "the prompt has no tokens")
             if max(prompt.tokens) >= vocabulary:
                 raise invalid(
-                    "prompt", f"token {max(prompt.tokens)} is outside the vocabulary ({vocabulary})"
+                    asked.prompted_by,
+                    f"token {max(prompt.tokens)} is outside the vocabulary ({vocabulary})",
                 )
         return prompts
 
@@ -229,9 +230,10 @@ class Session:
         longest = self.offer.longest_prompt
         least = min(1, asked.sampled.get("max_new_tokens", 1))
         if longest is not None and length > longest:
-            raise too_long(length, longest, f"rollout_worker.max_prompt_length={longest}")
+            setting = f"rollout_worker.max_prompt_length={longest}"
+            raise too_long(asked.prompted_by, length, longest, setting)
         if length + least > context:
-            raise too_long(length, context)
+            raise too_long(asked.prompted_by, length, context)
         return asked.sampling(self.offer.sampling, context - length)
 
     def _choice(

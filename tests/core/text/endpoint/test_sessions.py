@@ -291,6 +291,9 @@ def test_a_prompt_that_is_too_long_is_said_to_be():
     with session_of(Written(context=40)) as session:
         error = refused(lambda: chat(session, [user("x" * 30)]))
         assert (error.status, error.code) == (400, "context_length_exceeded")
+        assert error.param == "messages"
+        error = refused(lambda: text(session, "x" * 50))
+        assert (error.code, error.param) == ("context_length_exceeded", "prompt")
         (choice,) = chat(session, [user("x" * 15)])
     assert (choice.finish, len(choice.completion.tokens)) == ("length", 40 - 33)
 
@@ -298,7 +301,9 @@ def test_a_prompt_that_is_too_long_is_said_to_be():
 def test_a_longest_prompt_of_the_worker_holds():
     with session_of(Written(), longest_prompt=20) as session:
         error = refused(lambda: chat(session, [user("x" * 30)]))
-    assert error.code == "context_length_exceeded"
+        of_text = refused(lambda: text(session, "x" * 30))
+    assert (error.code, error.param) == ("context_length_exceeded", "messages")
+    assert (of_text.code, of_text.param) == ("context_length_exceeded", "prompt")
     assert "max_prompt_length=20" in str(error)
 
 
