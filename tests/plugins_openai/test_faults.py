@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 from documented_server import request
@@ -148,6 +149,26 @@ def test_a_wrong_model_is_answered_with_the_servers_own(server, connect, kind):
     with pytest.raises(ConfigError, match=r"has no model 'tinny'; it has: tiny.*tiny"):
         connect(server(kind), model="tinny")
     assert connect(server(kind), model="tiny").generate([request()])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"engine": "vllm", "model": "tiny"}, {"engine": "generic", "model": "tiny"}],
+    ids=["nothing", "an engine", "a generic one"],
+)
+def test_an_address_without_its_end_is_answered_with_the_whole_one(server, connect, options):
+    whole = server().base_url
+    short = whole.removesuffix("/v1")
+    said = f"at {short}.*; base_url probably has to end in /v1: write {whole}$"
+    with pytest.raises(ConfigError, match=said):
+        connect(SimpleNamespace(base_url=short), trained=False, **options)
+
+
+def test_a_whole_address_without_a_list_asks_for_the_name(server, connect):
+    there = server()
+    there.hidden.add("/v1/models")
+    with pytest.raises(ConfigError, match="gives no list of models .* into model$"):
+        connect(there, trained=False)
 
 
 def test_a_request_that_the_server_refuses_is_not_tried_again(server, connect):

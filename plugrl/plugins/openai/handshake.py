@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +16,22 @@ from plugrl.plugins.openai import wire
 logger = logging.getLogger(__name__)
 #: Sorts of servers by what they call the owner of their models.
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "plugrl": "plugrl"}
+#: What the addresses of such servers end in.
+_VERSIONED = re.compile(r"/v\d+$")
 NEEDS = "use a vLLM that has return_token_ids (0.10.2 or newer) or SGLang"
 
 
 @dataclass(frozen=True)
 class Found:
-    """The sort of a server, the name of the model, and the length of its context if it says."""
+    """The sort of a server, the name of the model, and the length of its context if it says.
+
+    ``listed``: whether the server has a list of models.
+    """
 
     engine: str
     model: str
     context: int | None
+    listed: bool = True
 
 
 def look(cards: Any, config: Any, url: str) -> Found:
@@ -36,7 +43,7 @@ def look(cards: Any, config: Any, url: str) -> Found:
         url: of the server.
 
     Raises:
-        ConfigError: the server has no such model, or several to choose from.
+        ConfigError: the server has no such model, several to choose from, or no such list.
     """
     data = cards.get("data") if isinstance(cards, Mapping) else None
     entries = [e for e in data or () if isinstance(e, Mapping) and isinstance(e.get("id"), str)]
@@ -45,12 +52,13 @@ def look(cards: Any, config: Any, url: str) -> Found:
     engine = known if config.engine == "auto" else config.engine
     names = [entry["id"] for entry in entries]
     model = config.model
+    if not names and (model is None or engine != "generic"):
+        raise ConfigError(_unlisted(url, model))
     if model is None:
         if len(names) != 1:
-            has = ", ".join(names[:20]) or "names none"
             raise ConfigError(
-                f"model: the server at {url} must be asked for one of its models by name; it has: "
-                f"{has}"
+                f"model: the server at {url} has several models; write the name of one: "
+                f"{', '.join(names[:20])}"
             )
         model = names[0]
     # Others may load models that their list does not hold; the first request will tell.
@@ -58,7 +66,23 @@ def look(cards: Any, config: Any, url: str) -> Found:
         raise ConfigError(unknown_model(url, model, names))
     card = next((entry for entry in entries if entry["id"] == model), {})
     length = card.get("max_model_len")
-    return Found(engine, str(model), length if isinstance(length, int) else None)
+    context = length if isinstance(length, int) else None
+    return Found(engine, str(model), context, listed=bool(names))
+
+
+def _unlisted(url: str, model: str | None) -> str:
+    remedy = unversioned(url)
+    if not remedy:
+        what = "write the name of the model into model" if model is None else "see its log"
+        remedy = f"check that it is a server of OpenAI's interface, or {what}"
+    return f"base_url: the server at {url} gives no list of models at {url}/models; {remedy}"
+
+
+def unversioned(url: str) -> str:
+    """What to do about an address without the end that such addresses have; empty: it has it."""
+    if _VERSIONED.search(url):
+        return ""
+    return f"base_url probably has to end in /v1: write {url}/v1"
 
 
 def unknown_model(url: str, model: str, names: list[str]) -> str:

@@ -105,10 +105,9 @@ class OpenAiInferenceService(InferenceService):
         try:
             self.generate([GenerationRequest(prompt, one, stream)])
         except Refused as error:
-            raise ConfigError(
-                f"models.{spec.name}.inference: {error}; is {found.model!r} a model of it, and the "
-                f"engine {found.engine}?"
-            ) from error
+            remedy = "" if found.listed else handshake.unversioned(self._address.base)
+            ask = f"is {found.model!r} a model of it, and the engine {found.engine}?"
+            raise ConfigError(f"models.{spec.name}.inference: {error}; {remedy or ask}") from error
         self.scores_prompts = self._dialect.exact
         if self._dialect.exact:
             none = SamplingParams(max_new_tokens=0)
