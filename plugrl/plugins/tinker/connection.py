@@ -111,7 +111,11 @@ class Connection:
                 "session expire: resume the run, or start it anew if its saved states are gone too"
             )
         if "api_key" in text and type(error).__name__ == "TinkerError":
-            return ConfigError(f"{self.key_name}: {text}")
+            # Keys that the kit refuses before it sends them; it tells by how they begin.
+            return ConfigError(
+                f"the environment variable {self.key_name} holds no key of {where}: keys begin "
+                "with 'tml-'; set it to a key of that service, or name another in api_key"
+            )
         return RunError(f"{where} failed to {what}: {text}")
 
     def _without_key(self, text: str) -> str:
