@@ -199,11 +199,48 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
     assert "generic gives neither token ids" in refused(base_url=here, engine="generic")
     assert "plugrl (plugrl serve) takes no weights" in refused(base_url=here, engine="plugrl")
     assert "weights_folder" in refused(base_url="https://gpu.example/v1")
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/in"):
+        line = refused(base_url=here, weights_folder=str(tmp_path / name))
+        assert "models.policy.inference.weights_folder (Python): " in line
+        assert "is no folder and cannot become one; name a folder" in line
     assert "NO_SUCH_KEY is not set" in refused(base_url=here, api_key="NO_SUCH_KEY")
     assert "must begin with http" in refused(base_url="127.0.0.1:8000")
     assert "inference.connections (Python): must be at least 1" in refused(
         base_url=here, connections=0
     )
+
+
+def test_sampling_that_vllm_gives_no_right_log_probabilities_of_is_found(tmp_path):
+    def made(inference=None, judge=None, **sections):
+        served = {"type": "openai", "base_url": "http://127.0.0.1:9/v1", "engine": "vllm"}
+        models = {"policy": {"inference": served | (inference or {})}}
+        if judge is not None:
+            models["judge"] = {"source": {"tokenizer": {"characters": "ab"}}, "inference": served}
+            sections["rollout_worker"] = {"evaluator": {"type": "llm_judge", **judge}}
+        return tiny.config("self_hosted_grpo", tmp_path, {"models": models, **sections})
+
+    def refused(*parts, **options):
+        with pytest.raises(ConfigError) as failure:
+            prepare(made(*parts, **options))
+        return str(failure.value)
+
+    warm, processed = {"temperature": 0.7}, {"logprobs_mode": "processed"}
+    remedy = "write 1, or start it so and write models.policy.inference.logprobs_mode: processed"
+    for section in ("rollout_worker", "validate"):
+        text = refused(**{section: warm})
+        assert f"{section}.temperature" in text
+        assert "is 0.7, and vLLM" in text
+        assert remedy in text
+        prepare(made(processed, **{section: warm}))
+        prepare(made({"engine": "sglang"}, **{section: warm}))
+    assert "rollout_worker.evaluator.temperature" in refused(judge=warm)
+    prepare(made(judge={"temperature": 0.0}))
+    text = refused(processed, rollout_worker={"top_p": 0.9})
+    assert "rollout_worker.top_p" in text
+    assert "is 0.9, and models.policy.inference.logprobs_mode is processed" in text
+    prepare(made(rollout_worker={"top_p": 0.9}))
+    prepare(made(rollout_worker={"temperature": 1.0}, validate={"temperature": 0.0}))
 
 
 def test_what_is_not_installed_is_found_with_the_command_that_installs_it(tmp_path, monkeypatch):

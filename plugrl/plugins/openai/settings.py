@@ -6,9 +6,12 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from plugrl.core.config.preflight import section_at
 from plugrl.core.config.schema import described
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.remote_settings import check_address, is_local, missing
 from plugrl.plugins.openai.transport import Address
@@ -91,6 +94,11 @@ def findings(check: Preflight) -> Iterator[Finding]:
             yield path, missing(module, "openai")
     if not config.base_url:
         yield f"{path}.base_url", "is needed, such as http://127.0.0.1:8000/v1"
+    if config.weights_folder and not _can_be_folder(config.weights_folder):
+        yield (
+            f"{path}.weights_folder",
+            f"{config.weights_folder} is no folder and cannot become one; name a folder",
+        )
     environment = check.root.environment
     given = environment.setup_script or config.api_key in environment.variables
     if config.api_key and not given and not os.environ.get(config.api_key):
@@ -101,6 +109,48 @@ def findings(check: Preflight) -> Iterator[Finding]:
     name = path.split(".")[1]
     if check.root.models[name].get("train") is not None:
         yield from _training_findings(config, path, name)
+    if config.engine == "vllm":
+        yield from _sampling_findings(check, config, name)
+
+
+def _sampling_findings(check: Preflight, config: Any, name: str) -> Iterator[Finding]:
+    """Sampling with which vLLM's log-probabilities are others; its first request would fail."""
+    processed = config.logprobs_mode == "processed"
+    for path, section in _sampled(check, name).items():
+        heat, top_k, top_p = (section.get(key) for key in ("temperature", "top_k", "top_p"))
+        if not processed and heat not in (None, 0, 1):
+            yield (
+                f"{path}.temperature",
+                f"is {heat:g}, and vLLM, which serves model {name!r}, gives log-probabilities of "
+                "temperature 1 unless it is started with --logprobs-mode processed_logprobs; "
+                f"write 1, or start it so and write models.{name}.inference.logprobs_mode: "
+                "processed",
+            )
+        for key, value, neutral in (("top_k", top_k, 0), ("top_p", top_p, 1)):
+            if processed and value not in (None, neutral):
+                yield (
+                    f"{path}.{key}",
+                    f"is {value:g}, and models.{name}.inference.logprobs_mode is processed: such "
+                    f"log-probabilities are of the tokens that {key} keeps; write {neutral}, or "
+                    "logprobs_mode: raw",
+                )
+
+
+def _sampled(check: Preflight, name: str) -> dict[str, Any]:
+    """Sections that say how a model is sampled, by path."""
+    root, found = check.root, {}
+    if root.rollout_worker.get("model") == name:
+        if getattr(check.component("rollout_worker"), "judges_training", True):
+            found["rollout_worker"] = root.rollout_worker
+        if root.validate.enabled:
+            found["validate"] = root.validate
+    for path in check.validated.records:
+        # Such as a judge.
+        if path.startswith("rollout_worker."):
+            section = section_at(root, path)
+            if isinstance(section, ConfigView) and section.get("model") == name:
+                found[path] = section
+    return found
 
 
 def _training_findings(config: Any, path: str, name: str) -> Iterator[Finding]:
@@ -120,3 +170,10 @@ def _training_findings(config: Any, path: str, name: str) -> Iterator[Finding]:
             "is needed: the server is on another machine, and must read the weights of a model "
             "that is trained here",
         )
+
+
+def _can_be_folder(name: str) -> bool:
+    """Whether a path is a folder, or the first that exists of those above it is one."""
+    path = Path(name).expanduser().absolute()
+    found = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
+    return found.is_dir()
