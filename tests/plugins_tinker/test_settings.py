@@ -1,9 +1,13 @@
 """What is wrong before a server is asked, and servers that refuse."""
 
+import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from faults import Door
 
 from plugrl.core.config.view import ConfigView
@@ -108,6 +112,22 @@ def test_a_refused_key_is_named_by_its_variable(adder, monkeypatch):
     assert "'tml-'; set it to a key of that service" in text
     assert "TinkerError" not in text
     assert "of-another-form" not in text
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(180)
+def test_a_key_is_found_bad_when_a_run_has_begun_and_the_page_says_so(tree, tmp_path):
+    with Door() as door:
+        door.always = 401
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree(door.url)))
+        ended = subprocess.run(
+            [sys.executable, "-m", "plugrl", "train", "run.yaml"],
+            cwd=tmp_path, env=os.environ | {"TINKER_API_KEY": KEY}, capture_output=True, text=True,
+        )  # fmt: skip
+    assert "refuses the key of TINKER_API_KEY (401)" in ended.stderr
+    page = Path(__file__).parents[2] / "docs/remote-services.md"
+    (row,) = [line for line in page.read_text().splitlines() if "refused key" in line]
+    assert (ended.returncode, row.split("|")[-2].strip()) == (1, "1")
 
 
 @pytest.mark.integration
