@@ -281,6 +281,20 @@ def test_a_script_may_write_the_files_that_the_configuration_names(monkeypatch):
     assert tree["data"]["data_files"] == [str(Path("made.jsonl").absolute())]
 
 
+def test_a_folder_is_refused_at_its_key():
+    Path("sub").mkdir()
+    with pytest.raises(ConfigError, match="sub is a folder; name a file") as caught:
+        prepare("quickstart", ["environment.setup_script=sub"])
+    assert "environment.setup_script (command line): " in str(caught.value)
+    for key, path, said in (
+        ("agent_config", "sub", "is a folder; name a file"),
+        ("agent_workspace", script("true\n"), "is no folder; name one"),
+    ):
+        words = [f"rollout_worker={{type: agent, {key}: {path}}}"]
+        with pytest.raises(ConfigError, match=rf"rollout_worker\.{key} .*{said}"):
+            prepare("quickstart", words)
+
+
 def test_a_failure_before_the_run_leaves_no_run(config):
     script("export FIRST=1\nexit 3\n")
     done = plugrl("train", "a.yaml")

@@ -112,7 +112,7 @@ class Checker:
         except coerce.WrongType as error:
             return self.fault(path, str(error))
         if metadata.get(FILE):
-            return self._located(checked, path, metadata[FILE] == "required")
+            return self._located(checked, path, metadata[FILE])
         return checked
 
     def _typed(self, value: Any, hint: Any, path: KeyPath) -> Any:
@@ -133,7 +133,7 @@ class Checker:
             read = coerce.scalar(value, hint)
             if hint is int:
                 return coerce.whole(read, str(path[-1]) if path else "")
-            return self._located(str(read), path, False) if hint is Path else read
+            return self._located(str(read), path, "optional") if hint is Path else read
         raise coerce.WrongType(f"has a type that schemas cannot use: {coerce.type_name(hint)}")
 
     def _union(self, value: Any, members: tuple[Any, ...], path: KeyPath) -> Any:
@@ -300,18 +300,25 @@ class Checker:
         else:
             self.fault(path, message)
 
-    def _located(self, value: Any, path: KeyPath, required: bool) -> Any:
+    def _located(self, value: Any, path: KeyPath, sort: str) -> Any:
         """Make relative paths absolute when there is such a file beside its writer or here."""
         if isinstance(value, list):
             return [
-                self._located(item, (*path, i), required) if isinstance(item, str) else item
+                self._located(item, (*path, i), sort) if isinstance(item, str) else item
                 for i, item in enumerate(value)
             ]
         if not isinstance(value, str):
             return value
         found = locate(value, nearest(self.origins, path))
-        if found is None and required:
+        if found is None and sort != "optional":
             return self.fault(path, f"no such file: {value}")
+        if (
+            found is not None
+            and sort in ("file", "folder")
+            and found.is_dir() != (sort == "folder")
+        ):
+            wrong = "is a folder; name a file" if sort == "file" else "is no folder; name one"
+            return self.fault(path, f"{found} {wrong}")
         return value if found is None else str(found)
 
     def component(

@@ -29,7 +29,7 @@ class EnvironmentConfig:
 
     variables: dict[str, str] = described({}, "environment variables set before the run starts")
     setup_script: str | None = described(
-        None, "shell script whose variables are set before those", file="required"
+        None, "shell script whose variables are set before those", file="file"
     )
 
 

@@ -52,7 +52,7 @@ class ExternalRolloutWorkerConfig(RolloutWorkerConfig):
         None,
         "folder in which the command runs and the function's module is looked for; null: the "
         "working directory",
-        file="required",
+        file="folder",
     )
     reward: Literal["evaluator", "program"] | None = described(
         None, "who rewards; null: the evaluator if there is one"

@@ -39,10 +39,10 @@ class AgentRolloutWorkerConfig(RolloutWorkerConfig):
     """An agent and the limits of its conversations."""
 
     agent_config: str | None = described(
-        None, "agent_config.yaml; null: no system prompt and no tools", file="required"
+        None, "agent_config.yaml; null: no system prompt and no tools", file="file"
     )
     agent_workspace: str | None = described(
-        None, "folder of the tools' modules; null: that of agent_config", file="required"
+        None, "folder of the tools' modules; null: that of agent_config", file="folder"
     )
     tool_parser: Any = component("parser", "hermes", help="reads the calls, if there are tools")
     reasoning_parser: Any = component("parser", help="reads the reasoning; absent: all is content")
