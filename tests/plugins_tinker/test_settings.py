@@ -88,6 +88,23 @@ def test_a_loss_that_the_api_lacks_is_refused(tree):
     assert "TinkerTrainService has no loss 'gspo'" in text
 
 
+def test_weights_that_the_sampler_cannot_get_are_refused(tree, monkeypatch):
+    url = "http://127.0.0.1:1"
+    monkeypatch.setenv("WEAVER_API_KEY", "sk-x")
+    other = {"type": "weaver", "base_url": url, "base_model": "m"}
+    text = faults(tree(url, models__policy__train=other))
+    assert "models.policy.train" in text
+    assert "WeaverTrainService does not keep its weights at the service tinker" in text
+    assert "write type: tinker here" in text
+    text = faults(tree(url, models__policy__inference=other))
+    assert "TinkerTrainService does not keep its weights at the service weaver" in text
+    text = faults(tree(url, models__policy__train="in_process"))
+    assert "InProcessTrainService does not keep its weights at the service tinker" in text
+    text = faults(tree(url, models__policy__inference="transformers"))
+    assert "models.policy.inference" in text
+    assert "cannot sample from weights that the service tinker keeps; write type: tinker" in text
+
+
 def load(url, adder, cls=TinkerInferenceService, **options):
     settings = {"base_url": url, "base_model": "m", "patience": 4.0, "max_context": 32}
     service = cls({**settings, **options})

@@ -15,6 +15,7 @@ from plugrl.core.text.services import (
     InferenceService,
     ModelSpec,
     Tokenizer,
+    TrainService,
 )
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.connection import DEFAULT_KEY, Connection, plain, url_of
@@ -64,6 +65,24 @@ class TinkerInferenceService(InferenceService):
             check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="tinker", extra="tinker"
         )
         yield from tokenizer_findings(check)
+        yield from cls._trainer_findings(check)
+
+    @classmethod
+    def _trainer_findings(cls, check: Preflight) -> Iterator[Finding]:
+        """A train service that keeps its weights elsewhere, or gives tensors."""
+        name = check.path.split(".")[1]
+        train = check.component(f"models.{name}.train")
+        if train is None:
+            return
+        # Somebody's own remote service, which says nothing, may keep its weights at this one.
+        unsaid = None if issubclass(train, TrainService) else cls.vendor
+        if getattr(train, "vendor", unsaid) != cls.vendor:
+            yield (
+                f"models.{name}.train",
+                f"{train.__name__} does not keep its weights at the service {cls.vendor}, from "
+                f"which model {name!r} is sampled; write type: {cls.vendor} here, or the inference "
+                f"service that belongs to it in {check.path}",
+            )
 
     @classmethod
     def context_length(cls, source: ConfigView) -> int | None:

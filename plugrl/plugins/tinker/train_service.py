@@ -22,7 +22,7 @@ from plugrl.core.text.remote_service import (
     completed,
 )
 from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.services import InferenceService, ModelSpec
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.connection import DEFAULT_KEY, Connection, plain, url_of
 from plugrl.plugins.tinker.inference_service import SAMPLER
@@ -86,6 +86,19 @@ class TinkerTrainService(RemoteTrainService):
             yield (
                 f"models.{name}.adapter",
                 f"the service tinker trains an adapter of its own; write {check.path}.lora_rank",
+            )
+        yield from cls._sampler_findings(check)
+
+    @classmethod
+    def _sampler_findings(cls, check: Preflight) -> Iterator[Finding]:
+        """An inference service that takes tensors alone, which this service does not give."""
+        path = f"models.{check.path.split('.')[1]}.inference"
+        sampler = check.component(path)
+        if sampler is not None and sampler.use_saved_weights is InferenceService.use_saved_weights:
+            yield (
+                path,
+                f"{sampler.__name__} cannot sample from weights that the service {cls.vendor} "
+                f"keeps; write type: {cls.vendor}, with the base_url of {check.path}",
             )
 
     def load(self, spec: ModelSpec) -> None:

@@ -75,6 +75,8 @@ class InProcessTrainService(RemoteTrainService):
 
     Config: ClassVar[type] = InProcessConfig
     losses: ClassVar[Mapping[str, NamedLoss]] = _OFFERED
+    #: Its weights are tensors, which samplers of a vendor's service do not take.
+    vendor: ClassVar[None] = None
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

@@ -50,6 +50,7 @@ class WeaverInferenceService(TinkerInferenceService):
             check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="weaver", extra="weaver"
         )
         yield from tokenizer_findings(check)
+        yield from cls._trainer_findings(check)
 
     def _connected(self) -> Any:
         return Connection.shared(self.config)

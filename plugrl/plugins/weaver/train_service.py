@@ -70,6 +70,7 @@ class WeaverTrainService(TinkerTrainService):
                 f"models.{name}.adapter",
                 f"the service weaver trains an adapter of its own; write {check.path}.lora_rank",
             )
+        yield from cls._sampler_findings(check)
 
     def _connected(self) -> Any:
         return Connection.shared(self.config)
