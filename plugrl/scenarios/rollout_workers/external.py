@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterable
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 #: Bytes that a variable may have; Linux refuses more than 128 KiB.
 _LONGEST_VARIABLE = 100_000
+#: What only a shell understands, as a word that is not quoted.
+_OPERATORS = frozenset(("|", "||", "&&", ";", "&", ">", ">>", "<", "2>", "2>>", "2>&1", "&>"))
+_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 #: The session of the attempt that the code which runs belongs to.
 _SESSION: ContextVar[Session | None] = ContextVar("plugrl_session", default=None)
 
@@ -270,14 +274,21 @@ def _words(command: list[str] | str) -> list[str]:
     """A command as a list.
 
     Raises:
-        ConfigError: its quotes do not match.
+        ConfigError: its quotes do not match, or it has operators of a shell.
     """
     if not isinstance(command, str):
         return list(command)
     try:
-        return shlex.split(command)
+        words = shlex.split(command)
     except ValueError as error:
         raise ConfigError(f"command cannot be split: {error}") from None
+    operator = next((w for w in _QUOTED.sub("q", command).split() if w in _OPERATORS), None)
+    if operator is not None:
+        raise ConfigError(
+            f"command is read by no shell, which {operator} is meant for; write "
+            f"[bash, -c, {json.dumps(command)}], or quote {operator}"
+        )
+    return words
 
 
 def _startable(words: list[str], workspace: str | None) -> bool:
