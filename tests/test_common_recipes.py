@@ -139,7 +139,7 @@ def plugrl(*words: str) -> str:
 
 
 def test_what_there_is():
-    assert sorted(["adder", *HOSTED, *REMOTE]) == NAMES
+    assert sorted(["adder", "tinker_adder", *HOSTED, *REMOTE]) == NAMES
 
 
 @pytest.mark.parametrize("folder", ["", "common/"])

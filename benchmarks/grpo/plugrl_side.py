@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,16 +14,18 @@ import task
 
 import plugrl
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
+from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
 GIVEN = task.arguments()
 STEPS = task.Steps(GIVEN)
 
 
-@plugrl.register_tracker("clock")
-class Clock(plugrl.Tracker):
-    """Notes when each step ends."""
+@plugrl.register_trainer("timed_grpo")
+class TimedGrpo(SelfHostedGrpoTrainer):
+    """Notes when a step ends, in the thread that makes it; trackers have threads of their own."""
 
-    def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
+    def _end_step(self, step: int, metrics: dict[str, float]) -> None:
+        super()._end_step(step, metrics)
         if step > 0:
             STEPS.end(metrics["rollout/response_length"])
 
@@ -37,13 +40,18 @@ class CharacterCodes(plugrl.Evaluator):
         return plugrl.EvaluationRunResult(reward=task.reward(evaluation_target.final_answer))
 
 
+@functools.lru_cache
+def full_length(sampling: Any, limit: int) -> Any:
+    """``sampling``, for answers of ``limit`` tokens."""
+    return dataclasses.replace(sampling, min_new_tokens=limit)
+
+
 @plugrl.register_rollout_worker("full_length")
 class FullLengthWorker(SingleTurnRolloutWorker):
     """Answers of exactly ``max_response_length`` tokens, as ``min_new_tokens`` gives for TRL."""
 
     async def rollout(self, task: Any) -> plugrl.Trajectory:
-        limit = self.config.max_response_length
-        task.sampling = dataclasses.replace(task.sampling, min_new_tokens=limit)
+        task.sampling = full_length(task.sampling, self.config.max_response_length)
         return await super().rollout(task)
 
 
@@ -72,9 +80,8 @@ def configuration(given: Any) -> dict[str, Any]:
             "evaluator": "character_codes",
         },
         "validate": {"enabled": False},
-        "trackers": ["clock"],
         "trainer": {
-            "type": "self_hosted_grpo",
+            "type": "timed_grpo",
             "total_train_steps": given.warm_up + given.steps,
         },
         "settings": {

@@ -154,7 +154,8 @@ def test_grpo_cpu_measures_plugrl_alone():
     assert set(result["versions"]) == {"plugrl"}
     first, second = result["seconds_by_round"]["plugrl"]
     assert result["plugrl_seconds"] == pytest.approx((first + second) / 2)
-    assert 0 < result["plugrl_seconds"] < 10
+    # A clock that is read elsewhere than in the steps gives microseconds.
+    assert 0.001 < result["plugrl_seconds"] < 10
     assert result["new_tokens_per_second"] == pytest.approx(16 / result["plugrl_seconds"])
 
 

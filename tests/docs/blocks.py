@@ -63,7 +63,9 @@ def run_page(page: str, folder: Path) -> None:
         if block.skip is not None or block.language in SHOWN_ONLY:
             continue
         if block.file is not None:
-            (folder / block.file).write_text(block.text, encoding="utf-8")
+            path = folder / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
             continue
         program = {
             "bash": ["bash", "-e", "-u", "-o", "pipefail", "-c"],
