@@ -152,8 +152,10 @@ class _Reading:
                 continue
             found = find_default(entry, folder, self.folders, path)
             if found is None:
-                message = unknown_default(entry, folder)
-                self.faults.append(Fault(f"defaults: {entry}", origin, message))
+                # A line end in a name would make two lines of one fault.
+                name = entry if entry.isprintable() else repr(entry)[1:-1]
+                message = unknown_default(name, folder)
+                self.faults.append(Fault(f"defaults: {name}", origin, message))
             elif found.resolve() in self.stack:
                 chain = " -> ".join(shown(step) for step in [*self.stack, found.resolve()])
                 raise ConfigError(f"{origin}: defaults go in a circle: {chain}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import example, given, HealthCheck, settings
 from hypothesis import strategies as st
 
 from plugrl.core.config.compose import compose
@@ -75,6 +75,7 @@ def outcome(registry, source, overrides=()):
     trainer=st.sampled_from(TRAINERS),
     changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES), max_size=3),
 )
+@example(trainer=TRAINERS[0], changes=[(("defaults",), "0\n")])
 def test_mappings_of_any_shape(files, registry, trainer, changes):
     files()
     tree = {"trainer": copy.deepcopy(trainer)}
