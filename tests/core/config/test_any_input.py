@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import yaml
-from hypothesis import example, given, HealthCheck, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.config.compose import compose
