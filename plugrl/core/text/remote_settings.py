@@ -8,7 +8,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
@@ -24,6 +24,10 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 class RemoteSettings:
     """Where a service is, which model it is asked for, and how long it is waited for."""
 
+    #: A variable that may hold the key, for messages, and what paths of the service begin with.
+    key_example: ClassVar[str] = "SERVICE_API_KEY"
+    scheme: ClassVar[str] = ""
+
     base_url: str | None = described(None, "address of the service; null: that of its vendor")
     api_key: str | None = described(None, "environment variable that holds the key")
     base_model: str | None = described(None, "name that the service has for the model")
@@ -37,12 +41,22 @@ class RemoteSettings:
         parent: Any = super()
         if hasattr(parent, "__post_init__"):
             parent.__post_init__()
-        check_address(self.base_url, self.api_key, "TINKER_API_KEY")
+        check_address(self.base_url, self.api_key, self.key_example)
         for name in ("timeout", "patience"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0")
         if self.max_context is not None and self.max_context < 2:
             raise ConfigError("max_context must be at least 2")
+
+    def check_path(self, name: str) -> None:
+        """Check that the setting ``name`` is a path of the service, or null.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        path = getattr(self, name)
+        if path is not None and not path.startswith(self.scheme):
+            raise ConfigError(f"{name} must begin with {self.scheme}")
 
 
 def check_address(base_url: str | None, api_key: str | None, example: str) -> None:
@@ -107,7 +121,7 @@ def key_of(config: Any, default: str, url: str, without: str) -> str:
 
 
 def settings_findings(
-    check: Preflight, *, default_key: str, url: str, sdk: str, extra: str
+    check: Preflight, *, default_key: str, url: str, kit: str
 ) -> Iterator[Finding]:
     """What is missing of the settings of a service; nothing is contacted.
 
@@ -115,12 +129,11 @@ def settings_findings(
         check: the configuration.
         default_key: the variable that is read when the section names none.
         url: where the service is.
-        sdk: the module of the service's kit.
-        extra: what of plugrl installs it.
+        kit: the module of the service's kit, and what of plugrl installs it.
     """
     config, path = check.section, check.path
-    if importlib.util.find_spec(sdk) is None:
-        yield path, missing(sdk, extra)
+    if importlib.util.find_spec(kit) is None:
+        yield path, missing(kit, kit)
     if not config.base_model:
         yield f"{path}.base_model", "is needed: the name that the service has for the model"
     environment = check.root.environment

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
+from plugrl.core.text.remote_connection import RemoteConnection
+from plugrl.core.text.remote_settings import RemoteSettings
 from plugrl.core.text.services import (
     Completion,
     GenerationRequest,
@@ -18,7 +19,7 @@ from plugrl.core.text.services import (
     TrainService,
 )
 from plugrl.plugins.tinker import wire
-from plugrl.plugins.tinker.connection import DEFAULT_KEY, Connection, plain, url_of
+from plugrl.plugins.tinker.connection import Connection, plain
 from plugrl.plugins.transformers.loading import load_tokenizer, tokenizer_findings
 from plugrl.plugins.transformers.outline import context_length, vocabulary_size
 
@@ -36,14 +37,16 @@ SAMPLER = "sampler"
 class TinkerInferenceConfig(RemoteSettings):
     """Options of the inference service ``tinker``."""
 
+    key_example: ClassVar[str] = Connection.default_key
+    scheme: ClassVar[str] = "tinker://"
+
     model_path: str | None = described(
-        None, "saved weights to begin with, tinker://...; null: the base model"
+        None, "saved weights to begin with, a path of the service; null: the base model"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.model_path is not None and not self.model_path.startswith("tinker://"):
-            raise ConfigError("model_path must begin with tinker://")
+        self.check_path("model_path")
 
 
 class TinkerInferenceService(InferenceService):
@@ -55,15 +58,14 @@ class TinkerInferenceService(InferenceService):
 
     Config: ClassVar[type] = TinkerInferenceConfig
     keeps_weights: ClassVar[bool] = False
+    connection: ClassVar[type[RemoteConnection]] = Connection
     #: The name of the services of this sort.
-    vendor: ClassVar[str] = "tinker"
+    vendor: ClassVar[str] = Connection.vendor
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """Settings that are missing, and a source without a tokenizer."""
-        yield from settings_findings(
-            check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="tinker", extra="tinker"
-        )
+        yield from cls.connection.findings(check)
         yield from tokenizer_findings(check)
         yield from cls._trainer_findings(check)
 
@@ -97,26 +99,20 @@ class TinkerInferenceService(InferenceService):
             RunError: the service cannot be reached.
         """
         self._tokenizer = load_tokenizer(spec)
-        self._connection = self._connected()
+        self._connection = self.connection.shared(self.config)
         self._calls = self._connection.calls(self.config)
-        limits = [
-            self.config.max_context,
-            self._connection.context_of(str(self.config.base_model), self._calls),
-            context_length(spec.source),
-        ]
-        known = [limit for limit in limits if limit]
-        if not known:
+        context = self._connection.shortest_context(
+            self.config, context_length(spec.source), self._calls
+        )
+        if context is None:
             raise ConfigError(
                 f"models.{spec.name}.inference.max_context: neither the service nor the source "
                 "says how long a sequence may be; set it"
             )
-        self._context = min(known)
+        self._context = context
         self._vocabulary_size = vocabulary_size(spec.source, self._tokenizer)
         path = self.config.model_path
         self._sampler = self._sampler_of(path)
-
-    def _connected(self) -> Any:
-        return Connection.shared(self.config)
 
     def _sampler_of(self, model_path: str | None = None) -> Any:
         client = self._connection.client

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
+from plugrl.core.text.remote_connection import RemoteConnection
 from plugrl.core.text.remote_losses import loss_value
 from plugrl.core.text.remote_service import (
     NAMED_LOSSES,
@@ -21,10 +22,10 @@ from plugrl.core.text.remote_service import (
     RemoteTrainService,
     completed,
 )
-from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
+from plugrl.core.text.remote_settings import RemoteSettings
 from plugrl.core.text.services import InferenceService, ModelSpec
 from plugrl.plugins.tinker import wire
-from plugrl.plugins.tinker.connection import DEFAULT_KEY, Connection, plain, url_of
+from plugrl.plugins.tinker.connection import Connection, plain
 from plugrl.plugins.tinker.inference_service import SAMPLER
 from plugrl.plugins.transformers.outline import context_length
 
@@ -40,15 +41,16 @@ _Given = tuple[list[list[float]], Mapping[str, float]]
 
 
 @dataclass
-class TinkerTrainConfig(OptimizerConfig, RemoteSettings):
-    """Options of the train service ``tinker``."""
+class AdapterTrainConfig(OptimizerConfig, RemoteSettings):
+    """The adapter that a service trains, and how long it keeps what it saved."""
 
     lora_rank: int = described(32, "rank of the adapter")
     train_mlp: bool = described(True, "the adapter covers the layers between attentions")
     train_attn: bool = described(True, "the adapter covers attention")
     train_unembed: bool = described(True, "the adapter covers the last layer")
     start_from: str | None = described(
-        None, "saved state whose weights training begins with, tinker://...; null: the base model"
+        None,
+        "saved state whose weights come first, a path of the service; null: the base model",
     )
     state_ttl: int | None = described(
         None, "seconds that the service keeps the states of checkpoints; null: for ever"
@@ -61,10 +63,20 @@ class TinkerTrainConfig(OptimizerConfig, RemoteSettings):
         super().__post_init__()
         if self.lora_rank < 1:
             raise ConfigError("lora_rank must be at least 1")
+        self.check_path("start_from")
+
+
+@dataclass
+class TinkerTrainConfig(AdapterTrainConfig):
+    """Options of the train service ``tinker``."""
+
+    key_example: ClassVar[str] = Connection.default_key
+    scheme: ClassVar[str] = "tinker://"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.train_mlp or self.train_attn or self.train_unembed):
             raise ConfigError("one of train_mlp, train_attn and train_unembed must be true")
-        if self.start_from is not None and not self.start_from.startswith("tinker://"):
-            raise ConfigError("start_from must begin with tinker://")
 
 
 class TinkerTrainService(RemoteTrainService):
@@ -72,20 +84,20 @@ class TinkerTrainService(RemoteTrainService):
 
     Config: ClassVar[type] = TinkerTrainConfig
     losses: ClassVar[Mapping[str, NamedLoss]] = NAMED_LOSSES
+    connection: ClassVar[type[RemoteConnection]] = Connection
     #: The name of the services of this sort.
-    vendor: ClassVar[str] = "tinker"
+    vendor: ClassVar[str] = Connection.vendor
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """Settings that are missing, and an adapter, which the service makes itself."""
-        yield from settings_findings(
-            check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="tinker", extra="tinker"
-        )
+        yield from cls.connection.findings(check)
         name = check.path.split(".")[1]
         if check.models[name].get("adapter") is not None:
             yield (
                 f"models.{name}.adapter",
-                f"the service tinker trains an adapter of its own; write {check.path}.lora_rank",
+                f"the service {cls.vendor} trains an adapter of its own; write "
+                f"{check.path}.lora_rank",
             )
         yield from cls._sampler_findings(check)
 
@@ -108,23 +120,17 @@ class TinkerTrainService(RemoteTrainService):
             ConfigError: the key or the model's name is wrong.
             RunError: the service cannot be reached, or makes none.
         """
-        self._connection = self._connected()
+        self._connection = self.connection.shared(self.config)
         self._calls = self._connection.calls(self.config)
-        limits = [
-            self.config.max_context,
-            self._connection.context_of(str(self.config.base_model), self._calls),
-            context_length(spec.source),
-        ]
-        self._context = min((limit for limit in limits if limit), default=None)
+        self._context = self._connection.shortest_context(
+            self.config, context_length(spec.source), self._calls
+        )
         self._training: Any = self._calls.call(
             f"make an adapter of rank {self.config.lora_rank} for {self.config.base_model}",
             lambda: self._made(self._connection.client, spec.seed & 0x7FFFFFFF),
         )
         if self.config.start_from:
             self._load(self.config.start_from, optimizer=False).result()
-
-    def _connected(self) -> Any:
-        return Connection.shared(self.config)
 
     def _made(self, client: Any, seed: int) -> Any:
         config = self.config

@@ -3,57 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
+from plugrl.core.text.remote_connection import RemoteConnection
 from plugrl.core.text.services import GenerationRequest
 from plugrl.plugins.tinker import wire
-from plugrl.plugins.tinker.inference_service import TinkerInferenceService
-from plugrl.plugins.transformers.loading import tokenizer_findings
-from plugrl.plugins.weaver.connection import DEFAULT_KEY, Connection, url_of
+from plugrl.plugins.tinker.inference_service import TinkerInferenceConfig, TinkerInferenceService
+from plugrl.plugins.weaver.connection import Connection
 
 if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
+    pass
 
 _MODEL = re.compile(r"weaver://([^/]+)/")
 
 
 @dataclass
-class WeaverInferenceConfig(RemoteSettings):
+class WeaverInferenceConfig(TinkerInferenceConfig):
     """Options of the inference service ``weaver``."""
 
-    model_path: str | None = described(
-        None, "saved weights to begin with, weaver://...; null: the base model"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model_path is not None and not self.model_path.startswith("weaver://"):
-            raise ConfigError("model_path must begin with weaver://")
+    key_example: ClassVar[str] = Connection.default_key
+    scheme: ClassVar[str] = "weaver://"
 
 
 class WeaverInferenceService(TinkerInferenceService):
     """Does what the service ``tinker`` does, over the kit of Weaver."""
 
     Config: ClassVar[type] = WeaverInferenceConfig
-    vendor: ClassVar[str] = "weaver"
-
-    @classmethod
-    def preflight(cls, check: Preflight) -> Iterator[Finding]:
-        """Settings that are missing, and a source without a tokenizer."""
-        yield from settings_findings(
-            check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="weaver", extra="weaver"
-        )
-        yield from tokenizer_findings(check)
-        yield from cls._trainer_findings(check)
-
-    def _connected(self) -> Any:
-        return Connection.shared(self.config)
+    connection: ClassVar[type[RemoteConnection]] = Connection
+    vendor: ClassVar[str] = Connection.vendor
 
     def _sampler_of(self, model_path: str | None = None) -> Any:
         found = _MODEL.match(model_path or "")

@@ -2,78 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
+from plugrl.core.errors import ContractError
+from plugrl.core.text.optimizer import AdamParams
+from plugrl.core.text.remote_connection import RemoteConnection
 from plugrl.core.text.remote_service import Datum, NamedLoss
-from plugrl.core.text.remote_settings import RemoteSettings, settings_findings
 from plugrl.plugins.tinker import wire
-from plugrl.plugins.tinker.train_service import TinkerTrainService, unique
-from plugrl.plugins.weaver.connection import DEFAULT_KEY, Connection, url_of
+from plugrl.plugins.tinker.train_service import AdapterTrainConfig, TinkerTrainService, unique
+from plugrl.plugins.weaver.connection import Connection
 
 if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
+    pass
 
 #: The pass that gives log-probabilities and takes no gradient.
 _FORWARD = "forward_logprob"
 
 
 @dataclass
-class WeaverTrainConfig(OptimizerConfig, RemoteSettings):
+class WeaverTrainConfig(AdapterTrainConfig):
     """Options of the train service ``weaver``."""
+
+    key_example: ClassVar[str] = Connection.default_key
+    scheme: ClassVar[str] = "weaver://"
 
     training_mode: Literal["lora", "full_ft"] = described(
         "lora", "an adapter, or all weights of the model"
     )
-    lora_rank: int = described(32, "rank of the adapter")
-    train_mlp: bool = described(True, "the adapter covers the layers between attentions")
-    train_attn: bool = described(True, "the adapter covers attention")
-    train_unembed: bool = described(True, "the adapter covers the last layer")
-    start_from: str | None = described(
-        None, "saved state whose weights training begins with, weaver://...; null: the base model"
-    )
-    state_ttl: int | None = described(
-        None, "seconds that the service keeps the states of checkpoints; null: for ever"
-    )
-    sampler_ttl: int | None = described(
-        86400, "seconds that the service keeps weights it sampled from; null: for ever"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lora_rank < 1:
-            raise ConfigError("lora_rank must be at least 1")
-        if self.start_from is not None and not self.start_from.startswith("weaver://"):
-            raise ConfigError("start_from must begin with weaver://")
 
 
 class WeaverTrainService(TinkerTrainService):
     """Does what the service ``tinker`` does, over the kit of Weaver."""
 
     Config: ClassVar[type] = WeaverTrainConfig
-    vendor: ClassVar[str] = "weaver"
-
-    @classmethod
-    def preflight(cls, check: Preflight) -> Iterator[Finding]:
-        """Settings that are missing, and an adapter, which the service makes itself."""
-        yield from settings_findings(
-            check, default_key=DEFAULT_KEY, url=url_of(check.section), sdk="weaver", extra="weaver"
-        )
-        name = check.path.split(".")[1]
-        if check.models[name].get("adapter") is not None:
-            yield (
-                f"models.{name}.adapter",
-                f"the service weaver trains an adapter of its own; write {check.path}.lora_rank",
-            )
-        yield from cls._sampler_findings(check)
-
-    def _connected(self) -> Any:
-        return Connection.shared(self.config)
+    connection: ClassVar[type[RemoteConnection]] = Connection
+    vendor: ClassVar[str] = Connection.vendor
 
     def _made(self, client: Any, seed: int) -> Any:
         from weaver import types
