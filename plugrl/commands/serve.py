@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plugrl.commands._saved import AsJson, Checkpoint, RunsFolder, Target
+
+if TYPE_CHECKING:
+    from plugrl.core.text.endpoint.serving import Serving
 
 EXAMPLES = """
 plugrl serve latest
@@ -41,8 +43,9 @@ def command(
     import sys
     import threading
 
-    from plugrl.commands._output import check_writable, emit_json
+    from plugrl.commands._output import check_writable
     from plugrl.core.errors import PluginError
+    from plugrl.core.run.signals import terminable
     from plugrl.core.saved import opened
     from plugrl.core.text.agents.parsing import make_parser
     from plugrl.core.text.endpoint.server import MISSING, installed
@@ -58,40 +61,26 @@ def command(
         if record is not None:
             check_writable(record)
             file = stack.enter_context(open(record, "a", encoding="utf-8"))
-        stack.enter_context(_terminable())
+        stack.enter_context(terminable("terminated"))
         saved = stack.enter_context(opened(target, runs_folder=runs_folder, checkpoint=checkpoint))
         served = stack.enter_context(
             serving(
                 saved, host, port, token=token, parsers=reasoning, call_parsers=calls, record=file
             )
         )
-        if as_json:
-            made = {} if token else {"api_key": served.api_key}
-            emit_json({"base_url": served.base_url, **made, "models": served.models})
-        else:
-            print(f"serving {', '.join(served.models)} of {saved.origin} until Ctrl-C")
-            print(f"export OPENAI_BASE_URL={served.base_url}")
-            print(f"export OPENAI_API_KEY={'$PLUGRL_SERVE_TOKEN' if token else served.api_key}")
+        _announce(served, saved.origin, made=token is None, as_json=as_json)
         sys.stdout.flush()
         threading.Event().wait()
 
 
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """End by an exception at SIGTERM, so that everything is closed."""
-    import signal
-    import threading
+def _announce(served: Serving, origin: str, *, made: bool, as_json: bool) -> None:
+    """Say where the models are, and the token if it was made here."""
+    from plugrl.commands._output import emit_json
 
-    from plugrl.core.errors import RunTerminated
-
-    def end(*_: object) -> None:
-        raise RunTerminated("terminated")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if as_json:
+        key = {"api_key": served.api_key} if made else {}
+        emit_json({"base_url": served.base_url, **key, "models": served.models})
         return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    print(f"serving {', '.join(served.models)} of {origin} until Ctrl-C")
+    print(f"export OPENAI_BASE_URL={served.base_url}")
+    print(f"export OPENAI_API_KEY={served.api_key if made else '$PLUGRL_SERVE_TOKEN'}")

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from plugrl.core.config.origins import nearest
 from plugrl.core.config.plain_values import locate
-from plugrl.core.errors import ConfigError, RunTerminated
+from plugrl.core.errors import ConfigError
+from plugrl.core.run.signals import terminable
 from plugrl.core.setup_output import Output
 
 if TYPE_CHECKING:
@@ -172,19 +172,12 @@ def _run(
 def _ended_with_us(process: subprocess.Popen[Any]) -> Iterator[None]:
     """End the script, which is in a session of its own, when this process is told to stop."""
 
-    def stop(*_: object) -> None:
-        raise RunTerminated("terminated in the setup script")
-
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, stop) if in_main else None
     try:
-        yield
+        with terminable("terminated in the setup script"):
+            yield
     except BaseException:
         _kill(process)
         raise
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:

@@ -7,11 +7,11 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from plugrl.core.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+from plugrl.core.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, RunTerminated
 
 _CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
@@ -93,6 +93,26 @@ class SignalWatch:
             # Never released: handler and thread both see the first signal, one speaks.
             self.requested = number
             self._on_first(number)
+
+
+@contextlib.contextmanager
+def terminable(reason: str) -> Iterator[None]:
+    """Where no run is active: raise ``RunTerminated`` at SIGTERM, so that everything is closed.
+
+    Outside the main thread Python does not allow it: no effect.
+    """
+
+    def end(*_: object) -> None:
+        raise RunTerminated(reason)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def exit_code(number: signal.Signals) -> int:
