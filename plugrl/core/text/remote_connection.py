@@ -22,6 +22,13 @@ _OPENING = threading.Lock()
 _OPEN: weakref.WeakValueDictionary[tuple[type, str, str], Any] = weakref.WeakValueDictionary()
 
 
+class HeldPath(str):
+    """What a service keeps under a path; some forget it once the session that made it has ended."""
+
+    __slots__ = ("connection",)
+    connection: RemoteConnection
+
+
 class RemoteConnection(ABC):
     """A session of a service, which the models of a run share; it ends with its last user.
 
@@ -77,6 +84,12 @@ class RemoteConnection(ABC):
             if connection is None:
                 connection = _OPEN[place] = cls(config)
             return connection
+
+    def held(self, path: str) -> HeldPath:
+        """A path at the service, with which the session stays open."""
+        held = HeldPath(path)
+        held.connection = self
+        return held
 
     @abstractmethod
     def _open(self, key: str) -> Any:

@@ -248,10 +248,11 @@ class TinkerTrainService(RemoteTrainService):
         return self._load(saved["path"], optimizer=True)
 
     def hand_over(self) -> Mapping[str, Any]:
-        """The paths of what a later phase begins with."""
+        """The paths of what a later phase begins with; the session is open as long as they are."""
+        held = self._connection.held
         return {
-            STATE: self._save(unique("handed")).result(),
-            SAMPLER: self.save_weights_for_sampler("handed").result(),
+            STATE: held(self._save(unique("handed")).result()),
+            SAMPLER: held(self.save_weights_for_sampler("handed").result()),
         }
 
     def take_over(self, handed: Mapping[str, Any]) -> None:
