@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.environment import Split, VectorEnvironment
 
 #: One problem: its prompt, its reference answer and whatever else the task needs.
 DataItem = Mapping[str, Any]
@@ -18,11 +22,38 @@ DataItem = Mapping[str, Any]
 class ScenarioInstance:
     """The components of a task, built for one run.
 
-    ``datasets`` maps the name of a split to its problems.
+    ``datasets`` maps the name of a split to its problems. ``make_environment`` builds the
+    environments of a task for small networks; ``agents`` are its networks by policy name, which
+    the trainer builds.
     """
 
     name: str
     datasets: Mapping[str, Sequence[DataItem]] = field(default_factory=dict)
+    make_environment: Callable[[Split], VectorEnvironment] | None = None
+    agents: Mapping[str, Any] = field(default_factory=dict)
+
+    def environment(self, split: Split) -> VectorEnvironment:
+        """New environments for ``split``; whoever asks closes them.
+
+        Raises:
+            ConfigError: the task has problems, not environments.
+        """
+        if self.make_environment is None:
+            raise ConfigError(
+                f"scenario {self.name!r} has no environment; take one that has, such as "
+                "scenario: {type: gymnasium, id: CartPole-v1}"
+            )
+        return self.make_environment(split)
+
+    @cached_property
+    def train_environment(self) -> VectorEnvironment:
+        """The environments to train in; errors as :meth:`environment`."""
+        return self.environment("train")
+
+    @cached_property
+    def test_environment(self) -> VectorEnvironment:
+        """The environments to evaluate in; errors as :meth:`environment`."""
+        return self.environment("test")
 
     def dataset(self, split: str) -> Sequence[DataItem]:
         """The problems of ``split``.

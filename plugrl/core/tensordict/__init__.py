@@ -1,0 +1,1 @@
+"""Small networks in environments: collection, agents and their parts, and the trainers' bases."""

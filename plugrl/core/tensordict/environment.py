@@ -1,0 +1,92 @@
+"""``VectorEnvironment``: several copies of an environment, stepped together as arrays."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from gymnasium import Space
+
+#: What an environment is made for: training, evaluation, or evaluation with frames to look at.
+Split = Literal["train", "test", "film"]
+
+#: The name of the only agent of an environment that has one.
+AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpaces:
+    """What an agent sees and does."""
+
+    observation: Space[Any]
+    action: Space[Any]
+
+
+@dataclass(slots=True)
+class AgentStep:
+    """What one step of N environments gave one agent.
+
+    Attributes:
+        observation: ``[N, *observation]``, what the next action is chosen from.
+        reward: ``[N]``.
+        terminated: ``[N]``, the episode ended in a state that is worth nothing.
+        truncated: ``[N]``, the episode was cut off; its last state has a value.
+        final_observation: ``[N, *observation]``; rows whose episode ended hold its true last
+            observation. None: no episode ended.
+        real: ``[N]``; false where the agent took no part: it had left, or the environment used
+            the step to begin anew. None: it took part everywhere.
+    """
+
+    observation: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_observation: np.ndarray | None = None
+    real: np.ndarray | None = None
+
+
+class VectorEnvironment(ABC):
+    """N copies of an environment with one or more agents; copies that end begin anew.
+
+    Attributes:
+        num_envs: N.
+        spaces: the spaces of each agent by name, in the order of the agents.
+        crashes: how many copies broke and were built again.
+    """
+
+    num_envs: int
+    spaces: Mapping[str, AgentSpaces]
+    crashes: int = 0
+
+    @abstractmethod
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Begin all episodes anew; give each agent's observations ``[N, *observation]``."""
+
+    @abstractmethod
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        """Take one action ``[N, *action]`` of each agent in every copy.
+
+        The arrays given belong to the caller, who may keep them.
+
+        Raises:
+            RunError: copies broke too often, or an observation or reward is not finite.
+        """
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """All that the copies need to go on as they would have; None: that cannot be saved."""
+        return None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        raise NotImplementedError(f"{type(self).__name__} gives no state")
+
+    def render(self) -> np.ndarray | None:
+        """A frame ``[height, width, 3]`` of the first copy; None: it has none."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - most environments hold nothing
+        """Release what the copies hold."""
