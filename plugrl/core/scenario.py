@@ -55,6 +55,13 @@ class ScenarioInstance:
         """The environments to evaluate in; errors as :meth:`environment`."""
         return self.environment("test")
 
+    def close(self) -> None:
+        """Close the environments to train and to evaluate in, if there are any."""
+        for name in ("train_environment", "test_environment"):
+            environment = self.__dict__.pop(name, None)
+            if environment is not None:
+                environment.close()
+
     def dataset(self, split: str) -> Sequence[DataItem]:
         """The problems of ``split``.
 

@@ -1,0 +1,227 @@
+"""``Collector``: environments stepped as arrays, and one TensorDict per policy and batch.
+
+A TensorDict per step costs many times what the step of a small environment does, so that arrays
+are filled here and wrapped once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from plugrl.core.tensordict.episodes import EpisodeStatistics
+from plugrl.core.tensordict.normalisation import Normalisers
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.acting import Actor
+    from plugrl.core.tensordict.environment import AgentStep, VectorEnvironment
+
+
+class _Rows:
+    """The steps of all agents that share a policy: T steps of R = agents x environments rows."""
+
+    def __init__(self, steps: int, agents: int, environment: VectorEnvironment, name: str) -> None:
+        spaces, rows = environment.spaces[name], agents * environment.num_envs
+        shape = spaces.observation.shape or ()
+        self.observation = np.empty((steps + 1, rows, *shape), spaces.observation.dtype)
+        self.next = np.empty((steps, rows, *shape), spaces.observation.dtype)
+        self.action: np.ndarray | None = None
+        self.log_prob = np.zeros((steps, rows), np.float32)
+        self.reward = np.empty((steps, rows), np.float32)
+        self.terminated = np.empty((steps, rows), bool)
+        self.truncated = np.empty((steps, rows), bool)
+        self.real = np.ones((steps, rows), bool)
+
+    def acted(self, t: int, action: np.ndarray, log_prob: np.ndarray | None) -> None:
+        if self.action is None:
+            self.action = np.empty((len(self.reward), *action.shape), action.dtype)
+        self.action[t] = action
+        if log_prob is not None:
+            self.log_prob[t] = log_prob
+
+    def stepped(self, t: int, rows: slice, step: AgentStep) -> None:
+        self.observation[t + 1, rows] = step.observation
+        self.next[t, rows] = step.observation
+        self.reward[t, rows] = step.reward
+        self.terminated[t, rows] = step.terminated
+        self.truncated[t, rows] = step.truncated
+        if step.final_observation is not None:
+            ended = step.terminated | step.truncated
+            self.next[t, rows][ended] = step.final_observation[ended]
+        if step.real is not None:
+            self.real[t, rows] = step.real
+
+
+class Collector:
+    """Steps environments with the current policies.
+
+    Args:
+        environment: the environments; they are reset by :meth:`begin`.
+        policy_of: the policy of each agent.
+        actors: what chooses the actions of each policy.
+        steps: T, the steps of one batch in each environment.
+        normalisers: of observations and rewards, by policy.
+    """
+
+    def __init__(
+        self,
+        environment: VectorEnvironment,
+        policy_of: Mapping[str, str],
+        actors: Mapping[str, Actor],
+        *,
+        steps: int,
+        normalisers: Normalisers,
+    ) -> None:
+        self.environment = environment
+        self.normalisers = normalisers
+        self.actors = dict(actors)
+        self.steps = steps
+        self.statistics = EpisodeStatistics(list(environment.spaces), environment.num_envs)
+        #: The agents of each policy, in the order of their rows.
+        self.members: dict[str, list[str]] = {name: [] for name in actors}
+        for agent, policy in policy_of.items():
+            self.members[policy].append(agent)
+        #: Real steps of each policy's agents so far.
+        self.frames: dict[str, int] = dict.fromkeys(actors, 0)
+        self._observation: dict[str, np.ndarray] = {}
+
+    def begin(self, seed: int) -> None:
+        """Begin all episodes anew."""
+        observations = self.environment.reset(seed)
+        self._observation = {
+            policy: self._joined([observations[agent] for agent in agents])
+            for policy, agents in self.members.items()
+        }
+        self.statistics.begin()
+
+    def warm_up(self, frames: int, seed: int) -> None:
+        """Take the first statistics of the normalisers from steps that nothing learns from."""
+        if not self.normalisers.used or frames == 0:
+            return
+        self.begin(seed)
+        for _ in range(-(-frames // (self.steps * self.environment.num_envs))):
+            self._observe(self._filled())
+        self.frames = dict.fromkeys(self.frames, 0)
+
+    def collect(self) -> dict[str, TensorDict]:
+        """The next T steps, by policy, with batch size ``[R, T]``.
+
+        Keys: ``observation``, ``action``, ``action_log_prob`` ``[R, T]``, ``valid`` ``[R, T]``
+        (false: nothing may learn from the step), and under ``next``: ``observation`` (the true
+        one, also where an episode ended), ``reward``, ``done`` and ``terminated``
+        ``[R, T, 1]``.
+        """
+        filled = self._filled()
+        batches = {name: self._wrapped(name, rows) for name, rows in filled.items()}
+        self._observe(filled)
+        return batches
+
+    def _filled(self) -> dict[str, _Rows]:
+        environment, steps, count = self.environment, self.steps, self.environment.num_envs
+        filled = {
+            policy: _Rows(steps, len(agents), environment, agents[0])
+            for policy, agents in self.members.items()
+        }
+        places = [
+            (agent, filled[policy], slice(i * count, (i + 1) * count))
+            for policy, agents in self.members.items()
+            for i, agent in enumerate(agents)
+        ]
+        for policy, rows in filled.items():
+            rows.observation[0] = self._observation[policy]
+        actions: dict[str, np.ndarray] = {}
+        for t in range(steps):
+            for policy, agents in self.members.items():
+                rows = filled[policy]
+                seen = self.normalisers.observation(policy, rows.observation[t])
+                action, log_prob = self.actors[policy].act(seen)
+                rows.acted(t, action, log_prob)
+                for i, agent in enumerate(agents):
+                    actions[agent] = action[i * count : (i + 1) * count]
+            stepped = environment.step(actions)
+            for agent, rows, place in places:
+                rows.stepped(t, place, stepped[agent])
+            self.statistics.add(stepped)
+        for policy, rows in filled.items():
+            self._observation[policy] = rows.observation[steps].copy()
+            self.frames[policy] += int(rows.real.sum())
+        return filled
+
+    def _observe(self, filled: Mapping[str, _Rows]) -> None:
+        for policy, rows in filled.items():
+            self.normalisers.update(
+                policy,
+                rows.observation[:-1],
+                rows.reward,
+                rows.terminated | rows.truncated,
+                rows.real,
+            )
+
+    def _wrapped(self, policy: str, rows: _Rows) -> TensorDict:
+        normalisers = self.normalisers
+        done = rows.terminated | rows.truncated
+        following = {
+            "observation": _batch(normalisers.observation(policy, rows.next)),
+            "reward": _batch(normalisers.reward(policy, rows.reward)).unsqueeze(-1),
+            "done": _batch(done).unsqueeze(-1),
+            "terminated": _batch(rows.terminated).unsqueeze(-1),
+        }
+        size = [done.shape[1], done.shape[0]]
+        return TensorDict(
+            {
+                "observation": _batch(normalisers.observation(policy, rows.observation[:-1])),
+                "action": _batch(rows.action),
+                "action_log_prob": _batch(rows.log_prob),
+                "valid": _batch(rows.real),
+                "next": TensorDict(following, batch_size=size),
+            },
+            batch_size=size,
+        )
+
+    @staticmethod
+    def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    @property
+    def total_frames(self) -> int:
+        """Real steps of the agents that took most of them."""
+        return max(self.frames.values(), default=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Environments, where they allow it, generators, normalisers and open episodes."""
+        return {
+            "environment": self.environment.state_dict(),
+            "observation": {k: torch.from_numpy(v) for k, v in self._observation.items()},
+            "actors": {name: actor.state_dict() for name, actor in self.actors.items()},
+            "normalisers": self.normalisers.state_dict(),
+            "statistics": self.statistics.state_dict(),
+            "frames": dict(self.frames),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], seed: int) -> bool:
+        """Take back what :meth:`state_dict` gave.
+
+        Returns:
+            Whether episodes go on where they were; else they begin anew, from ``seed``.
+        """
+        for name, actor in self.actors.items():
+            actor.load_state_dict(state["actors"][name])
+        self.normalisers.load_state_dict(state["normalisers"])
+        self.frames = dict(state["frames"])
+        if state["environment"] is None:
+            self.begin(seed)
+            return False
+        self.environment.load_state_dict(state["environment"])
+        self._observation = {k: v.numpy().copy() for k, v in state["observation"].items()}
+        self.statistics.load_state_dict(state["statistics"])
+        return True
+
+
+def _batch(array: np.ndarray | None) -> torch.Tensor:
+    """An array ``[T, R, ...]`` as a tensor ``[R, T, ...]`` that shares its memory."""
+    assert array is not None, "no step was taken"
+    return torch.from_numpy(np.ascontiguousarray(array)).transpose(0, 1)

@@ -1,0 +1,174 @@
+"""Evaluation episodes: the same seeds each time, equally many in each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plugrl.core.errors import RunError
+from plugrl.core.tensordict.acting import acting_for
+from plugrl.core.tensordict.episodes import episode_metrics
+
+if TYPE_CHECKING:
+    from plugrl.core.scenario import ScenarioInstance
+    from plugrl.core.tensordict.agents import Policies
+    from plugrl.core.tensordict.environment import VectorEnvironment
+    from plugrl.core.tensordict.normalisation import Normalisers
+
+#: An episode longer than this is taken to be endless.
+LONGEST = 1_000_000
+
+Record = Callable[[str, Mapping[str, Any]], None]
+
+
+class Evaluation:
+    """Plays episodes with the present policies; training does not notice.
+
+    Args:
+        scenario: where the environments come from.
+        policies: what is evaluated.
+        normalisers: scale observations as in training.
+        hyper_params: sections ``validate`` and ``seed``.
+    """
+
+    def __init__(
+        self,
+        scenario: ScenarioInstance,
+        policies: Policies,
+        normalisers: Normalisers,
+        hyper_params: Any,
+    ) -> None:
+        self._scenario = scenario
+        self._policies = policies
+        self._normalisers = normalisers
+        self._section = hyper_params.validate
+        self._seed = int(hyper_params.seed)
+
+    def run(self, iteration: int, record: Record | None = None) -> dict[str, float]:
+        """Play ``validate.episodes`` episodes.
+
+        Args:
+            iteration: whose policies they are, for records.
+            record: is given every episode.
+
+        Returns:
+            Metrics under ``test/``: means over the episodes, of all agents and of each.
+        """
+        ended: dict[str, list[tuple[float, int]]] = {}
+        for episode in self.episodes(self._section.episodes):
+            for agent, (total, length) in episode["agents"].items():
+                ended.setdefault(agent, []).append((total, length))
+            if record is not None:
+                record("evaluation", {"step": iteration, **episode})
+        return episode_metrics(ended, "test")
+
+    def episodes(self, count: int) -> Iterator[dict[str, Any]]:
+        """Play ``count`` episodes: ``{"episode": i, "agents": {agent: (return, length)}}``.
+
+        Each environment plays its share, so that short episodes do not crowd out long ones.
+        """
+        if count == 0:
+            return
+        environment = self._scenario.test_environment
+        played = _play(environment, self._chooser(), self._members, self._seed)
+        shares = [
+            count // environment.num_envs + (i < count % environment.num_envs)
+            for i in range(environment.num_envs)
+        ]
+        number = 0
+        for place, agents in played:
+            if shares[place] == 0:
+                continue
+            shares[place] -= 1
+            yield {"episode": number, "agents": agents}
+            number += 1
+            if number == count:
+                return
+
+    def film(self) -> list[np.ndarray]:
+        """The frames of one more episode.
+
+        Raises:
+            RunError: the environment shows nothing.
+        """
+        environment = self._scenario.environment("film")
+        frames: list[np.ndarray] = []
+
+        def look() -> None:
+            frame = environment.render()
+            if frame is None:
+                raise RunError(
+                    f"scenario {self._scenario.name!r} shows no frames; set validate.film to none"
+                )
+            frames.append(frame)
+
+        try:
+            next(_play(environment, self._chooser(), self._members, self._seed, look))
+        finally:
+            environment.close()
+        return frames
+
+    def _chooser(self) -> Callable[[str, np.ndarray], np.ndarray]:
+        """Maps a policy and its observations to actions; draws depend on the seed alone."""
+        actors = {
+            name: acting_for(agent, np.random.default_rng([self._seed, 3]))
+            for name, agent in self._policies.policies.items()
+        }
+
+        def choose(policy: str, observation: np.ndarray) -> np.ndarray:
+            seen = self._normalisers.observation(policy, observation)
+            actor = actors[policy]
+            return actor.best(seen) if self._section.deterministic else actor.act(seen)[0]
+
+        return choose
+
+    @property
+    def _members(self) -> dict[str, list[str]]:
+        members: dict[str, list[str]] = {}
+        for agent, policy in self._policies.policy_of.items():
+            members.setdefault(policy, []).append(agent)
+        return members
+
+
+def _play(
+    environment: VectorEnvironment,
+    choose: Callable[[str, np.ndarray], np.ndarray],
+    members: Mapping[str, list[str]],
+    seed: int,
+    look: Callable[[], None] | None = None,
+) -> Iterator[tuple[int, dict[str, tuple[float, int]]]]:
+    """Step environments; give the place and the agents' outcomes of each episode that ends.
+
+    An episode ends when none of its agents goes on.
+    """
+    count = environment.num_envs
+    seen = environment.reset(seed)
+    returns = {agent: np.zeros(count) for agent in seen}
+    lengths = {agent: np.zeros(count, np.int64) for agent in seen}
+    going = {agent: np.ones(count, bool) for agent in seen}
+    for _ in range(LONGEST):
+        if look is not None:
+            look()
+        actions: dict[str, np.ndarray] = {}
+        for policy, agents in members.items():
+            chosen = choose(policy, np.concatenate([seen[agent] for agent in agents]))
+            for i, agent in enumerate(agents):
+                actions[agent] = chosen[i * count : (i + 1) * count]
+        steps = environment.step(actions)
+        for agent, step in steps.items():
+            real = going[agent] if step.real is None else going[agent] & step.real
+            returns[agent] += np.where(real, step.reward, 0)
+            lengths[agent] += real
+            going[agent] &= ~(step.terminated | step.truncated)
+        for place in np.flatnonzero(~np.logical_or.reduce(list(going.values()))):
+            yield (
+                int(place),
+                {a: (float(returns[a][place]), int(lengths[a][place])) for a in seen},
+            )
+            for agent in seen:
+                returns[agent][place] = lengths[agent][place] = 0
+                going[agent][place] = True
+        seen = {agent: step.observation for agent, step in steps.items()}
+    raise RunError(f"no episode of the evaluation ended within {LONGEST:,} steps")

@@ -1,0 +1,154 @@
+"""``Learner``: what trains one policy on the rows of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.objectives.common import LossModule
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.optimizer import FlatAdam
+
+#: Called with the name and value of what is not finite; it raises, or the step is left out.
+NotFinite = Callable[[str, float], None]
+
+
+class Learner:
+    """The loss, advantages and optimizer of one policy.
+
+    Args:
+        agent: the networks.
+        loss_module: gives losses (names that begin with ``loss_``) and metrics for rows.
+        gae: writes ``advantage`` and ``value_target`` into a batch ``[R, T]``; None: the loss
+            needs none.
+        optimizer: of the parameters.
+        max_grad_norm: largest gradient norm of a step; None: any.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        loss_module: torch.nn.Module,
+        gae: Any,
+        optimizer: FlatAdam,
+        max_grad_norm: float | None,
+    ) -> None:
+        self.agent = agent
+        self.loss_module = loss_module
+        self.optimizer = optimizer
+        self._gae = gae
+        self._max_grad_norm = max_grad_norm
+
+    def estimate(self, batch: TensorDict) -> None:
+        """Write the advantages of a batch ``[R, T]`` into it."""
+        if self._gae is None:
+            return
+        with torch.no_grad():
+            self._gae(batch, **self._value_parameters())
+
+    def _value_parameters(self) -> dict[str, Any]:
+        # TorchRL's functional losses hold the critic's parameters beside an empty network.
+        module = self.loss_module
+        if not isinstance(module, LossModule) or not getattr(module, "functional", False):
+            return {}
+        return {
+            "params": module.critic_network_params.detach(),
+            "target_params": module.target_critic_network_params,
+        }
+
+    def learn(
+        self,
+        rows: TensorDict,
+        order: np.random.Generator,
+        *,
+        epochs: int,
+        minibatch_size: int,
+        not_finite: NotFinite,
+    ) -> dict[str, float]:
+        """Pass over the rows ``epochs`` times in minibatches of almost equal size.
+
+        Returns:
+            Means over the minibatches of what the loss module gave, and of the gradient norm
+            before it was clipped.
+        """
+        count = rows.batch_size[0]
+        sizes = _sizes(count, minibatch_size)
+        gathered: dict[str, list[torch.Tensor]] = {}
+        norms: list[float] = []
+        for _ in range(epochs):
+            shuffled = rows[torch.from_numpy(order.permutation(count))]
+            for minibatch in shuffled.split(sizes) if len(sizes) > 1 else (shuffled,):
+                losses, norm = self._step(minibatch, not_finite)
+                norms.append(norm)
+                for name, value in losses.items():
+                    gathered.setdefault(name, []).append(value.detach())
+        metrics = {name: float(torch.stack(values).mean()) for name, values in gathered.items()}
+        return {**metrics, "grad_norm": sum(norms) / len(norms)}
+
+    def _step(
+        self, minibatch: TensorDict, not_finite: NotFinite
+    ) -> tuple[Mapping[str, torch.Tensor], float]:
+        losses = self.loss_module(minibatch)
+        self.optimizer.zero_grad()
+        self._backward(losses)
+        norm = self.optimizer.step(self._max_grad_norm)[self.agent.name]
+        if not math.isfinite(norm):
+            not_finite("gradient norm", norm)
+        return losses, norm
+
+    def _backward(self, losses: Any) -> None:
+        backward = getattr(self.loss_module, "backward", None)
+        if backward is not None:
+            backward(losses)
+            return
+        total_loss(losses).backward()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, moments of the optimizer, and what the loss module keeps besides."""
+        return {
+            "weights": dict(self.agent.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "loss": self._own_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        self.agent.load_state_dict(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["loss"]:
+            self.loss_module.load_state_dict(state["loss"], strict=False)
+
+    def _own_state(self) -> dict[str, torch.Tensor]:
+        weights = {p.data_ptr() for p in self.agent.state_dict().values()}
+        state = self.loss_module.state_dict()
+        return {
+            name: value
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor) and value.data_ptr() not in weights
+        }
+
+
+def total_loss(losses: Mapping[str, torch.Tensor] | TensorDictBase) -> torch.Tensor:
+    """The sum of what a loss module gave under names that begin with ``loss_``."""
+    parts = [value for name, value in losses.items() if name.startswith("loss_")]
+    if not parts:
+        names = ", ".join(losses.keys()) or "nothing"
+        raise ValueError(f"a loss module gives at least one loss_...; this one gave: {names}")
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _sizes(count: int, wanted: int) -> list[int]:
+    """Sizes near ``wanted`` that add up to ``count`` and differ by at most one."""
+    parts = max(1, round(count / wanted))
+    small, larger = divmod(count, parts)
+    return [small + 1] * larger + [small] * (parts - larger)

@@ -1,0 +1,395 @@
+"""``TensorDictRlTrainer``: collect, estimate advantages, learn; a new loss is one method."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
+from plugrl.core.registry import default_registry
+from plugrl.core.tensordict.acting import acting_for
+from plugrl.core.tensordict.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.collection import Collector
+from plugrl.core.tensordict.episodes import episode_metrics
+from plugrl.core.tensordict.evaluation import Evaluation
+from plugrl.core.tensordict.film import write_film
+from plugrl.core.tensordict.learner import Learner
+from plugrl.core.tensordict.normalisers import Normalisers
+from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
+from plugrl.core.tensordict.trainer import TensorDictTrainer
+from plugrl.core.trainer import TrainingResult
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    from plugrl.core.tensordict.environment import VectorEnvironment
+
+logger = logging.getLogger(__name__)
+
+
+class TensorDictRlTrainer(TensorDictTrainer):
+    """Trains policies on their own steps; subclass it and give the loss.
+
+    An iteration collects ``rl.frames_per_batch`` steps, writes advantages into them, passes over
+    them ``rl.num_epochs`` times in minibatches, evaluates when due, and ends with
+    ``run.end_step``.
+    """
+
+    #: Whether agents have a value head.
+    use_critic: ClassVar[bool] = True
+    #: Whether continuous actions are squashed into their bounds by a tanh.
+    squash_actions: ClassVar[bool] = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._iteration = -1
+        self._last_metrics: dict[str, float] = {}
+        self._pending_state: Mapping[str, Any] | None = None
+        self._learners: dict[str, Learner] = {}
+        self._current: Agent | None = None
+
+    @abstractmethod
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        """The loss module of a policy, and what estimates its advantages or None.
+
+        Called once for each trained policy, whose networks are :attr:`policy_operator` and
+        :attr:`value_operator` (:attr:`agent` for both in one). The loss module maps the rows of a
+        minibatch to a mapping with ``loss_...`` scalars, which are added up, and metrics; any loss
+        module of TorchRL will do.
+        """
+
+    @property
+    def agent(self) -> Agent:
+        """The networks that :meth:`_get_loss_module_and_gae` is asked about."""
+        if self._current is None:
+            raise RuntimeError("agent is known while _get_loss_module_and_gae() runs")
+        return self._current
+
+    @property
+    def policy_operator(self) -> Any:
+        """Maps ``observation`` to ``action`` and ``action_log_prob`` in a TensorDict."""
+        return self.agent.policy_operator
+
+    @property
+    def value_operator(self) -> Any:
+        """Maps ``observation`` to ``state_value`` in a TensorDict; None without a critic."""
+        return self.agent.value_operator if self.use_critic else None
+
+    @property
+    def clip_value(self) -> float | None:
+        """How far a value may move from the collected one: nip's reading of ``rl.clip_value``."""
+        return self.hyper_params.ppo.clip_epsilon if self.hyper_params.rl.clip_value else None
+
+    def train(self) -> TrainingResult:
+        """Run all iterations and the test episodes; after a resume, the remaining ones."""
+        with closing(self.scenario_instance) as instance:
+            self._set_up(instance.train_environment)
+            with ExitStack() as stack:
+                self._build_train_context(stack)
+                self._run_train_loop()
+            with ExitStack() as stack:
+                self._build_test_context(stack)
+                self._run_test_loop()
+        return TrainingResult(steps=self._iteration, metrics=dict(self._last_metrics))
+
+    # -- building ---------------------------------------------------------------------------
+
+    def _set_up(self, environment: VectorEnvironment) -> None:
+        rl, seed = self.hyper_params.rl, self.hyper_params.seed
+        self._policies = self._build_policies(environment)
+        self._order = np.random.default_rng([seed, 1])
+        self._build_learners()
+        normalisers = self._build_normalisers(environment)
+        self._collector = Collector(
+            environment,
+            self._policies.policy_of,
+            self._build_actors(),
+            steps=self._steps(environment),
+            normalisers=normalisers,
+        )
+        self._evaluation = Evaluation(
+            self.scenario_instance, self._policies, normalisers, self.hyper_params
+        )
+        if self._pending_state is not None:
+            self._apply(self._pending_state)
+            return
+        self._collector.warm_up(rl.num_normalization_steps, seed)
+        self._collector.begin(seed)
+        if environment.state_dict() is None:
+            logger.warning(
+                "the state of %s cannot be saved: a resumed run begins new episodes, so that its "
+                "numbers differ from those of an uninterrupted one",
+                self.scenario_instance.name,
+            )
+
+    def _build_policies(self, environment: VectorEnvironment) -> Policies:
+        params = self.hyper_params
+        factory = (
+            Factory(default_registry()) if self._context is None else self._context.factory
+        )
+        policies = build_agents(
+            environment.spaces,
+            params.agents,
+            factory,
+            shared_body=params.rl.use_shared_body,
+            critic=self.use_critic,
+            squash=self.squash_actions,
+            seed=params.seed,
+            device=self.device,
+        )
+        self.scenario_instance.agents = policies.policies
+        return policies
+
+    def _build_normalisers(self, environment: VectorEnvironment) -> Normalisers:
+        rl, spaces = self.hyper_params.rl, environment.spaces
+        policies = dict.fromkeys(self._policies.policy_of.values())
+        members = Counter(self._policies.policy_of.values())
+        first = {policy: agent for agent, policy in reversed(self._policies.policy_of.items())}
+        return Normalisers(
+            {name: spaces[first[name]].observation.shape or () for name in policies},
+            {name: members[name] * environment.num_envs for name in policies},
+            observations=rl.normalize_observations,
+            rewards=rl.normalize_rewards,
+            gamma=rl.gamma,
+        )
+
+    def _build_learners(self) -> None:
+        rl = self.hyper_params.rl
+        for name, agent in self._policies.policies.items():
+            if not agent.is_trained:
+                continue
+            optimizer = FlatAdam(
+                [
+                    ParameterGroup(name, part, parameters, rl.lr * factor)
+                    for part, _, parameters, factor in agent.parameter_groups()
+                ],
+                eps=rl.adam_eps,
+            )
+            self._current = agent
+            try:
+                module, gae = self._get_loss_module_and_gae()
+            finally:
+                self._current = None
+            self._learners[name] = Learner(agent, module, gae, optimizer, rl.max_grad_norm)
+        if not self._learners:
+            raise ConfigError("no agent is trained; each is random or has learning rate 0")
+
+    def _build_actors(self) -> dict[str, Any]:
+        seeds = np.random.SeedSequence([self.hyper_params.seed, 2])
+        policies = self._policies.policies
+        children = seeds.spawn(len(policies))
+        return {
+            name: acting_for(agent, np.random.default_rng(child))
+            for (name, agent), child in zip(policies.items(), children, strict=True)
+        }
+
+    def _steps(self, environment: VectorEnvironment) -> int:
+        rl, count = self.hyper_params.rl, environment.num_envs
+        if rl.steps_per_env_per_iteration is not None:
+            return int(rl.steps_per_env_per_iteration)
+        if rl.frames_per_batch % count:
+            raise ConfigError(
+                f"rl.frames_per_batch {rl.frames_per_batch} is no multiple of {count} environments; "
+                f"take {rl.frames_per_batch // count * count or count}"
+            )
+        return int(rl.frames_per_batch // count)
+
+    # -- training ---------------------------------------------------------------------------
+
+    @attach_progress_bar(lambda self: self.hyper_params.rl.num_iterations)
+    def _run_train_loop(self, iteration_context: IterationContext) -> None:
+        """Run the iterations that are left."""
+        iteration_context.set_description("Training")
+        if self._iteration < 0:
+            before = self.hyper_params.validate.before_train
+            self._end_iteration(0, self._evaluate(0) if before else {})
+        while self._iteration < self.hyper_params.rl.num_iterations:
+            iteration = self._iteration + 1
+            metrics = self._run_iteration(iteration)
+            if self._evaluation_due(iteration):
+                metrics |= self._evaluate(iteration)
+            self._end_iteration(iteration, metrics)
+            iteration_context.step(iteration, **self._shown(metrics))
+
+    def _run_iteration(self, iteration: int) -> dict[str, float]:
+        """Collect a batch and learn from it; give the metrics."""
+        metrics: dict[str, float] = {}
+        with self._timed("rollout", metrics):
+            batches = self._collector.collect()
+        metrics |= self._rollout_metrics()
+        self.run.hooks.call(
+            "plugrl_rollouts_collected",
+            run=self.run,
+            step=iteration,
+            trajectories=batches,
+            metrics=dict(metrics),
+        )
+        with self._timed("train", metrics):
+            metrics |= self._learn(batches, iteration)
+        return metrics
+
+    def _rollout_metrics(self) -> dict[str, float]:
+        collector = self._collector
+        metrics = episode_metrics(collector.statistics.take(), "rollout")
+        metrics["rollout/frames"] = collector.total_frames
+        if collector.environment.crashes:
+            metrics["rollout/crashes"] = collector.environment.crashes
+        return metrics
+
+    def _learn(self, batches: Mapping[str, TensorDict], iteration: int) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for name, learner in self._learners.items():
+            if not self._starts(learner, iteration):
+                continue
+            report = self._learn_policy(learner, batches[name], iteration)
+            prefix = "train" if len(self._learners) == 1 else f"train/{name}"
+            metrics |= {f"{prefix}/{key}": value for key, value in report.items()}
+        return metrics
+
+    def _starts(self, learner: Learner, iteration: int) -> bool:
+        """Whether a policy learns in an iteration; its learning rate is set then."""
+        if not learner.agent.is_updated(iteration):
+            return False
+        rl = self.hyper_params.rl
+        if rl.anneal_lr:
+            learner.optimizer.set_lr_factor(1 - (iteration - 1) / rl.num_iterations)
+        return True
+
+    def _learn_policy(
+        self, learner: Learner, batch: TensorDict, iteration: int
+    ) -> dict[str, float]:
+        rl = self.hyper_params.rl
+        batch = batch.to(self.device) if self.device.type != "cpu" else batch
+        learner.estimate(batch)
+        rows = valid_rows(batch)
+        if rows.batch_size[0] == 0:
+            return {}
+        guards = self.run.guards
+        return learner.learn(
+            rows,
+            self._order,
+            epochs=rl.num_epochs,
+            minibatch_size=rl.minibatch_size,
+            not_finite=lambda name, value: guards.check_finite(name, value, step=iteration),
+        )
+
+    # -- evaluation -------------------------------------------------------------------------
+
+    def _evaluation_due(self, iteration: int) -> bool:
+        section = self.hyper_params.validate
+        if not section.enabled:
+            return False
+        last = iteration == self.hyper_params.rl.num_iterations
+        return last or bool(section.every and iteration % section.every == 0)
+
+    def _evaluate(self, iteration: int) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        with self._timed("validate", metrics), torch.no_grad():
+            scores = self._evaluation.run(iteration)
+            self._film(iteration)
+        logger.info(
+            "%s: evaluation %.1f", self.run.label(iteration), scores["test/mean_episode_return"]
+        )
+        self.run.report_score(scores["test/mean_episode_return"])
+        self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
+        return metrics | scores
+
+    def _film(self, iteration: int) -> None:
+        kind = self.hyper_params.validate.film
+        if kind != "none" and self._context is not None:
+            path = self.run.folder / "samples" / f"film-{iteration:08d}.{kind}"
+            write_film(self._evaluation.film(), path)
+
+    @attach_progress_bar(lambda self: self.hyper_params.rl.num_test_iterations)
+    def _run_test_loop(self, iteration_context: IterationContext) -> None:
+        """Run the test episodes after training, one an iteration."""
+        iteration_context.set_description("Testing")
+        total = self.hyper_params.rl.num_test_iterations
+        for number, episode in enumerate(self._evaluation.episodes(total), start=1):
+            self.run.sample("test", {"step": self._iteration, **episode})
+            iteration_context.step(number)
+
+    def evaluate(self) -> dict[str, float]:
+        """Mean returns of the loaded state over ``validate.episodes`` episodes."""
+        with closing(self.scenario_instance) as instance:
+            environment = instance.test_environment
+            self._policies = self._build_policies(environment)
+            normalisers = self._build_normalisers(environment)
+            if self._pending_state is not None:
+                for name, state in self._pending_state["policies"].items():
+                    self._policies.policies[name].load_state_dict(state["weights"])
+                held = self._pending_state["collector"]["normalisers"]
+                normalisers.load_state_dict(held, rewards=False)
+            evaluation = Evaluation(
+                self.scenario_instance, self._policies, normalisers, self.hyper_params
+            )
+            with torch.no_grad():
+                return evaluation.run(max(self._iteration, 0), record=self.run.sample)
+
+    # -- state ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
+        started = time.perf_counter()
+        with self.run.phase(phase):
+            yield
+        metrics[f"time/{phase}"] = time.perf_counter() - started
+
+    def _end_iteration(self, iteration: int, metrics: dict[str, float]) -> None:
+        self._iteration = iteration
+        self._last_metrics |= metrics
+        self.run.end_step(iteration, metrics)
+
+    def _shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {k.rsplit("/")[-1]: v for k, v in metrics.items() if k.endswith("_return")}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Policies, optimizers, environments, normalisers, generators and counters."""
+        return {
+            "iteration": self._iteration,
+            "last_metrics": dict(self._last_metrics),
+            "policies": {
+                name: {"weights": dict(agent.state_dict())}
+                for name, agent in self._policies.policies.items()
+            },
+            "learners": {name: each.state_dict() for name, each in self._learners.items()},
+            "collector": self._collector.state_dict(),
+            "order": self._order.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave; it is applied when training goes on."""
+        self._pending_state = state
+        self._iteration = state["iteration"]
+        self._last_metrics = dict(state["last_metrics"])
+
+    def _apply(self, state: Mapping[str, Any]) -> None:
+        for name, held in state["policies"].items():
+            self._policies.policies[name].load_state_dict(held["weights"])
+        for name, learner in self._learners.items():
+            learner.load_state_dict(state["learners"][name])
+        self._order.bit_generator.state = state["order"]
+        seed = int(np.random.SeedSequence([self.hyper_params.seed, self._iteration]).generate_state(1)[0])
+        if not self._collector.load_state_dict(state["collector"], seed):
+            logger.warning(
+                "%s: the environments begin new episodes, because their state could not be saved",
+                self.run.label(self._iteration),
+            )
+        self._pending_state = None
+
+
+def valid_rows(batch: TensorDict) -> TensorDict:
+    """The rows of a batch ``[R, T]`` that may be learned from, as ``[rows]``."""
+    rows = batch.reshape(-1)
+    valid = rows["valid"]
+    return rows if bool(valid.all()) else rows[valid]

@@ -1,0 +1,151 @@
+"""``TensorDictTrainer``: trainers whose agents are small networks that run here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.tensordict.progress import total_num_iterations
+from plugrl.core.tensordict.sections import TENSORDICT
+from plugrl.core.tensordict.standalone import StandaloneRun, default_hyper_params
+from plugrl.core.trainer import Trainer
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.run.run import Run
+    from plugrl.core.scenario import ScenarioInstance
+    from plugrl.core.tensordict.agents import Agent
+
+
+@dataclass
+class TensorDictTrainerConfig:
+    """Nothing: the sections ``rl``, ``agents`` and those of the algorithm say it all."""
+
+
+class TensorDictTrainer(Trainer):
+    """Base class of trainers of small networks; subclass it to write a whole training loop.
+
+    ``train`` usually runs a training loop and a test loop, each in its own context::
+
+        with ExitStack() as stack:
+            self._build_train_context(stack)
+            self._run_train_loop()
+
+    Args:
+        config: the ``trainer`` section.
+        scenario_instance: the task; by default that of the run.
+        settings: device and threads; by default those of the run.
+        hyper_params: sections such as ``rl``; by default those of the run. With the task given,
+            ``train`` needs no run and writes nothing.
+    """
+
+    Config: ClassVar[type] = TensorDictTrainerConfig
+    sections: ClassVar[Mapping[str, Any]] = TENSORDICT
+    #: Which parts agents are built with: ``rl`` gives policy heads and, for a critic, value heads.
+    trainer_type: ClassVar[str] = "rl"
+
+    def __init__(
+        self,
+        config: Any = None,
+        scenario_instance: ScenarioInstance | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        hyper_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__({} if config is None else config)
+        self._given_instance = scenario_instance
+        self._given_settings = settings
+        self._given_hyper_params = hyper_params
+        self._standalone: StandaloneRun | None = None
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> list[Finding]:
+        """A task without environments."""
+        if check.root.get("scenario") is None:
+            example = "scenario: {type: gymnasium, id: CartPole-v1}"
+            return [("scenario", f"is missing; {check.section.type} needs one, such as {example}")]
+        return []
+
+    @property
+    def scenario_instance(self) -> ScenarioInstance:
+        """The task.
+
+        Raises:
+            UsageError: there is neither a run nor a task given.
+            ConfigError: the run has no scenario.
+        """
+        if self._given_instance is not None:
+            return self._given_instance
+        instance = self._bound("scenario_instance").scenario_instance
+        if instance is None:
+            raise ConfigError(
+                "scenario is missing; give one, such as {type: gymnasium, id: CartPole-v1}"
+            )
+        return instance
+
+    @property
+    def hyper_params(self) -> HyperParameters:
+        """The sections of the experiment; without a run those given, or their defaults."""
+        if self._context is not None:
+            return self._context.hyper_params
+        if not isinstance(self._given_hyper_params, ConfigView):
+            self._given_hyper_params = default_hyper_params(
+                self.sections, self._given_hyper_params or {}
+            )
+        return HyperParameters(self._given_hyper_params, checked=True)
+
+    @property
+    def settings(self) -> ExperimentSettings:
+        """Device and threads: what does not change the algorithm."""
+        if self._context is not None:
+            return self._context.settings
+        return ExperimentSettings({"device": "cpu", **(self._given_settings or {})}, checked=True)
+
+    @property
+    def run(self) -> Run:
+        """The run; without one a stand-in that keeps the metrics in memory."""
+        if self._context is not None or self._given_instance is None:
+            return self._bound("run").run
+        if self._standalone is None:
+            self._standalone = StandaloneRun()
+        return self._standalone  # type: ignore[return-value]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        return torch.device(self.settings.device)
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """The networks by policy name."""
+        return self.scenario_instance.agents
+
+    def get_total_num_iterations(self) -> int:
+        """The iterations of all loops that have a progress bar."""
+        return total_num_iterations(self)
+
+    def _build_train_context(self, stack: ExitStack) -> list[Any]:
+        """Enter what training needs: on the CPU, attention that can be differentiated twice."""
+        if self.device.type != "cpu":
+            return []
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        return [stack.enter_context(sdpa_kernel([SDPBackend.MATH]))]
+
+    def _build_test_context(self, stack: ExitStack) -> list[Any]:
+        """Enter what evaluation needs: nothing is differentiated."""
+        return [stack.enter_context(torch.no_grad())]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` gave; a subclass with a state overrides it."""
+        if state:
+            raise UsageError(
+                f"{type(self).__name__} has state_dict() but no load_state_dict(state); write it, "
+                "or declare Capabilities(resume=False)"
+            )
