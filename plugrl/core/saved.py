@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 EVALUATED = ("data", "scenario", "rollout_worker", "validate")
 #: How the files of `validate.data.data_files` are called, where splits have names.
 FILES = "validation"
+#: What an evaluation of a run with environments is called when it is not a file.
+EPISODES = "test"
 _WHOLE = ("scenario",)
 _ANOTHER = "name another run; plugrl runs list shows them"
 
@@ -122,6 +124,14 @@ def _of_run(
         return prepare(base, overrides, preflight=False, setup=setup)
     base["validate"] = {**base.get("validate", {}), "enabled": True}
     if not _is_file(evaluation):
+        if "data" not in base:
+            # Small networks are evaluated in environments, of which there is one kind to test in.
+            if evaluation != EPISODES:
+                raise UsageError(
+                    f"{evaluation}: no such file or recipe; write {EPISODES} for episodes in the "
+                    "run's own environment"
+                )
+            return prepare(base, overrides, preflight=False, setup=setup)
         data = base["validate"].get("data") or {}
         if not (data.get("data_files") and evaluation == FILES):
             if base.get("scenario") is None:

@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDict
 
 from plugrl.core.tensordict.episodes import EpisodeStatistics
-from plugrl.core.tensordict.normalisation import Normalisers
+from plugrl.core.tensordict.normalisers import Normalisers
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.acting import Actor

@@ -111,16 +111,11 @@ class Learner:
         total_loss(losses).backward()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, moments of the optimizer, and what the loss module keeps besides."""
-        return {
-            "weights": dict(self.agent.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "loss": self._own_state(),
-        }
+        """Moments of the optimizer, and what the loss module keeps besides the weights."""
+        return {"optimizer": self.optimizer.state_dict(), "loss": self._own_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
-        self.agent.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["loss"]:
             self.loss_module.load_state_dict(state["loss"], strict=False)
