@@ -1,0 +1,51 @@
+"""The loss of REINFORCE (Williams 1992, https://doi.org/10.1007/BF00992696).
+
+The mean of -log pi(action) W, where W is the reward to go of the action, or its advantage over
+what a value head expected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.trainers.objectives.actor_critic import ActorCriticObjective, valid_rows
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from plugrl.core.tensordict.agents import Agent
+
+
+class ReinforceObjective(ActorCriticObjective):
+    """Policy loss of REINFORCE for the rows of a minibatch, with a critic its value loss too.
+
+    Reads ``observation``, ``action``, ``advantage`` (with ``critic`` false that is the reward to
+    go) and, with ``critic``, ``value_target``.
+
+    Args:
+        agent: the networks.
+        critic: whether the value head learns.
+        options: as of :class:`ActorCriticObjective`.
+    """
+
+    def __init__(self, agent: Agent, *, critic: bool = False, **options: Any) -> None:
+        super().__init__(agent, **options)
+        self.critic = critic
+
+    def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
+        """Losses and metrics of ``td [rows]``.
+
+        Raises:
+            ValueError: no row is valid.
+        """
+        td = valid_rows(td)
+        log_prob, entropy = self._log_prob_and_entropy(td)
+        losses = {
+            "loss_objective": -(log_prob * self._advantage(td, log_prob)).mean(),
+            **self._entropy_terms(entropy),
+        }
+        if self.critic:
+            losses["loss_critic"] = self._critic_loss(td)
+        return losses
