@@ -48,6 +48,15 @@ if TYPE_CHECKING:
     from plugrl.core.run.trackers import Tracker as Tracker
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
+    from plugrl.core.tensordict.advantages import GeneralisedAdvantage as GeneralisedAdvantage
+    from plugrl.core.tensordict.environment import AgentSpaces as AgentSpaces
+    from plugrl.core.tensordict.environment import AgentStep as AgentStep
+    from plugrl.core.tensordict.environment import VectorEnvironment as VectorEnvironment
+    from plugrl.core.tensordict.progress import IterationContext as IterationContext
+    from plugrl.core.tensordict.progress import attach_progress_bar as attach_progress_bar
+    from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer as TensorDictRlTrainer
+    from plugrl.core.tensordict.trainer import TensorDictTrainer as TensorDictTrainer
+    from plugrl.core.tensordict.trainer import TensorDictTrainerConfig as TensorDictTrainerConfig
     from plugrl.core.text.advantages import group_numbers as group_numbers
     from plugrl.core.text.agents.agent import Agent as Agent
     from plugrl.core.text.agents.conversation import Conversation as Conversation
@@ -143,6 +152,11 @@ _MODULES = {
     "plugrl.core.run.run": ("Run",),
     "plugrl.core.run.trackers": ("TrackedRun", "Tracker"),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
+    "plugrl.core.tensordict.advantages": ("GeneralisedAdvantage",),
+    "plugrl.core.tensordict.environment": ("AgentSpaces", "AgentStep", "VectorEnvironment"),
+    "plugrl.core.tensordict.progress": ("IterationContext", "attach_progress_bar"),
+    "plugrl.core.tensordict.rl_trainer": ("TensorDictRlTrainer",),
+    "plugrl.core.tensordict.trainer": ("TensorDictTrainer", "TensorDictTrainerConfig"),
     "plugrl.core.text.advantages": ("group_numbers",),
     "plugrl.core.text.agents.agent": ("Agent",),
     "plugrl.core.text.agents.conversation": ("Conversation",),

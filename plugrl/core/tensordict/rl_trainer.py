@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -134,9 +134,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     def _build_policies(self, environment: VectorEnvironment) -> Policies:
         params = self.hyper_params
-        factory = (
-            Factory(default_registry()) if self._context is None else self._context.factory
-        )
+        factory = Factory(default_registry()) if self._context is None else self._context.factory
         policies = build_agents(
             environment.spaces,
             params.agents,
@@ -199,8 +197,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
             return int(rl.steps_per_env_per_iteration)
         if rl.frames_per_batch % count:
             raise ConfigError(
-                f"rl.frames_per_batch {rl.frames_per_batch} is no multiple of {count} environments; "
-                f"take {rl.frames_per_batch // count * count or count}"
+                f"rl.frames_per_batch {rl.frames_per_batch} is no multiple of {count} environments;"
+                f" take {rl.frames_per_batch // count * count or count}"
             )
         return int(rl.frames_per_batch // count)
 
@@ -379,7 +377,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
         for name, learner in self._learners.items():
             learner.load_state_dict(state["learners"][name])
         self._order.bit_generator.state = state["order"]
-        seed = int(np.random.SeedSequence([self.hyper_params.seed, self._iteration]).generate_state(1)[0])
+        seed = int(
+            np.random.SeedSequence([self.hyper_params.seed, self._iteration]).generate_state(1)[0]
+        )
         if not self._collector.load_state_dict(state["collector"], seed):
             logger.warning(
                 "%s: the environments begin new episodes, because their state could not be saved",
