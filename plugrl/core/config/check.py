@@ -27,7 +27,7 @@ from plugrl.core.config.origins import (
     raise_faults,
 )
 from plugrl.core.config.pick import Picker
-from plugrl.core.config.plain_values import locate, to_plain
+from plugrl.core.config.plain_values import is_code_file, locate, to_plain
 from plugrl.core.config.schema import COMPONENT, FILE, PHASES
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.loading import readable
@@ -309,6 +309,9 @@ class Checker:
             ]
         if not isinstance(value, str):
             return value
+        if sort == "code" and not is_code_file(value):
+            return value
+        value, colon, attribute = value.partition(":") if sort == "code" else (value, "", "")
         found = locate(value, nearest(self.origins, path))
         if found is None and sort != "optional":
             return self.fault(path, f"no such file: {value}")
@@ -319,7 +322,7 @@ class Checker:
         ):
             wrong = "is a folder; name a file" if sort == "file" else "is no folder; name one"
             return self.fault(path, f"{found} {wrong}")
-        return value if found is None else str(found)
+        return value if found is None else f"{found}{colon}{attribute}"
 
     def component(
         self, obj: Any, value: dict[str, Any], path: KeyPath, *, extra: Mapping[str, bool]

@@ -23,6 +23,11 @@ def to_plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def is_code_file(text: str) -> bool:
+    """Whether ``text`` means ``file.py`` or ``file.py:name``, not ``module:name``."""
+    return text.partition(":")[0].endswith(".py")
+
+
 def locate(text: str, origin: Origin | None) -> Path | None:
     """Find the file of a path: beside the file that wrote it, then in the working directory."""
     path = Path(text).expanduser()

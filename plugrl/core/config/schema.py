@@ -14,7 +14,8 @@ COMPONENT = "plugrl.component_kind"
 HELP = "plugrl.help"
 #: On a field of strings: relative paths are looked up beside the file that wrote them, then in
 #: the working directory. ``"required"``: it is a fault when the file is in neither; ``"file"`` and
-#: ``"folder"``: also when it is the other one of the two.
+#: ``"folder"``: also when it is the other one of the two. ``"code"``: ``file.py:name``,
+#: whose file must exist, or ``module:name``, which stays as it is.
 FILE = "plugrl.file"
 #: On the field of a trainer that holds phases, each a configuration of its own.
 PHASES = "plugrl.phases"
@@ -37,8 +38,8 @@ def component(kind: str, default: str | None = None, *, many: bool = False, help
 def described(default: Any, help: str, *, file: str | None = None) -> Any:
     """Declare an ordinary field with its help text; a list, dict or class default is copied.
 
-    ``file`` is ``"optional"``, ``"required"``, ``"file"`` or ``"folder"`` for strings that are
-    paths; see :data:`FILE`.
+    ``file`` is ``"optional"``, ``"required"``, ``"file"``, ``"folder"`` or ``"code"`` for strings
+    that are paths; see :data:`FILE`.
     """
     metadata = {HELP: help, FILE: file}
     if dataclasses.is_dataclass(default) and isinstance(default, type):

@@ -1,0 +1,88 @@
+"""Environments of other packages and of users' files, found by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.loading import describe_error, load_file, load_module
+from plugrl.core.suggest import did_you_mean
+
+
+def find(name: str) -> tuple[ModuleType, Any]:
+    """The module and the attribute that ``name`` means; no attribute is named: None.
+
+    Args:
+        name: ``package.module``, ``package.module:attribute``, ``file.py`` or
+            ``file.py:attribute``. Modules of the working directory are found too.
+
+    Raises:
+        ConfigError: there is no such module, file or attribute, or it cannot be imported.
+    """
+    where, _, attribute = name.partition(":")
+    if not where:
+        raise ConfigError(f"{name!r} names no module; write package.module:name")
+    module = _module(where)
+    if not attribute:
+        return module, None
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            known = [each for each in dir(found) if not each.startswith("_")]
+            close = did_you_mean(part, known)
+            raise ConfigError(f"{where} has no {part!r}{close or _some(known)}") from None
+    return module, found
+
+
+def _some(known: list[str]) -> str:
+    few = ", ".join(known[:8])
+    return f"; it has: {few}" if known else ""
+
+
+def _module(where: str) -> ModuleType:
+    try:
+        if where.endswith(".py") or os.sep in where:
+            return load_file(where)
+        local = Path.cwd().joinpath(*where.split("."))
+        if local.with_suffix(".py").is_file() and not _installed(where):
+            return load_module(Path.cwd(), where)
+        return importlib.import_module(where)
+    except KeyboardInterrupt:
+        raise
+    except ModuleNotFoundError as error:
+        raise ConfigError(_not_found(where, error.name or "")) from error
+    except BaseException as error:
+        raise ConfigError(f"{where} cannot be imported: {describe_error(error, where)}") from error
+
+
+def _installed(where: str) -> bool:
+    try:
+        return importlib.util.find_spec(where) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _not_found(where: str, missing: str) -> str:
+    """The line about a module that is not there, or that needs another which is not."""
+    parts = where.split(".")
+    if missing != where and not where.startswith(f"{missing}."):
+        package = f'"pettingzoo[{parts[1]}]"' if parts[0] == "pettingzoo" else missing
+        return f"{where} needs {missing}, which is not installed; run: pip install {package}"
+    if missing == parts[0]:
+        close = did_you_mean(missing, (each.name for each in pkgutil.iter_modules()), 1)
+        return f"there is no module {missing!r}{close or f'; run: pip install {missing}'}"
+    parent, _, last = missing.rpartition(".")
+    siblings = [
+        each.name
+        for each in pkgutil.iter_modules(getattr(importlib.import_module(parent), "__path__", ()))
+    ]
+    shown = [each for each in siblings if not each.startswith("_")]
+    return f"{parent} has no module {last!r}{did_you_mean(last, shown) or _some(shown)}"

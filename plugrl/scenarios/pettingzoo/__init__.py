@@ -1,0 +1,1 @@
+"""Environments of several agents that follow PettingZoo's parallel interface."""

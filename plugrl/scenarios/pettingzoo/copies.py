@@ -1,0 +1,320 @@
+"""``Copy``: one environment of several agents that come, go, and begin anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+
+from plugrl.core.blame import one_line, raised_at
+from plugrl.core.errors import PlugrlError, RunError
+
+logger = logging.getLogger(__name__)
+#: Actions of longer episodes are not kept, so that their state cannot be saved.
+LONGEST = 100_000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one step gave one agent of one copy; see ``AgentStep`` for the fields."""
+
+    observation: Any
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    final: Any = None
+    real: bool = True
+
+
+class Crashes:
+    """How many copies broke, and how many may."""
+
+    def __init__(self, name: str, allowed: int) -> None:
+        self.name = name
+        self.allowed = allowed
+        self.count = 0
+
+    def add(self, doing: str, error: BaseException) -> None:
+        """Count a crash.
+
+        Raises:
+            RunError: there were too many.
+        """
+        self.count += 1
+        at = raised_at(error, {self.name.partition(".")[0]})
+        what = f"{self.name} broke in {doing}: {one_line(error)}{f' at {at}' if at else ''}"
+        if self.count > self.allowed:
+            raise RunError(
+                f"{what}; that is crash {self.count} and scenario.max_restarts is "
+                f"{self.allowed}: mend the environment, or allow more"
+            ) from error
+        logger.warning(
+            "%s; built anew (%d of %d times), and its episode counts as cut off",
+            what,
+            self.count,
+            self.allowed,
+        )
+
+
+class Copy:
+    """One environment, and who of its agents takes part.
+
+    Every episode has a seed of its own, so that an episode can be played again from its seed and
+    actions: that is how its state is saved.
+
+    Args:
+        build: makes the environment.
+        agents: the environment's own identifier of each agent, by name.
+        spaces: what each agent observes, in the environment's own terms.
+        index: the place among the copies.
+        crashes: counts what breaks.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        agents: Mapping[str, Hashable],
+        spaces: Mapping[str, Space[Any]],
+        index: int,
+        crashes: Crashes,
+    ) -> None:
+        self._build = build
+        self._agents = dict(agents)
+        self._own = {agent: name for name, agent in agents.items()}
+        self._spaces = spaces
+        self._index = index
+        self._crashes = crashes
+        self.environment: Any = None
+        self._seed = 0
+        self.episode = -1
+        self.last: dict[str, Any] = {name: _nothing(spaces[name]) for name in agents}
+        self._open: set[str] = set()
+        self._ended: set[str] = set()
+        self._owed: dict[str, float] = dict.fromkeys(agents, 0.0)
+        self._taken: list[dict[str, Any]] = []
+        self._lost = False
+
+    def begin(self, seed: int) -> dict[str, Any]:
+        """Begin the first episode of ``seed``; give the agents' observations."""
+        self._seed, self.episode = seed, -1
+        self._reset()
+        return dict(self.last)
+
+    def _reset(self) -> None:
+        """Begin the next episode; an environment that breaks is built anew."""
+        while True:
+            self.episode += 1
+            self._taken, self._lost = [], False
+            try:
+                if self.environment is None:
+                    self.environment = self._build()
+                observations, _ = self.environment.reset(seed=self.episode_seed)
+                break
+            except PlugrlError:
+                raise
+            except Exception as error:
+                self._drop()
+                self._crashes.add("reset", error)
+        self._open, self._ended = set(), set()
+        for name, agent in self._agents.items():
+            self._owed[name] = 0.0
+            if agent in observations:
+                self._open.add(name)
+                self.last[name] = observations[agent]
+            else:
+                self.last[name] = _nothing(self._spaces[name])
+
+    @property
+    def episode_seed(self) -> int:
+        """The seed of the present episode."""
+        entropy = (self._seed, self._index, self.episode)
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+
+    def step(self, actions: Mapping[str, Any]) -> dict[str, Outcome]:
+        """Take the actions of those who take part; begin anew when all have ended.
+
+        Raises:
+            RunError: the environment broke too often.
+        """
+        if self._lost:
+            return self._cut_off()
+        # A copy: some environments change the list in place.
+        present = list(self.environment.agents)
+        try:
+            names = [self._own[agent] for agent in present]
+        except KeyError as error:
+            raise self._stranger(error.args[0]) from None
+        if len(self._taken) <= LONGEST:
+            self._taken.append({name: actions[name] for name in names})
+        # Copies: an environment may change its actions in place.
+        given = {self._agents[name]: _copied(actions[name]) for name in names}
+        try:
+            stepped = self.environment.step(given)
+            observations, rewards, terminated, truncated, _ = stepped
+        except PlugrlError:
+            raise
+        except Exception as error:
+            self._drop()
+            self._crashes.add("step", error)
+            return self._cut_off()
+        outcomes = {
+            name: self._outcome(
+                name, agent, agent in given, observations, rewards, terminated, truncated
+            )
+            for name, agent in self._agents.items()
+        }
+        if self._is_over():
+            self._begin_anew(outcomes)
+        return outcomes
+
+    def _outcome(
+        self,
+        name: str,
+        agent: Hashable,
+        acted: bool,
+        observations: Mapping[Hashable, Any],
+        rewards: Mapping[Hashable, Any],
+        terminated: Mapping[Hashable, Any],
+        truncated: Mapping[Hashable, Any],
+    ) -> Outcome:
+        if name not in self._open:
+            self._let_in(name, agent, observations)
+            return Outcome(self.last[name], real=False)
+        if agent in observations:
+            self.last[name] = observations[agent]
+        # What an agent earns while it waits belongs to its next step.
+        self._owed[name] += self._number(name, rewards.get(agent, 0.0))
+        lost, cut = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+        outcome = Outcome(self.last[name], 0.0, lost, cut, real=acted or lost or cut)
+        if outcome.real:
+            outcome.reward, self._owed[name] = self._owed[name], 0.0
+        if lost or cut:
+            outcome.final = self.last[name]
+            self._open.discard(name)
+            self._ended.add(name)
+        return outcome
+
+    def _number(self, name: str, reward: Any) -> float:
+        try:
+            return float(reward)
+        except (TypeError, ValueError):
+            raise RunError(
+                f"{self._crashes.name} gives agent {name!r} the reward {reward!r}, which is no "
+                "number; mend the environment"
+            ) from None
+
+    def _let_in(self, name: str, agent: Hashable, observations: Mapping[Hashable, Any]) -> None:
+        """Notice an agent that comes, or comes back after it had left."""
+        if agent not in self.environment.agents:
+            self._ended.discard(name)
+        elif agent in observations and name not in self._ended:
+            self._open.add(name)
+            self._owed[name] = 0.0
+            self.last[name] = observations[agent]
+
+    def _is_over(self) -> bool:
+        return all(self._own.get(agent) in self._ended for agent in self.environment.agents)
+
+    def _begin_anew(self, outcomes: Mapping[str, Outcome]) -> None:
+        for name in self._open:
+            outcome = outcomes[name]
+            outcome.real = outcome.truncated = True
+            outcome.final = self.last[name]
+            outcome.reward += self._owed[name]
+        self._reset()
+        for name, outcome in outcomes.items():
+            outcome.observation = self.last[name]
+
+    def _cut_off(self) -> dict[str, Outcome]:
+        """End all open episodes where they are, with a step that nobody took part in."""
+        outcomes = {name: Outcome(self.last[name], real=False) for name in self._agents}
+        for name in self._open:
+            outcomes[name].truncated = True
+            outcomes[name].final = self.last[name]
+        self._reset()
+        for name, outcome in outcomes.items():
+            outcome.observation = self.last[name]
+        return outcomes
+
+    def _stranger(self, agent: Hashable) -> RunError:
+        known = ", ".join(self._agents)
+        return RunError(
+            f"{self._crashes.name} has an agent {agent!r} that its possible_agents lack ({known}); "
+            "list there all that may take part"
+        )
+
+    def _drop(self) -> None:
+        broken, self.environment = self.environment, None
+        with suppress(Exception):
+            broken.close()
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        if self.environment is not None:
+            self._drop()
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The episode's seed and actions; None: it is too long."""
+        if len(self._taken) > LONGEST:
+            return None
+        actions: dict[str, list[Any]] = {name: [] for name in self._agents}
+        for taken in self._taken:
+            for name, action in taken.items():
+                actions[name].append(action)
+        return {
+            "seed": self._seed,
+            "index": self._index,
+            "episode": self.episode,
+            "steps": len(self._taken),
+            "lost": self._lost,
+            "actions": {k: np.array(v) for k, v in actions.items()},
+            "last": {k: np.array(v) for k, v in self.last.items()},
+            "open": sorted(self._open),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Play the episode of ``state`` again.
+
+        Returns:
+            Whether it went as before; if not, its agents' episodes will be cut off.
+        """
+        same = self._replayed(state)
+        if not same:
+            self.last = {name: np.array(value) for name, value in state["last"].items()}
+            self._open = set(state["open"])
+            self._lost = True
+        return same
+
+    def _replayed(self, state: Mapping[str, Any]) -> bool:
+        self._seed, self._index = int(state["seed"]), int(state["index"])
+        self.episode = int(state["episode"]) - 1
+        self._reset()
+        queues = {name: iter(actions) for name, actions in state["actions"].items()}
+        for _ in range(state["steps"]):
+            present = [self._own[agent] for agent in self.environment.agents]
+            try:
+                self.step({name: next(queues[name]) for name in present})
+            except StopIteration:
+                return False
+        return (
+            not state["lost"]
+            and self.episode == state["episode"]
+            and sorted(self._open) == state["open"]
+            and all(np.array_equal(self.last[k], v) for k, v in state["last"].items())
+        )
+
+
+def _nothing(space: Space[Any]) -> np.ndarray:
+    """An observation for an agent that is not there."""
+    start = getattr(space, "start", 0) if isinstance(space, Discrete | MultiDiscrete) else 0
+    nothing = np.zeros(space.shape or (), space.dtype) + start
+    return np.clip(nothing, space.low, space.high) if isinstance(space, Box) else nothing
+
+
+def _copied(action: Any) -> Any:
+    return action.copy() if action.ndim else action

@@ -1,0 +1,185 @@
+"""Building PettingZoo environments by name, and what their agents see and do."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Callable, Hashable, Mapping
+from types import ModuleType
+from typing import Any
+
+from plugrl.core.blame import one_line
+from plugrl.core.errors import ConfigError
+from plugrl.scenarios.gymnasium.spaces import Spaces
+from plugrl.scenarios.imported import find
+
+MISSING = 'pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"'
+#: What modules of PettingZoo and packages like it call their environments, the best first.
+_USUAL = ("parallel_env", "env")
+
+
+def installed() -> bool:
+    """Whether PettingZoo can be imported."""
+    return importlib.util.find_spec("pettingzoo") is not None
+
+
+class Maker:
+    """Builds copies of one environment.
+
+    Args:
+        name: a module such as ``mpe2.simple_spread_v3``, or ``module:factory`` or
+            ``file.py:factory`` for a class or function.
+        options: what the class or function is called with.
+
+    Raises:
+        ConfigError: PettingZoo is missing, or nothing of that name can be called.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        if not installed():
+            raise ConfigError(MISSING)
+        self.name = name
+        self.options = dict(options)
+        self._factory = _factory(name)
+
+    def build(self, *, render: bool = False) -> Any:
+        """A new environment with the parallel interface.
+
+        Args:
+            render: with frames, if the environment can.
+
+        Raises:
+            ConfigError: it cannot be built, or is not of the kind.
+        """
+        extra = {"render_mode": "rgb_array"} if render and "render_mode" not in self.options else {}
+        if extra and not _takes(self._factory, "render_mode"):
+            extra = {}
+        try:
+            made = self._factory(**self.options, **extra)
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:
+            given = f" with {self.options}" if self.options else ""
+            raise ConfigError(f"{self.name} cannot be built{given}: {one_line(error)}") from error
+        return _parallel(made, self.name)
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    module, found = find(name)
+    if found is None:
+        found = next((getattr(module, each) for each in _USUAL if hasattr(module, each)), None)
+        if found is None:
+            raise ConfigError(
+                f"{name} has neither parallel_env nor env; name what builds the environment: "
+                f"{name}:{_suggested(module)}"
+            )
+    if not callable(found) or isinstance(found, ModuleType):
+        raise ConfigError(f"{name} is a {type(found).__name__}; name a class or a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _suggested(module: ModuleType) -> str:
+    own = [
+        key
+        for key, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__ and key[0] != "_"
+    ]
+    return own[-1] if own else "NAME"
+
+
+def _takes(factory: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return True
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _parallel(made: Any, name: str) -> Any:
+    """``made`` itself, or an environment of turns as a parallel one.
+
+    Raises:
+        ConfigError: it is neither, or its agents really take turns.
+    """
+    from pettingzoo import AECEnv
+    from pettingzoo.utils.conversions import aec_to_parallel
+
+    if isinstance(made, AECEnv):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                made = aec_to_parallel(made)
+        except AssertionError:
+            raise ConfigError(
+                f"{name} lets agents act in turn (AEC), not all at once; take its parallel_env, "
+                "set metadata is_parallelizable if it only moves on after all have acted, or name "
+                "a function of yours that returns "
+                "pettingzoo.utils.conversions.turn_based_aec_to_parallel(env)"
+            ) from None
+    if not all(callable(getattr(made, each, None)) for each in ("reset", "step")):
+        raise ConfigError(f"{name} gives a {type(made).__name__}, which is no environment")
+    if not hasattr(made, "action_space") or not callable(made.action_space):
+        raise ConfigError(
+            f"{name} gives a {type(made).__name__}, whose action_space is no function of the "
+            "agent, so it is no PettingZoo environment; for one agent take scenario.type gymnasium"
+        )
+    return made
+
+
+def agents_of(environment: Any, name: str) -> dict[str, Hashable]:
+    """The agents that may ever take part, by name.
+
+    Raises:
+        ConfigError: the environment does not tell, or there is none.
+    """
+    possible = list(getattr(environment, "possible_agents", None) or ())
+    if not possible:
+        raise ConfigError(f"{name} has no possible_agents; list there all that may take part")
+    return {str(agent): agent for agent in possible}
+
+
+def spaces_of(environment: Any, name: str, *, rescale: bool = False) -> dict[str, Spaces]:
+    """The spaces of each agent, and what its arrays are turned into.
+
+    Raises:
+        ConfigError: a space is of a kind that networks cannot take; the message names it.
+    """
+    spaces = {}
+    for agent, original in agents_of(environment, name).items():
+        observation, action = raw_spaces(environment, name, original)
+        who = f"{name} (agent {agent!r})"
+        _refuse_kind(observation, f"{who} observes")
+        _refuse_kind(action, f"{who} acts in")
+        spaces[agent] = Spaces(who, observation, action, rescale=rescale)
+    return spaces
+
+
+def raw_spaces(environment: Any, name: str, agent: Hashable) -> tuple[Any, Any]:
+    """What the environment says that an agent sees and does.
+
+    Raises:
+        ConfigError: it does not say.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Of environments that have dictionaries of spaces only, which will do.
+            warnings.simplefilter("ignore")
+            return environment.observation_space(agent), environment.action_space(agent)
+    except Exception as error:
+        raise ConfigError(
+            f"{name} tells no spaces of agent {agent!r}: {one_line(error)}"
+        ) from error
+
+
+def _refuse_kind(space: Any, what: str) -> None:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return
+    has = f" of {', '.join(map(str, space))}" if isinstance(space, spaces.Dict) else ""
+    raise ConfigError(
+        f"{what} a {type(space).__name__}{has}, which networks cannot take; name a function of "
+        "yours that wraps the environment so that its spaces are Box, Discrete, MultiDiscrete or "
+        "MultiBinary"
+    )

@@ -1,0 +1,104 @@
+"""The scenario ``pettingzoo``: environments of several agents that act at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plugrl.core.config.schema import described
+from plugrl.core.config.view import plain
+from plugrl.core.errors import ConfigError
+from plugrl.core.scenario import Scenario, ScenarioInstance
+from plugrl.scenarios.pettingzoo.making import MISSING, Maker, installed, spaces_of
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.tensordict.environment import Split, VectorEnvironment
+
+
+@dataclass
+class PettingZooConfig:
+    """Which environment, and how many copies of it."""
+
+    environment: str = described(
+        "",
+        "module such as mpe2.simple_spread_v3, or module:factory or file.py:factory",
+        file="code",
+    )
+    env_kwargs: dict[str, Any] = described({}, "what the environment is built with")
+    num_envs: int = described(4, "copies that are stepped together")
+    actions: Literal["clip", "rescale"] = described(
+        "clip", "continuous actions: clip them to the bounds, or rescale them from [-1, 1]"
+    )
+    max_restarts: int = described(10, "copies that may break and be built anew in a run")
+
+    def __post_init__(self) -> None:
+        if not self.environment:
+            raise ConfigError("environment is missing; name a module such as mpe2.simple_spread_v3")
+        if self.num_envs < 1:
+            raise ConfigError("num_envs must be at least 1")
+        if self.max_restarts < 0:
+            raise ConfigError("max_restarts must not be negative")
+
+
+class PettingZooScenario(Scenario):
+    """Agents of a PettingZoo environment with the parallel interface, stepped as arrays.
+
+    Agents may differ in what they see and do, may leave before the others, and may join later.
+    Each has a policy of its own unless ``agents.NAME.policy`` names one to share. Environments of
+    turns (AEC) are converted where PettingZoo can.
+    """
+
+    Config: ClassVar[type] = PettingZooConfig
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """The extra, the environment by name, and the spaces of its agents."""
+        if not installed():
+            yield check.path, MISSING
+            return
+        section = check.section
+        try:
+            maker = Maker(section.environment, plain(section.env_kwargs))
+        except ConfigError as error:
+            yield f"{check.path}.environment", str(error)
+            return
+        try:
+            environment = maker.build()
+        except ConfigError as error:
+            yield (
+                f"{check.path}.{'env_kwargs' if section.env_kwargs else 'environment'}",
+                str(error),
+            )
+            return
+        try:
+            spaces_of(environment, maker.name, rescale=section.actions == "rescale")
+        except ConfigError as error:
+            yield f"{check.path}.environment", str(error)
+        finally:
+            environment.close()
+
+    def build(self, seed: int) -> ScenarioInstance:
+        """The task; environments are built when a trainer asks for them.
+
+        Raises:
+            ConfigError: PettingZoo is missing, or there is no such environment.
+        """
+        section = self.config
+        maker = Maker(section.environment, plain(section.env_kwargs))
+
+        def make(split: Split) -> VectorEnvironment:
+            from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
+
+            film = split == "film"
+            count = 1 if film else section.num_envs
+            return PettingZooEnvironment(
+                maker,
+                count,
+                rescale=section.actions == "rescale",
+                max_restarts=section.max_restarts,
+                render=film,
+            )
+
+        return ScenarioInstance(name="pettingzoo", make_environment=make)
