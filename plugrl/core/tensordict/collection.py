@@ -6,7 +6,7 @@ are filled here and wrapped once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.environment import AgentStep, VectorEnvironment
 
 
-class _Rows:
+class Rows:
     """The steps of all agents that share a policy: T steps of R = agents x environments rows."""
 
     def __init__(self, steps: int, agents: int, environment: VectorEnvironment, name: str) -> None:
@@ -54,6 +54,10 @@ class _Rows:
             self.next[t, rows][ended] = step.final_observation[ended]
         if step.real is not None:
             self.real[t, rows] = step.real
+
+
+#: Called after each step: its number in the batch, and what was collected so far by policy.
+AfterStep = Callable[[int, Mapping[str, Rows]], None]
 
 
 class Collector:
@@ -107,23 +111,27 @@ class Collector:
             self._observe(self._filled())
         self.frames = dict.fromkeys(self.frames, 0)
 
-    def collect(self) -> dict[str, TensorDict]:
+    def collect(self, after_step: AfterStep | None = None) -> dict[str, TensorDict]:
         """The next T steps, by policy, with batch size ``[R, T]``.
+
+        Args:
+            after_step: called after each step with its number in the batch and what is collected
+                so far, as the environments gave it, by policy.
 
         Keys: ``observation``, ``action``, ``action_log_prob`` ``[R, T]``, ``valid`` ``[R, T]``
         (false: nothing may learn from the step), and under ``next``: ``observation`` (the true
         one, also where an episode ended), ``reward``, ``done`` and ``terminated``
         ``[R, T, 1]``.
         """
-        filled = self._filled()
+        filled = self._filled(after_step)
         batches = {name: self._wrapped(name, rows) for name, rows in filled.items()}
         self._observe(filled)
         return batches
 
-    def _filled(self) -> dict[str, _Rows]:
+    def _filled(self, after_step: AfterStep | None = None) -> dict[str, Rows]:
         environment, steps, count = self.environment, self.steps, self.environment.num_envs
         filled = {
-            policy: _Rows(steps, len(agents), environment, agents[0])
+            policy: Rows(steps, len(agents), environment, agents[0])
             for policy, agents in self.members.items()
         }
         places = [
@@ -146,12 +154,14 @@ class Collector:
             for agent, rows, place in places:
                 rows.stepped(t, place, stepped[agent])
             self.statistics.add(stepped)
+            if after_step is not None:
+                after_step(t, filled)
         for policy, rows in filled.items():
             self._observation[policy] = rows.observation[steps].copy()
             self.frames[policy] += int(rows.real.sum())
         return filled
 
-    def _observe(self, filled: Mapping[str, _Rows]) -> None:
+    def _observe(self, filled: Mapping[str, Rows]) -> None:
         for policy, rows in filled.items():
             self.normalisers.update(
                 policy,
@@ -161,7 +171,7 @@ class Collector:
                 rows.real,
             )
 
-    def _wrapped(self, policy: str, rows: _Rows) -> TensorDict:
+    def _wrapped(self, policy: str, rows: Rows) -> TensorDict:
         normalisers = self.normalisers
         done = rows.terminated | rows.truncated
         following = {

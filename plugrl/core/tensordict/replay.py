@@ -11,8 +11,10 @@ from tensordict import TensorDict
 
 from plugrl.core.errors import ConfigError, ContractError
 
+Key = str | tuple[str, str]
+
 #: What a learner from single steps needs; a batch's other keys are not kept.
-STEP_KEYS: tuple[str | tuple[str, str], ...] = (
+STEP_KEYS: tuple[Key, ...] = (
     "observation",
     "action",
     ("next", "observation"),
@@ -44,7 +46,7 @@ class ReplayBuffer:
         self.capacity = capacity
         self._device = torch.device(device or "cpu")
         self._rng = np.random.default_rng(seed)
-        self._arrays: dict[str | tuple[str, str], torch.Tensor] = {}
+        self._arrays: dict[Key, torch.Tensor] = {}
         self._size = 0
         self._next = 0
 
@@ -61,17 +63,20 @@ class ReplayBuffer:
         Returns:
             How many steps there were.
         """
-        steps = {key: _rows(batch.get(key), batch.batch_dims) for key in STEP_KEYS}
+        steps = {key: _rows(batch.get(key, None), batch.batch_dims) for key in STEP_KEYS}
         valid = batch.get("valid", None)
+        return self.extend(steps, None if valid is None else valid.reshape(-1))
+
+    def extend(self, steps: Mapping[Key, torch.Tensor], valid: torch.Tensor | None = None) -> int:
+        """Keep steps given as one tensor ``[n, ...]`` for each key, where ``valid [n]``."""
         if valid is not None and not valid.all():
-            chosen = valid.reshape(-1)
-            steps = {key: value[chosen] for key, value in steps.items()}
+            steps = {key: value[valid] for key, value in steps.items()}
         count = len(steps["observation"])
         if count:
             self._write({key: value[-self.capacity :] for key, value in steps.items()})
         return count
 
-    def _write(self, steps: Mapping[str | tuple[str, str], torch.Tensor]) -> None:
+    def _write(self, steps: Mapping[Key, torch.Tensor]) -> None:
         if not self._arrays:
             self._allocate({key: (tuple(v.shape[1:]), v.dtype) for key, v in steps.items()})
         count = len(steps["observation"])
@@ -89,9 +94,7 @@ class ReplayBuffer:
         self._next = (self._next + count) % self.capacity
         self._size = min(self._size + count, self.capacity)
 
-    def _allocate(
-        self, forms: Mapping[str | tuple[str, str], tuple[tuple[int, ...], torch.dtype]]
-    ) -> None:
+    def _allocate(self, forms: Mapping[Key, tuple[tuple[int, ...], torch.dtype]]) -> None:
         self._arrays = {
             key: torch.empty((self.capacity, *shape), dtype=dtype, device=self._device)
             for key, (shape, dtype) in forms.items()
@@ -147,7 +150,7 @@ class ReplayBuffer:
         self._rng.bit_generator.state = state["rng"]
 
 
-def _name(key: str | tuple[str, str]) -> str:
+def _name(key: Key) -> str:
     return key if isinstance(key, str) else "/".join(key)
 
 

@@ -15,7 +15,7 @@ et al. (2015), arXiv 1509.06461.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -24,6 +24,8 @@ from plugrl.trainers.objectives.values import Distance, bootstrapped, follow, va
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+    from plugrl.core.tensordict.agents import Agent
 
 
 class DqnLoss(nn.Module):
@@ -39,7 +41,7 @@ class DqnLoss(nn.Module):
 
     def __init__(
         self,
-        agent: Any,
+        agent: Agent,
         *,
         gamma: float = 0.99,
         double: bool = False,
@@ -49,12 +51,14 @@ class DqnLoss(nn.Module):
         super().__init__()
         self.agent = agent
         self.target = copy.deepcopy(agent).requires_grad_(False)
+        self._first = int(getattr(agent.distribution, "start", 0))
         self.gamma, self.double, self.distance, self.tau = gamma, double, distance, tau
 
     def forward(self, td: TensorDict) -> dict[str, torch.Tensor]:
         """``loss_qvalue`` and the mean ``qvalue`` of steps ``[B]`` with discrete actions."""
         values = self.agent.policy(td["observation"])
-        taken = values.gather(-1, td["action"].long().view(-1, 1)).squeeze(-1)
+        index = td["action"].long().view(-1, 1) - self._first
+        taken = values.gather(-1, index).squeeze(-1)
         loss = value_loss(taken, self._target(td), self.distance)
         return {"loss_qvalue": loss, "qvalue": taken.detach().mean()}
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -36,12 +36,14 @@ from plugrl.trainers.objectives.values import (
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from plugrl.core.tensordict.agents import Agent
+
 
 class SacLoss(nn.Module):
     """The losses of a stochastic policy, its critics and the temperature.
 
     Args:
-        agent: ``agent.distribution.rsample`` gives actions that can be differentiated.
+        agent: its actions are squashed into their bounds, and can be differentiated.
         critics: two networks.
         gamma: discount factor.
         tau: the part of their way that target networks move in :meth:`update_targets`.
@@ -53,7 +55,7 @@ class SacLoss(nn.Module):
 
     def __init__(
         self,
-        agent: Any,
+        agent: Agent,
         critics: Critics,
         *,
         gamma: float = 0.99,
@@ -96,10 +98,7 @@ class SacLoss(nn.Module):
 
     def _drawn(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         params = self.agent.policy(observation)
-        drawn: tuple[torch.Tensor, torch.Tensor] = self.agent.distribution.rsample(
-            params, self.generator
-        )
-        return drawn
+        return self.agent.distribution.sample_with_log_prob(params, self.generator)
 
     @torch.no_grad()
     def _target(self, td: TensorDict, alpha: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ Source: Fujimoto et al. (2018), arXiv 1802.09477.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ from plugrl.trainers.objectives.values import (
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+    from plugrl.core.tensordict.agents import Agent
 
 
 class Td3Loss(nn.Module):
@@ -48,7 +50,7 @@ class Td3Loss(nn.Module):
 
     def __init__(
         self,
-        agent: Any,
+        agent: Agent,
         critics: Critics,
         *,
         gamma: float = 0.99,

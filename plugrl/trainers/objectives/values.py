@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -57,7 +58,7 @@ class Critics(nn.Module):
         self.register_buffer("scale", 2 / (high - low), persistent=False)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         sizes = (inputs + len(low), *hidden_sizes, 1)
-        for before, behind in zip(sizes[:-1], sizes[1:], strict=True):
+        for before, behind in itertools.pairwise(sizes):
             bound = 1 / math.sqrt(before)
             for tensors, shape in (
                 (self.weights, (count, before, behind)),
