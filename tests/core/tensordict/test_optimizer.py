@@ -1,0 +1,232 @@
+"""The flat Adam equals torch's; what rests stays as it is, bit for bit."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from plugrl.core.errors import RunError
+from plugrl.core.run.state import Encoder, decode
+from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def groups_of(model, agent="a", rates=(1e-2, 1e-2, 1e-2)):
+    parts = (("body", model[:2]), ("middle", model[2:4]), ("head", model[4:]))
+    return [
+        ParameterGroup(agent, part, list(module.parameters()), rate)
+        for (part, module), rate in zip(parts, rates, strict=True)
+    ]
+
+
+def loss_of(model, step):
+    generator = torch.Generator().manual_seed(step)
+    seen = torch.randn(16, 3, generator=generator)
+    # Large and small by turns, so that some gradients are clipped and some are not.
+    return (model(seen) - 1).square().mean() * (100 if step % 3 else 1e-3)
+
+
+def train(optimizer, models, steps, max_norm=0.5):
+    norms = {}
+    for step in steps:
+        optimizer.zero_grad()
+        sum(loss_of(model, step) for model in models).backward()
+        norms = optimizer.step(max_norm)
+    return norms
+
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def give_gradients(model, step):
+    generator = torch.Generator().manual_seed(step)
+    scale = 10 ** -(step % 4)
+    for parameter in model.parameters():
+        gradient = torch.randn(parameter.shape, generator=generator) * scale
+        if parameter.grad is None:
+            parameter.grad = gradient
+        else:
+            parameter.grad.copy_(gradient)
+
+
+@pytest.mark.parametrize("rates", [(1e-2, 1e-2, 1e-2), (1e-2, 1e-3, 1e-2), (1e-4, 1e-3, 1e-2)])
+def test_equals_torch(rates):
+    model, theirs = network(), network()
+    optimizer = FlatAdam(groups_of(model, rates=rates), eps=1e-5)
+    reference = torch.optim.Adam(
+        [{"params": g.parameters, "lr": g.lr} for g in groups_of(theirs, rates=rates)], eps=1e-5
+    )
+    for step in range(300):
+        # Given gradients: those of a loss would tell of rounding, which training multiplies.
+        optimizer.zero_grad()
+        give_gradients(model, step)
+        give_gradients(theirs, step)
+        expected = nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        assert optimizer.step(0.5)["a"] == pytest.approx(float(expected), rel=1e-6)
+        reference.step()
+    torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
+
+
+def test_equals_torch_without_clipping():
+    model, theirs = network(), network()
+    optimizer = FlatAdam(groups_of(model))
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    train(optimizer, [model], range(40), max_norm=None)
+    for step in range(40):
+        reference.zero_grad()
+        loss_of(theirs, step).backward()
+        reference.step()
+    torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
+
+
+def test_learning_rates_follow_the_factor():
+    model, theirs = network(), network()
+    optimizer = FlatAdam(groups_of(model))
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    for step in range(30):
+        optimizer.set_lr_factor(1 - step / 30)
+        reference.param_groups[0]["lr"] = 1e-2 * (1 - step / 30)
+        train(optimizer, [model], [step], max_norm=None)
+        reference.zero_grad()
+        loss_of(theirs, step).backward()
+        reference.step()
+    torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
+
+
+def test_each_agent_is_clipped_by_its_own_norm():
+    ours, alone, other = network(), network(), network(1)
+    both = FlatAdam([*groups_of(other, "b"), *groups_of(ours, "a")])
+    train(both, [other, ours], range(20))
+    train(FlatAdam(groups_of(alone, "a")), [alone], range(20))
+    assert torch.equal(weights(ours), weights(alone))
+
+
+def test_an_agent_that_rests_stays_bit_for_bit_and_has_no_share():
+    ours, alone, other = network(), network(), network(1)
+    both = FlatAdam([*groups_of(ours, "a"), *groups_of(other, "b")])
+    single = FlatAdam(groups_of(alone, "a"))
+    train(both, [ours, other], range(5))
+    train(single, [alone], range(5))
+    before, state = weights(other), copy.deepcopy(both.state_dict()["agents"]["b"])
+    both.set_active("b", False)
+    assert both.active == {"a"}
+    norms = train(both, [ours, other], range(5, 25))
+    assert norms == train(single, [alone], range(5, 25))
+    assert torch.equal(weights(ours), weights(alone))
+    assert torch.equal(weights(other), before)
+    after = both.state_dict()["agents"]["b"]
+    assert all(torch.equal(after[name], state[name]) for name in ("averages", "squares", "steps"))
+    both.set_active("b", True)
+    train(both, [ours, other], range(25, 26))
+    assert not torch.equal(weights(other), before)
+
+
+def test_a_part_that_rests_stays_and_has_no_share_in_the_norm():
+    model, theirs = network(), network()
+    optimizer = FlatAdam(groups_of(model))
+    train(optimizer, [model], range(3))
+    optimizer.set_active("a", False, "middle")
+    theirs.load_state_dict(model.state_dict())
+    before = weights(model[2])
+    optimizer.zero_grad()
+    loss_of(model, 4).backward()
+    loss_of(theirs, 4).backward()
+    assert all(parameter.grad is None for parameter in model[2].parameters())
+    learning = [*theirs[0].parameters(), *theirs[4].parameters()]
+    expected = nn.utils.get_total_norm([parameter.grad for parameter in learning])
+    assert optimizer.step(0.5)["a"] == pytest.approx(float(expected), rel=1e-5)
+    assert torch.equal(weights(model[2]), before)
+
+
+def test_a_learning_rate_of_0_is_rest():
+    model = network()
+    before = weights(model[4])
+    optimizer = FlatAdam(groups_of(model, rates=(1e-2, 1e-2, 0.0)))
+    train(optimizer, [model], range(3))
+    assert torch.equal(weights(model[4]), before)
+    assert not any(parameter.requires_grad for parameter in model[4].parameters())
+
+
+def test_a_part_that_rested_takes_up_its_own_count_of_steps():
+    model, theirs = network(), network()
+    optimizer = FlatAdam(groups_of(model))
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    for step in range(30):
+        resting = step % 3 == 1
+        optimizer.set_active("a", not resting, "head")
+        train(optimizer, [model], [step], max_norm=None)
+        reference.zero_grad()
+        loss_of(theirs, step).backward()
+        for parameter in theirs[4].parameters():
+            parameter.grad = None if resting else parameter.grad
+        reference.step()
+    torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    model = network()
+    optimizer = FlatAdam(groups_of(model))
+    train(optimizer, [model], range(2))
+    before = copy.deepcopy((weights(model), optimizer.state_dict()["agents"]["a"]))
+    optimizer.zero_grad()
+    (loss_of(model, 3) * float("inf")).backward()
+    assert not optimizer.step(0.5)["a"] < float("inf")
+    assert torch.equal(weights(model), before[0])
+    assert torch.equal(optimizer.state_dict()["agents"]["a"]["averages"], before[1]["averages"])
+
+
+def test_gradients_that_replaced_the_views_count():
+    model, theirs = network(), network()
+    optimizer, reference = FlatAdam(groups_of(model)), FlatAdam(groups_of(theirs))
+    for step in range(4):
+        for parameter in model.parameters():
+            parameter.grad = None
+        loss_of(model, step).backward()
+        optimizer.step(0.5)
+        train(reference, [theirs], [step])
+    assert torch.equal(weights(model), weights(theirs))
+
+
+def test_resume_is_exact():
+    whole, first, second = network(), network(), network(1)
+    train(FlatAdam(groups_of(whole)), [whole], range(12))
+    before = FlatAdam(groups_of(first))
+    train(before, [first], range(5))
+    encoder = Encoder()
+    saved = encoder.encode({"weights": dict(first.state_dict()), "adam": before.state_dict()})
+    state = decode(saved, encoder.tensors)
+    after = FlatAdam(groups_of(second))
+    second.load_state_dict(state["weights"])
+    after.load_state_dict(state["adam"])
+    train(after, [second], range(5, 12))
+    assert torch.equal(weights(second), weights(whole))
+
+
+def test_what_rests_still_rests_after_a_resume():
+    first, second = network(), network()
+    before, after = FlatAdam(groups_of(first)), FlatAdam(groups_of(second))
+    before.set_active("a", False, "head")
+    before.set_lr_factor(0.5)
+    after.load_state_dict(before.state_dict())
+    train(before, [first], range(3))
+    train(after, [second], range(3))
+    assert torch.equal(weights(second), weights(first))
+    assert torch.equal(weights(second[4]), weights(network()[4]))
+
+
+def test_a_state_of_other_parts_is_refused():
+    state = FlatAdam(groups_of(network())[:2]).state_dict()
+    with pytest.raises(RunError, match="of agent a is of other parts or sizes; resume with"):
+        FlatAdam(groups_of(network())).load_state_dict(state)
+
+
+def test_a_parameter_in_two_groups_is_refused():
+    group = groups_of(network())[0]
+    with pytest.raises(ValueError, match="each in one group"):
+        FlatAdam([group, group])
