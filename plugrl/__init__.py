@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from plugrl.core.hookspecs import hookimpl as hookimpl
     from plugrl.core.registry import Registry as Registry
     from plugrl.core.registry import register_advantage as register_advantage
+    from plugrl.core.registry import register_body as register_body
     from plugrl.core.registry import register_evaluator as register_evaluator
     from plugrl.core.registry import register_inference_service as register_inference_service
     from plugrl.core.registry import register_loss as register_loss
@@ -139,6 +140,7 @@ _MODULES = {
     "plugrl.core.registry": (
         "Registry",
         "register_advantage",
+        "register_body",
         "register_evaluator",
         "register_inference_service",
         "register_loss",

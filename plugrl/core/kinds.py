@@ -85,6 +85,13 @@ _ROWS = (
         form="f(logp[B, T], batch, config) -> (per_token[B, T], {name: (sum, count)})",
     ),
     Kind(
+        name="body",
+        plural="bodies",
+        summary="the network of an agent below its heads",
+        base="plugrl.core.tensordict.parts:Body",
+        form="build(self, shape) -> (module that maps [..., *shape] to [..., features], features)",
+    ),
+    Kind(
         name="parser",
         plural="parsers",
         summary="finds tool calls and reasoning in a reply",

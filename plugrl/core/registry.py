@@ -40,6 +40,7 @@ __all__ = [
     "default_registry",
     "register",
     "register_advantage",
+    "register_body",
     "register_evaluator",
     "register_inference_service",
     "register_loss",
@@ -312,6 +313,7 @@ register_rollout_worker = _Decorator("rollout_worker")
 register_scenario = _Decorator("scenario")
 register_advantage = _Decorator("advantage")
 register_loss = _Decorator("loss")
+register_body = _Decorator("body")
 register_inference_service = _Decorator("inference_service")
 register_train_service = _Decorator("train_service")
 register_parser = _Decorator("parser")

@@ -1,0 +1,183 @@
+"""How a policy chooses actions while steps are collected.
+
+A step of a small environment costs a few microseconds, and so does each operation of torch. For
+networks of linear layers with tanh or ReLU on the CPU all is therefore done in NumPy, on the same
+memory as the weights that torch trains; other networks are asked in torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from plugrl.core.tensordict.parts import Head, Link, chain_of
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.agents import Agent
+
+Array = np.ndarray[Any, Any]
+
+
+class Actor(ABC):
+    """Chooses actions for rows of observations; what it draws comes from its generator.
+
+    Args:
+        agent: whose policy it is.
+        rng: the generator.
+    """
+
+    def __init__(self, agent: Agent, rng: np.random.Generator) -> None:
+        self.agent = agent
+        self.rng = rng
+        self._distribution = agent.distribution
+
+    @abstractmethod
+    def params(self, observation: Array) -> Array:
+        """``[N, *observation]`` to the parameters of the distribution, ``[N, P]``.
+
+        What is given is overwritten by the next call.
+        """
+
+    def act(self, observation: Array) -> tuple[Array, Array]:
+        """Actions ``[N, *action]`` that are drawn, and their log-probabilities ``[N]``."""
+        return self._distribution.sample_numpy(self.params(observation), self.rng)
+
+    def best(self, observation: Array) -> Array:
+        """The likeliest actions, ``[N, *action]``."""
+        return self._distribution.mode_numpy(self.params(observation))
+
+    def refresh(self) -> None:  # noqa: B027 - only one kind of actor holds on to memory
+        """Look the weights up again, after something replaced their memory."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the generator."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        self.rng.bit_generator.state = state["rng"]
+
+
+class RandomActor(Actor):
+    """Acts uniformly at random."""
+
+    def params(self, observation: Array) -> Array:
+        """Zeros: nothing is preferred."""
+        return np.zeros((len(observation), self._distribution.parameters), np.float32)
+
+    def act(self, observation: Array) -> tuple[Array, Array]:
+        """See the base class."""
+        return self._distribution.uniform_numpy(len(observation), self.rng)
+
+    def best(self, observation: Array) -> Array:
+        """Random ones too: none is better than another."""
+        return self.act(observation)[0]
+
+
+class TorchActor(Actor):
+    """Asks the networks in torch, wherever they are."""
+
+    def params(self, observation: Array) -> Array:
+        """See the base class."""
+        device = next(self.agent.parameters()).device
+        with torch.no_grad():
+            seen = torch.from_numpy(np.ascontiguousarray(observation)).to(device)
+            return self.agent.policy(seen).cpu().numpy()
+
+
+class NumpyActor(Actor):
+    """Computes a chain of linear layers in NumPy, a column for each row of observations.
+
+    With columns, weights are used as they lie in memory, and so are the choices of an action.
+
+    Args:
+        agent: whose policy it is.
+        rng: the generator.
+        links: the layers of the policy.
+        free: parameters of the distribution that no observation changes.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        rng: np.random.Generator,
+        links: list[Link],
+        free: torch.nn.Parameter | None,
+    ) -> None:
+        super().__init__(agent, rng)
+        self._links = links
+        self._free = free
+        self._plain = agent.encoder.is_plain and len(agent.encoder.shape) == 1
+        self._buffers: dict[int, list[Array]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See the base class; done by itself when the first weights have moved."""
+        self._watched = self._links[0].linear.weight
+        self._address = self._watched.data_ptr()
+        self._layers = [
+            (
+                link.linear.weight.detach().numpy(),
+                link.linear.bias.detach().numpy()[:, None],
+                None if link.activation is None else _IN_PLACE[link.activation],
+            )
+            for link in self._links
+        ]
+        self._free_numbers = None if self._free is None else self._free.detach().numpy()[:, None]
+
+    def params(self, observation: Array) -> Array:
+        """See the base class."""
+        if self._watched.data_ptr() != self._address:
+            self.refresh()
+        if self._plain and observation.dtype == np.float32:
+            columns = observation.T
+        else:
+            columns = self.agent.encoder.numpy(observation).reshape(len(observation), -1).T
+        buffers = self._buffers.get(columns.shape[1])
+        if buffers is None:
+            buffers = self._allocate(columns.shape[1])
+        for (weight, bias, activation), buffer in zip(self._layers, buffers, strict=True):
+            columns = np.dot(weight, columns, buffer)
+            np.add(columns, bias, columns)
+            if activation is not None:
+                activation(columns)
+        if self._free_numbers is not None:
+            columns = np.concatenate([columns, np.broadcast_to(self._free_numbers, columns.shape)])
+        return columns.T
+
+    def _allocate(self, rows: int) -> list[Array]:
+        buffers = [np.empty((len(weight), rows), np.float32) for weight, _, _ in self._layers]
+        self._buffers[rows] = buffers
+        return buffers
+
+
+_ZERO = np.float32(0)
+
+
+def _tanh(columns: Array) -> None:
+    np.tanh(columns, columns)
+
+
+def _relu(columns: Array) -> None:
+    np.maximum(columns, _ZERO, out=columns)
+
+
+_IN_PLACE = {"tanh": _tanh, "relu": _relu}
+
+
+def acting_for(agent: Agent, rng: np.random.Generator) -> Actor:
+    """What chooses actions for an agent, in the quickest way that its networks allow."""
+    if agent.is_random:
+        return RandomActor(agent, rng)
+    body, head = agent.policy_body, agent.policy_head
+    if body is None or not isinstance(head, Head):
+        return TorchActor(agent, rng)
+    links = chain_of(body, head.layers)
+    weights = [*body.parameters(), *head.parameters()]
+    if links is None or any(w.device.type != "cpu" or w.dtype != torch.float32 for w in weights):
+        return TorchActor(agent, rng)
+    return NumpyActor(agent, rng, links, head.free)

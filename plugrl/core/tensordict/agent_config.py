@@ -1,0 +1,68 @@
+"""The section ``agents``: how agents are built from parts, and how they are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError
+from plugrl.core.tensordict.parts import HeadConfig, PolicyHeadConfig
+from plugrl.core.tensordict.schedules import UpdateScheduleConfig
+
+Part = Literal["body", "policy_body", "value_body", "policy_head", "value_head"]
+#: The parts of an agent, as ``load_parts`` and parameter groups name them.
+PARTS = ("body", "policy_body", "value_body", "policy_head", "value_head")
+
+
+@dataclass
+class LrFactors:
+    """What multiplies ``rl.lr``; 0 keeps weights as they are."""
+
+    actor: float = described(1.0, "for the policy")
+    critic: float = described(1.0, "for the value")
+
+    def __post_init__(self) -> None:
+        if self.actor < 0 or self.critic < 0:
+            raise ConfigError("factors must not be negative")
+
+
+@dataclass
+class AgentConfig:
+    """How one agent, or the agents of one policy, are built and trained."""
+
+    policy: str | None = described(
+        None, "agents that name one policy share its networks; null: the agent has its own"
+    )
+    is_random: bool = described(False, "act uniformly at random, without networks")
+    body: Any = component("body", "mlp", help="the network below the heads")
+    value_body: Any = component("body", help="the critic's own body; null: one like body")
+    policy_head: PolicyHeadConfig = described(PolicyHeadConfig, "layers above the body")
+    value_head: HeadConfig = described(HeadConfig, "layers of the critic above its body")
+    agent_lr_factor: LrFactors = described(LrFactors, "for all weights of the agent")
+    body_lr_factor: LrFactors = described(LrFactors, "for those of bodies, in addition")
+    update_schedule: UpdateScheduleConfig = described(
+        UpdateScheduleConfig, "the iterations in which the agent learns"
+    )
+    use_orthogonal_initialisation: bool = described(
+        True, "begin with orthogonal weights; false: as torch draws them"
+    )
+    orthogonal_initialisation_gain: float = described(
+        2**0.5, "their gain, but for the last layer of a head"
+    )
+    load_from: str | None = described(
+        None, "begin with weights of this run: a path, id, experiment or latest"
+    )
+    load_policy: str | None = described(
+        None, "whose weights; null: the policy of the same name, or the only one"
+    )
+    load_parts: list[Part] = described([], "the parts to load; empty: all")
+
+    def __post_init__(self) -> None:
+        if not self.orthogonal_initialisation_gain > 0:
+            raise ConfigError("orthogonal_initialisation_gain must be more than 0")
+        for name in ("load_policy", "load_parts"):
+            if getattr(self, name) and self.load_from is None:
+                raise ConfigError(f"{name} needs load_from, the run to load from")
+        if self.is_random and self.load_from is not None:
+            raise ConfigError("load_from cannot be set for an agent with is_random")

@@ -1,0 +1,228 @@
+"""Agents: the networks of a policy, made of parts that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from plugrl.core.tensordict.agent_config import PARTS
+from plugrl.core.tensordict.agent_config import AgentConfig as AgentConfig
+from plugrl.core.tensordict.building import Builder, sections_of
+from plugrl.core.tensordict.distributions import ActionDistribution, Squash
+from plugrl.core.tensordict.observations import Encoder
+from plugrl.core.tensordict.schedules import is_update_iteration
+
+if TYPE_CHECKING:
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import ProbabilisticActor
+
+    from plugrl.core.factory import Factory
+    from plugrl.core.tensordict.environment import AgentSpaces
+
+Role = Literal["actor", "critic"]
+
+
+class PartGroup(NamedTuple):
+    """Parameters of a part, which learn at one rate: ``rl.lr`` times the factor."""
+
+    part: str
+    role: Role
+    parameters: list[nn.Parameter]
+    lr_factor: float
+
+
+class Agent(nn.Module):
+    """The networks of one policy.
+
+    Args:
+        name: of the policy.
+        spaces: what its agents see and do.
+        encoder: turns what they see into real numbers.
+        distribution: over their actions.
+        parts: networks by the names in ``PARTS``; none for an agent that acts at random.
+        config: the agent's section, with its defaults.
+
+    Attributes:
+        is_random: whether it acts uniformly at random, without networks.
+        shared_body: whether the value head reads the features of the policy's body.
+        policy_body: ``[..., *encoded observation]`` to ``[..., features]``.
+        policy_head: ``[..., features]`` to ``[..., P]``.
+        value_body: as ``policy_body``, and the same one where it is shared; None: no critic.
+        value_head: ``[..., features]`` to ``[..., 1]``; None: no critic.
+    """
+
+    policy_body: nn.Module | None
+    policy_head: nn.Module | None
+    value_body: nn.Module | None
+    value_head: nn.Module | None
+
+    def __init__(
+        self,
+        name: str,
+        spaces: AgentSpaces,
+        encoder: Encoder,
+        distribution: ActionDistribution,
+        parts: Mapping[str, nn.Module],
+        config: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.spaces = spaces
+        self.encoder = encoder
+        self.distribution = distribution
+        self.config = config
+        self.is_random = not parts
+        self.shared_body = "body" in parts
+        for part in PARTS:
+            if part in parts:
+                self.add_module(part, parts[part])
+            else:
+                # Not through torch, which would list a second name in the state.
+                self.__dict__[part] = None
+        if self.shared_body:
+            self.__dict__["policy_body"] = parts["body"]
+            self.__dict__["value_body"] = parts["body"] if "value_head" in parts else None
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """The networks by name; a shared body is ``body``."""
+        return dict(self.named_children())
+
+    def encode(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` as real numbers, as bodies take them."""
+        return self.encoder.torch(observation)
+
+    def policy(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to the parameters of the distribution, ``[..., P]``.
+
+        An agent that acts at random gives zeros.
+        """
+        encoded = self.encoder.torch(observation)
+        if self.policy_body is None or self.policy_head is None:
+            leading = encoded.shape[: encoded.ndim - len(self.encoder.shape)]
+            return encoded.new_zeros(*leading, self.distribution.parameters)
+        params: torch.Tensor = self.policy_head(self.policy_body(encoded))
+        return params
+
+    def value(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to values, ``[...]``.
+
+        Raises:
+            RuntimeError: there is no critic.
+        """
+        return self._value(self.encoder.torch(observation))
+
+    def policy_and_value(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both, with one pass through a shared body."""
+        if not self.shared_body or self.policy_head is None or self.value_head is None:
+            return self.policy(observation), self.value(observation)
+        assert self.policy_body is not None
+        features = self.policy_body(self.encoder.torch(observation))
+        return self.policy_head(features), self.value_head(features).squeeze(-1)
+
+    def _value(self, encoded: torch.Tensor) -> torch.Tensor:
+        if self.value_body is None or self.value_head is None:
+            raise RuntimeError(f"agent {self.name!r} has no critic")
+        value: torch.Tensor = self.value_head(self.value_body(encoded)).squeeze(-1)
+        return value
+
+    @cached_property
+    def policy_operator(self) -> ProbabilisticActor:
+        """In TensorDicts: ``observation`` to ``params``, ``action`` and ``action_log_prob``."""
+        from plugrl.core.tensordict.operators import policy_operator
+
+        return policy_operator(self)
+
+    @cached_property
+    def value_operator(self) -> TensorDictModule:
+        """In TensorDicts: ``observation`` to ``state_value [..., 1]``."""
+        from plugrl.core.tensordict.operators import value_operator
+
+        return value_operator(self)
+
+    def parameter_groups(self) -> list[PartGroup]:
+        """The parameters part by part, each with the factor of its learning rate.
+
+        A shared body learns at the actor's rate.
+        """
+        groups = []
+        for part, module in self.parts.items():
+            role: Role = "critic" if part.startswith("value") else "actor"
+            factor = self.config["agent_lr_factor"][role]
+            if part.endswith("body"):
+                factor *= self.config["body_lr_factor"][role]
+            parameters = list(module.parameters())
+            if parameters:
+                groups.append(PartGroup(part, role, parameters, float(factor)))
+        return groups
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether any of its weights can change."""
+        return any(group.lr_factor > 0 for group in self.parameter_groups())
+
+    def is_updated(self, iteration: int) -> bool:
+        """Whether it learns in an iteration; the first one of a run is number 1."""
+        return self.is_trained and is_update_iteration(self.config["update_schedule"], iteration)
+
+
+@dataclass
+class Policies:
+    """Networks by policy name, and the policy of each agent."""
+
+    policies: dict[str, Agent]
+    policy_of: dict[str, str]
+
+
+def build_agents(
+    spaces: Mapping[str, AgentSpaces],
+    section: Mapping[str, Any],
+    factory: Factory | None = None,
+    *,
+    shared_body: bool = False,
+    critic: bool = True,
+    squash: Squash = False,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    load: bool = True,
+    runs_folder: str = "runs",
+) -> Policies:
+    """Build the networks of all agents of an environment.
+
+    Weights depend on the seed and the policy's name alone, so that neither the order of agents
+    nor what was drawn before changes them.
+
+    Args:
+        spaces: of each agent.
+        section: ``agents``: settings by agent or policy; ``_default`` has those of the others.
+        factory: builds bodies; by default with what is installed.
+        shared_body: one body for both heads.
+        critic: whether there are value heads.
+        squash: bound continuous actions by a tanh.
+        seed: of the run.
+        device: where the networks are.
+        load: whether ``load_from`` is honoured; a resumed run brings its weights itself.
+        runs_folder: where ``load_from`` is looked up.
+
+    Raises:
+        ConfigError: a name, a space, a shape or a run to load from is wrong.
+        UsageError: ``load_from`` names no run, or more than one.
+    """
+    policy_of, sections = sections_of(spaces, section)
+    builder = Builder(factory, shared_body=shared_body, critic=critic, squash=squash, seed=seed)
+    policies: dict[str, Agent] = {}
+    for policy, config in sections.items():
+        members = [agent for agent, its in policy_of.items() if its == policy]
+        parts = builder.parts(policy, members, {m: spaces[m] for m in members}, config)
+        agent = Agent(policy, spaces[members[0]], *parts, config)
+        if load and config["load_from"] is not None:
+            from plugrl.core.tensordict.loading import load_parts
+
+            load_parts(agent, runs_folder)
+        policies[policy] = agent.to(device)
+    return Policies(policies, policy_of)

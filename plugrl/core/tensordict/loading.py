@@ -1,0 +1,91 @@
+"""Weights for parts of an agent, from the checkpoint of another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import load_run
+from plugrl.core.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.agents import Agent
+
+#: What a part may be taken from where the other run has no part of its name.
+_STANDS_FOR = {"policy_body": "body", "value_body": "body", "body": "policy_body"}
+
+
+def load_parts(agent: Agent, runs_folder: str = "runs") -> None:
+    """Give parts of an agent the weights that its ``load_from`` names.
+
+    Raises:
+        ConfigError: the run has no such policy or part, or one of another shape.
+        UsageError: no run, or more than one, is meant.
+    """
+    config, where = agent.config, f"agents.{agent.name}"
+    run = load_run(config["load_from"], runs_folder)
+    weights = _weights(run.checkpoint(), config["load_policy"], agent.name, where, run.folder.name)
+    chosen = config["load_parts"] or list(agent.parts)
+    unknown = [part for part in chosen if part not in agent.parts]
+    if unknown:
+        raise ConfigError(
+            f"{where}.load_parts: the agent has no {unknown[0]}; its parts are "
+            f"{', '.join(agent.parts)}"
+        )
+    for part in chosen:
+        found = _of_part(weights, part)
+        if not found:
+            has = ", ".join(sorted({name.partition(".")[0] for name in weights}))
+            raise ConfigError(
+                f"{where}.load_from: {run.folder.name} has no {part}; it has {has}; name others "
+                "in load_parts"
+            )
+        _copy(agent.parts[part], found, f"{where}.load_from: {part} of {run.folder.name}")
+
+
+def _weights(
+    checkpoint: Mapping[str, Any], policy: str | None, name: str, where: str, run: str
+) -> Mapping[str, torch.Tensor]:
+    """The weights of the policy that is meant, by name."""
+    trainer = checkpoint.get("trainer")
+    policies = trainer.get("policies") if isinstance(trainer, Mapping) else None
+    if not isinstance(policies, Mapping) or not policies:
+        raise ConfigError(f"{where}.load_from: {run} has no policies; name a run of small networks")
+    wanted = policy or (name if name in policies or len(policies) > 1 else next(iter(policies)))
+    if wanted not in policies:
+        key = "load_policy" if policy else "load_from"
+        raise ConfigError(
+            f"{where}.{key}: {run} has no policy {wanted!r}{did_you_mean(wanted, policies)}; its "
+            f"policies are {', '.join(policies)}; name one in load_policy"
+        )
+    weights: Mapping[str, torch.Tensor] = policies[wanted]["weights"]
+    return weights
+
+
+def _of_part(weights: Mapping[str, torch.Tensor], part: str) -> dict[str, torch.Tensor]:
+    for name in (part, _STANDS_FOR.get(part, part)):
+        found = {
+            key.removeprefix(f"{name}."): value
+            for key, value in weights.items()
+            if key.startswith(f"{name}.")
+        }
+        if found:
+            return found
+    return {}
+
+
+def _copy(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], what: str) -> None:
+    own = module.state_dict()
+    for name in (*own, *weights):
+        if name not in own or name not in weights:
+            side = "lacks" if name not in weights else "has another layer,"
+            raise ConfigError(f"{what} {side} {name}; build the part as that run did")
+        if own[name].shape != weights[name].shape:
+            raise ConfigError(
+                f"{what} has {name} of shape {list(weights[name].shape)}, and here it is "
+                f"{list(own[name].shape)}; build the part as that run did"
+            )
+    module.load_state_dict(dict(weights))

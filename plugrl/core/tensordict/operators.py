@@ -1,0 +1,121 @@
+"""Agents as TorchRL sees them: modules that read and write TensorDicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.modules import ProbabilisticActor
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.distributions import ActionDistribution
+
+OBSERVATION, PARAMS, ACTION = "observation", "params", "action"
+LOG_PROB, VALUE = "action_log_prob", "state_value"
+
+
+class ParametersDistribution(torch.distributions.Distribution):
+    """An ``ActionDistribution`` at given parameters, as a distribution of torch.
+
+    Args:
+        params: ``[..., P]``.
+        of: what the parameters describe.
+    """
+
+    arg_constraints: dict[str, Any] = {}
+
+    def __init__(self, params: torch.Tensor, of: ActionDistribution) -> None:
+        self.params = params
+        self.of = of
+        self._drawn: tuple[torch.Tensor, torch.Tensor] | None = None
+        super().__init__(params.shape[:-1], torch.Size(of.action_shape), validate_args=False)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether actions can be differentiated: those that are real numbers can."""
+        return bool(self.of.action_dtype.kind == "f")
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """The likeliest action."""
+        return self.of.mode(self.params)
+
+    @property
+    def deterministic_sample(self) -> torch.Tensor:
+        """What TorchRL takes where it does not explore: the mode."""
+        return self.mode
+
+    def rsample(self, sample_shape: Any = ()) -> torch.Tensor:
+        """Actions that carry gradients, with ``sample_shape`` in front."""
+        params = self.params.expand(*sample_shape, *self.params.shape)
+        action, log_prob = self.of.rsample(params)
+        # The density of this very action is asked for next, and is exact as it was drawn.
+        self._drawn = (action, log_prob)
+        return action
+
+    def sample(self, sample_shape: Any = ()) -> torch.Tensor:
+        """Actions without gradient, with ``sample_shape`` in front."""
+        with torch.no_grad():
+            return self.of.sample(self.params.expand(*sample_shape, *self.params.shape))
+
+    def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of actions."""
+        if self._drawn is not None and self._drawn[0] is value:
+            return self._drawn[1]
+        return self.of.log_prob(self.params, value)
+
+    def entropy(self) -> torch.Tensor:
+        """Entropy in nats."""
+        return self.of.entropy(self.params)
+
+
+class PolicyModule(nn.Module):
+    """The policy of an agent alone: observations to parameters of its distribution."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        assert agent.policy_body is not None, "an agent that acts at random has no networks"
+        assert agent.policy_head is not None
+        self.body, self.head = agent.policy_body, agent.policy_head
+        self._encode = agent.encoder.torch
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to ``[..., P]``."""
+        return self.head(self.body(self._encode(observation)))  # type: ignore[no-any-return]
+
+
+class ValueModule(nn.Module):
+    """The critic of an agent alone: observations to values with a last dimension of 1."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        assert agent.value_body is not None, "the agent has no critic"
+        assert agent.value_head is not None
+        self.body, self.head = agent.value_body, agent.value_head
+        self._encode = agent.encoder.torch
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to ``[..., 1]``."""
+        return self.head(self.body(self._encode(observation)))  # type: ignore[no-any-return]
+
+
+def policy_operator(agent: Agent) -> ProbabilisticActor:
+    """``observation`` to ``params``, ``action`` and ``action_log_prob``."""
+    distribution, arguments, keys = agent.distribution.torchrl()
+    return ProbabilisticActor(
+        TensorDictModule(PolicyModule(agent), [OBSERVATION], [PARAMS]),
+        in_keys=keys,
+        out_keys=[ACTION],
+        distribution_class=distribution,
+        distribution_kwargs=arguments,
+        return_log_prob=True,
+        log_prob_key=LOG_PROB,
+    )
+
+
+def value_operator(agent: Agent) -> TensorDictModule:
+    """``observation`` to ``state_value``."""
+    return TensorDictModule(ValueModule(agent), [OBSERVATION], [VALUE])

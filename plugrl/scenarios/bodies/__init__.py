@@ -1,0 +1,1 @@
+"""Bodies of agents: networks between what they see and their heads."""
