@@ -14,6 +14,9 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.loading import describe_error, load_file, load_module
 from plugrl.core.suggest import did_you_mean
 
+#: Packages of environments whose modules are called like them.
+_PACKAGES = frozenset(("gymnasium", "mpe2", "pettingzoo", "supersuit", "vmas"))
+
 
 def find(name: str) -> tuple[ModuleType, Any]:
     """The module and the attribute that ``name`` means; no attribute is named: None.
@@ -59,6 +62,8 @@ def _module(where: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         raise ConfigError(_not_found(where, error.name or "")) from error
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from error
     except BaseException as error:
         raise ConfigError(f"{where} cannot be imported: {describe_error(error, where)}") from error
 
@@ -78,11 +83,14 @@ def _not_found(where: str, missing: str) -> str:
         return f"{where} needs {missing}, which is not installed; run: pip install {package}"
     if missing == parts[0]:
         close = did_you_mean(missing, (each.name for each in pkgutil.iter_modules()), 1)
-        return f"there is no module {missing!r}{close or f'; run: pip install {missing}'}"
+        remedy = f"; run: pip install {missing}" if missing in _PACKAGES else close
+        return f"there is no module {missing!r}{remedy or '; install the package that has it'}"
     parent, _, last = missing.rpartition(".")
-    siblings = [
-        each.name
-        for each in pkgutil.iter_modules(getattr(importlib.import_module(parent), "__path__", ()))
-    ]
-    shown = [each for each in siblings if not each.startswith("_")]
-    return f"{parent} has no module {last!r}{did_you_mean(last, shown) or _some(shown)}"
+    siblings = submodules(importlib.import_module(parent))
+    return f"{parent} has no module {last!r}{did_you_mean(last, siblings) or _some(siblings)}"
+
+
+def submodules(module: ModuleType) -> list[str]:
+    """The public modules in a package; a plain module has none."""
+    found = [each.name for each in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+    return [name for name in found if not name.startswith("_")]

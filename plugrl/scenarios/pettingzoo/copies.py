@@ -196,7 +196,8 @@ class Copy:
         if lost or cut:
             outcome.final = self.last[name]
             self._open.discard(name)
-            self._ended.add(name)
+            if agent in self.environment.agents:
+                self._ended.add(name)
         return outcome
 
     def _number(self, name: str, reward: Any) -> float:

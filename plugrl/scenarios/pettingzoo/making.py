@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from plugrl.core.blame import one_line
+from plugrl.core.config.plain_values import is_code_file
 from plugrl.core.errors import ConfigError
+from plugrl.core.suggest import did_you_mean
 from plugrl.scenarios.gymnasium.spaces import Spaces
-from plugrl.scenarios.imported import find
+from plugrl.scenarios.imported import find, submodules
 
 MISSING = 'pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"'
 #: What modules of PettingZoo and packages like it call their environments, the best first.
@@ -28,8 +32,9 @@ class Maker:
     """Builds copies of one environment.
 
     Args:
-        name: a module such as ``mpe2.simple_spread_v3``, or ``module:factory`` or
-            ``file.py:factory`` for a class or function.
+        name: a module such as ``mpe2.simple_spread_v3``, ``module:factory`` or
+            ``file.py:factory`` for a class or function, or an id of PettingZoo's registry such
+            as ``sisl/pursuit-v5``.
         options: what the class or function is called with.
 
     Raises:
@@ -66,26 +71,60 @@ class Maker:
 
 
 def _factory(name: str) -> Callable[..., Any]:
+    if "/" in name and not is_code_file(name):
+        return _registered(name)
     module, found = find(name)
     if found is None:
         found = next((getattr(module, each) for each in _USUAL if hasattr(module, each)), None)
         if found is None:
             raise ConfigError(
                 f"{name} has neither parallel_env nor env; name what builds the environment: "
-                f"{name}:{_suggested(module)}"
+                f"{_suggested(module, name)}"
             )
     if not callable(found) or isinstance(found, ModuleType):
         raise ConfigError(f"{name} is a {type(found).__name__}; name a class or a function")
     return found  # type: ignore[no-any-return]
 
 
-def _suggested(module: ModuleType) -> str:
+def _registered(name: str) -> Callable[..., Any]:
+    """What makes the environment that is registered as ``name``; parallel ones come first.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    import pettingzoo
+
+    if not hasattr(pettingzoo, "make"):
+        raise ConfigError(
+            f"PettingZoo {pettingzoo.__version__} has no registry; name the module that "
+            f"{name} is in, or run: pip install -U pettingzoo"
+        )
+    for sort in ("parallel", "aec"):
+        try:
+            pettingzoo.spec(sort, name)
+        except Exception as error:
+            if "v" in name.rpartition("-")[2] and "Available version" in str(error):
+                raise ConfigError(f"{name} is not registered: {one_line(error)}") from error
+            continue
+        return partial(pettingzoo.make, sort, name)
+    known = [*pettingzoo.parallel_registry, *pettingzoo.aec_registry]
+    close = did_you_mean(name, known)
+    raise ConfigError(
+        f"PettingZoo has no environment {name!r}{close}"
+        + ("" if close else "; name its module, or register it in a file given with -p")
+    )
+
+
+def _suggested(module: ModuleType, name: str) -> str:
+    inside = [each for each in submodules(module) if re.fullmatch(r"\w+_v\d+", each)]
+    if inside:
+        return f"{name}.{inside[0]}, or another of its modules"
     own = [
         key
         for key, value in vars(module).items()
         if inspect.isclass(value) and value.__module__ == module.__name__ and key[0] != "_"
     ]
-    return own[-1] if own else "NAME"
+    return f"{name}:{own[-1] if own else 'NAME'}"
 
 
 def _takes(factory: Callable[..., Any], name: str) -> bool:

@@ -23,7 +23,8 @@ class PettingZooConfig:
 
     environment: str = described(
         "",
-        "module such as mpe2.simple_spread_v3, or module:factory or file.py:factory",
+        "module such as mpe2.simple_spread_v3, module:factory, file.py:factory, or an id such as "
+        "sisl/pursuit-v5",
         file="code",
     )
     env_kwargs: dict[str, Any] = described({}, "what the environment is built with")

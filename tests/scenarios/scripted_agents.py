@@ -1,0 +1,80 @@
+"""Environments of several agents that play a script, for tests."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from pettingzoo import ParallelEnv
+
+
+class Scripted(ParallelEnv):
+    """Gives what its script says and keeps what it was given.
+
+    ``start`` maps agents to first observations. Each of ``steps`` has ``agents``, who is there
+    afterwards, and maps each agent it tells about to (observation, reward, terminated, truncated);
+    None leaves the entry out.
+    """
+
+    metadata = {"name": "scripted"}
+
+    def __init__(self, possible, start, steps, spaces=None):
+        self.possible_agents = list(possible)
+        self.agents = []
+        self.start, self.steps, self.kinds = start, steps, spaces or {}
+        self.calls = []
+        self.seeds = []
+        self.place = 0
+
+    def observation_space(self, agent):
+        return Box(-1e6, 1e6, (1,), np.float64)
+
+    def action_space(self, agent):
+        kind = self.kinds.get(agent)
+        return (
+            MultiDiscrete([3, 2])
+            if kind == "multi"
+            else Discrete(3, start=self.kinds.get(agent, 0))
+        )
+
+    def reset(self, seed=None, options=None):
+        self.seeds.append(seed)
+        self.place = 0
+        self.agents = list(self.start)
+        return {a: np.array([v]) for a, v in self.start.items()}, {a: {} for a in self.start}
+
+    def step(self, actions):
+        self.calls.append({a: np.array(v).tolist() for a, v in actions.items()})
+        told = self.steps[self.place]
+        self.place += 1
+        if told == "crash":
+            raise RuntimeError("the engine stalled")
+        # In place, as some environments do it.
+        self.agents[:] = told["agents"]
+        rows = {a: row for a, row in told.items() if a != "agents"}
+        columns = [{a: row[i] for a, row in rows.items() if row[i] is not None} for i in range(4)]
+        columns[0] = {a: np.array(np.atleast_1d(v), np.float64) for a, v in columns[0].items()}
+        return (*columns, {a: {} for a in rows})
+
+
+class Forgetful(Scripted):
+    """Does not listen to seeds."""
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        return {a: v + random.random() for a, v in observations.items()}, infos
+
+
+class Words(Scripted):
+    """Sees what no network takes."""
+
+    def observation_space(self, agent):
+        return Dict({"observation": Box(0, 1, (2,)), "action_mask": Box(0, 1, (3,))})
+
+
+class NoAgents(Scripted):
+    """Does not tell who may take part."""
+
+    def __init__(self):
+        super().__init__([], {}, [])
