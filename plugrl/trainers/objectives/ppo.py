@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
     from plugrl.core.tensordict.agents import Agent
 
+#: Where beta is kept.
+_BETAS = (1e-6, 1e6)
+
 
 class PpoObjective(ActorCriticObjective):
     """Policy, value and entropy loss of PPO for the rows of a minibatch.
 
-    Reads ``observation``, ``action``, ``action_log_prob``, ``advantage``, ``value_target`` and, with
-    ``clip_value``, ``state_value``. The weight ``beta`` of the divergence is part of the state.
+    Reads ``observation``, ``action``, ``action_log_prob``, ``advantage``, ``value_target`` and,
+    with ``clip_value``, ``state_value``. The weight ``beta`` of the divergence is part of the
+    state.
 
     Args:
         agent: the networks.
@@ -101,6 +105,8 @@ class PpoObjective(ActorCriticObjective):
             self.beta *= self.kl_increment
         elif divergence < self.kl_target / 1.5:
             self.beta *= self.kl_decrement
+        # Factors alone could reach 0 or infinity, from where they do not come back.
+        self.beta.clamp_(*_BETAS)
 
     @torch.no_grad()
     def _metrics(self, ratio: torch.Tensor, log_ratio: torch.Tensor) -> dict[str, torch.Tensor]:
