@@ -22,10 +22,12 @@ class PpoConfig:
 
     loss_type: Literal["clip", "kl_penalty"] = described("clip", "how far a step may go")
     clip_epsilon: float = described(0.2, "clip: bound of the probability ratio around 1")
-    kl_target: float = described(0.01, "kl_penalty: divergence that the weight is steered to")
+    kl_target: float = described(0.01, "kl_penalty: divergence that is aimed at")
     kl_beta: float = described(1.0, "kl_penalty: first weight of the divergence")
-    kl_decrement: float = described(0.5, "kl_penalty: factor of the weight when it is too large")
-    kl_increment: float = described(2.0, "kl_penalty: factor of the weight when it is too small")
+    kl_decrement: float = described(0.5, "kl_penalty: factor of the weight below two thirds of it")
+    kl_increment: float = described(
+        2.0, "kl_penalty: factor of the weight above one and a half of it"
+    )
     critic_coef: float = described(0.5, "weight of the value loss")
     entropy_eps: float = described(0.0, "weight of the entropy bonus")
     normalize_advantage: bool = described(True, "scale advantages within each minibatch")

@@ -62,6 +62,11 @@ class VectorEnvironment(ABC):
     spaces: Mapping[str, AgentSpaces]
     crashes: int = 0
 
+    @property
+    def render_fps(self) -> float:
+        """Frames in a second of what :meth:`render` shows."""
+        return 30.0
+
     @abstractmethod
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
         """Begin all episodes anew; give each agent's observations ``[N, *observation]``."""

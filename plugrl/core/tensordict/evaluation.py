@@ -10,8 +10,11 @@ import numpy as np
 from plugrl.core.errors import RunError
 from plugrl.core.tensordict.acting import acting_for
 from plugrl.core.tensordict.episodes import episode_metrics
+from plugrl.core.tensordict.film import write_film
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from plugrl.core.scenario import ScenarioInstance
     from plugrl.core.tensordict.agents import Policies
     from plugrl.core.tensordict.environment import VectorEnvironment
@@ -87,8 +90,8 @@ class Evaluation:
             if number == count:
                 return
 
-    def film(self) -> list[np.ndarray]:
-        """The frames of one more episode.
+    def film(self, path: Path) -> None:
+        """Write a film of one more episode.
 
         Raises:
             RunError: the environment shows nothing.
@@ -106,9 +109,9 @@ class Evaluation:
 
         try:
             next(_play(environment, self._chooser(), self._members, self._seed, look))
+            write_film(path, frames, environment.render_fps)
         finally:
             environment.close()
-        return frames
 
     def _chooser(self) -> Callable[[str, np.ndarray], np.ndarray]:
         """Maps a policy and its observations to actions; draws depend on the seed alone."""

@@ -19,9 +19,9 @@ from plugrl.core.registry import default_registry
 from plugrl.core.tensordict.acting import acting_for
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.collection import Collector
+from plugrl.core.tensordict.distributions import Squash
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.evaluation import Evaluation
-from plugrl.core.tensordict.film import write_film
 from plugrl.core.tensordict.learner import Learner
 from plugrl.core.tensordict.normalisers import Normalisers
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
@@ -48,7 +48,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
     #: Whether agents have a value head.
     use_critic: ClassVar[bool] = True
     #: Whether continuous actions are squashed into their bounds by a tanh.
-    squash_actions: ClassVar[bool] = False
+    squash_actions: ClassVar[Squash] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -306,7 +306,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         kind = self.hyper_params.validate.film
         if kind != "none" and self._context is not None:
             path = self.run.folder / "samples" / f"film-{iteration:08d}.{kind}"
-            write_film(self._evaluation.film(), path)
+            self._evaluation.film(path)
 
     @attach_progress_bar(lambda self: self.hyper_params.rl.num_test_iterations)
     def _run_test_loop(self, iteration_context: IterationContext) -> None:
