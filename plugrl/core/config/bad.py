@@ -19,7 +19,7 @@ class _Bad:
     __getitem__ = __contains__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = _touch
     __rmul__ = __mod__ = __floordiv__ = __truediv__ = __rtruediv__ = __str__ = _touch
     __int__ = __float__ = __index__ = __neg__ = __abs__ = __call__ = __format__ = _touch
-    __hash__ = object.__hash__
+    __hash__ = _touch
 
     def __getattr__(self, name: str) -> Any:
         raise Touched

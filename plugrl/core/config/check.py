@@ -14,6 +14,7 @@ from plugrl.core.config import coerce
 from plugrl.core.config.aliases import second_spellings
 from plugrl.core.config.bad import ABSENT, BAD, Touched
 from plugrl.core.config.counterparts import remedy
+from plugrl.core.config.inherit import default_entry, inherit, inherit_origins
 from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.origins import (
     DEFAULT,
@@ -167,7 +168,26 @@ class Checker:
             return {}
         if not isinstance(value, dict):
             raise coerce.WrongType(f"must be a mapping, not {coerce.shown_value(value)}")
+        value = self._inherited(value, hint, path)
         return {key: self.value(item, hint, (*path, key), {}) for key, item in value.items()}
+
+    def _inherited(self, value: dict[str, Any], hint: Any, path: KeyPath) -> dict[str, Any]:
+        """Entries with what they have from their default, if they have one without faults."""
+        name = default_entry(hint, value)
+        if name is None:
+            return value
+        before = len(self.faults)
+        default = self.value(value[name], hint, (*path, name), {})
+        if len(self.faults) > before:
+            # It is checked with the others once more, so that it is reported once.
+            del self.faults[before:]
+            return value
+        entries = {name: default}
+        for key, item in value.items():
+            if key != name:
+                inherit_origins(self.origins, (*path, name), (*path, key))
+                entries[key] = default if item is None else inherit(default, item)
+        return entries
 
     def _free(self, value: Any, path: KeyPath) -> Any:
         """Take a value without a schema; only what no configuration can mean is a fault."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError
@@ -30,6 +30,9 @@ class LrFactors:
 @dataclass
 class AgentConfig:
     """How one agent, or the agents of one policy, are built and trained."""
+
+    #: The entry whose values the others change; agents without an entry have all of them.
+    default_entry: ClassVar[str] = "_default"
 
     policy: str | None = described(
         None, "agents that name one policy share its networks; null: the agent has its own"

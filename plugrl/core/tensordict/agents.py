@@ -139,11 +139,11 @@ class Agent(nn.Module):
         return policy_operator(self)
 
     @cached_property
-    def value_operator(self) -> TensorDictModule:
-        """In TensorDicts: ``observation`` to ``state_value [..., 1]``."""
+    def value_operator(self) -> TensorDictModule | None:
+        """In TensorDicts: ``observation`` to ``state_value [..., 1]``; None: no critic."""
         from plugrl.core.tensordict.operators import value_operator
 
-        return value_operator(self)
+        return None if self.value_head is None else value_operator(self)
 
     def parameter_groups(self) -> list[PartGroup]:
         """The parameters part by part, each with the factor of its learning rate.

@@ -22,8 +22,7 @@ from plugrl.core.tensordict.parts import Body, Head, initialise, seeded
 if TYPE_CHECKING:
     from plugrl.core.tensordict.environment import AgentSpaces
 
-#: The entry of ``agents`` with the settings of all agents that have none of their own.
-DEFAULT = "_default"
+DEFAULT = AgentConfig.default_entry
 
 
 def sections_of(
@@ -48,13 +47,17 @@ def sections_of(
     policies: dict[str, ConfigView] = {}
     for agent, policy in policy_of.items():
         settings = filled.get(policy, own[agent])
-        if policy in policies and policies[policy] != settings:
+        if policy in policies and _besides_policy(policies[policy]) != _besides_policy(settings):
             raise ConfigError(
                 f"agents.{agent}: agents that share the policy {policy!r} have different settings; "
                 f"write them once, under agents.{policy}"
             )
-        policies[policy] = settings
+        policies.setdefault(policy, settings)
     return policy_of, policies
+
+
+def _besides_policy(settings: ConfigView) -> dict[str, Any]:
+    return {key: value for key, value in settings.to_dict().items() if key != "policy"}
 
 
 def _filled(section: Mapping[str, Any]) -> dict[str, ConfigView]:

@@ -39,11 +39,14 @@ class UpdateScheduleConfig:
         if self.period is None or self.period < 1:
             raise ConfigError("period must be at least 1")
         start, stop = _part(self.__dict__)
-        if not 0 <= start < stop <= self.period:
-            raise ConfigError(
-                f"an agent must learn in some iterations of each cycle of {self.period}, and not "
-                f"in iterations {start} to {stop - 1}"
-            )
+        if 0 <= start < stop <= self.period:
+            return
+        if self.type == "contiguous_periodic":
+            raise ConfigError("start must be below stop, and both within 0 and period")
+        raise ConfigError(
+            "first_agent_num_iterations must be at least 0 and at most period, and leave this "
+            "agent some iterations"
+        )
 
 
 _NEEDS: dict[str, tuple[str, ...]] = {
