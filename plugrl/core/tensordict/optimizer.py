@@ -7,7 +7,7 @@ an optimizer step. So the parameters of an agent become views of one tensor, as 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,12 +213,15 @@ class FlatAdam:
         for flat in self._flats.values():
             flat.gradients.zero_()
 
-    def step(self, max_norm: float | None = None) -> dict[str, float]:
+    def step(
+        self, max_norm: float | None = None, agents: Collection[str] | None = None
+    ) -> dict[str, float]:
         """Clip the gradients of each agent, then change its weights.
 
         Args:
             max_norm: largest Euclidean norm of the gradients of one agent's learning groups,
                 clipped as ``torch.nn.utils.clip_grad_norm_`` does. None: as they are.
+            agents: whose step it is; None: that of all. The others stay as they are.
 
         Returns:
             That norm before clipping, for each agent that learns. Where it is not finite, nothing
@@ -226,7 +229,7 @@ class FlatAdam:
         """
         norms = {}
         for agent, calls in self._calls.items():
-            if not calls:
+            if not calls or (agents is not None and agent not in agents):
                 continue
             flat = self._flats[agent]
             flat.collect()

@@ -268,18 +268,19 @@ class TensorDictRlTrainer(TensorDictTrainer):
     ) -> dict[str, float]:
         rl = self.hyper_params.rl
         batch = batch.to(self.device) if self.device.type != "cpu" else batch
-        learner.estimate(batch)
+        estimates = learner.estimate(batch)
         rows = valid_rows(batch)
         if rows.batch_size[0] == 0:
             return {}
         guards = self.run.guards
-        return learner.learn(
+        report = learner.learn(
             rows,
             self._order,
             epochs=rl.num_epochs,
-            minibatch_size=rl.minibatch_size,
+            minibatch_size=rl.minibatch_size or rows.batch_size[0],
             not_finite=lambda name, value: guards.check_finite(name, value, step=iteration),
         )
+        return {**report, **estimates}
 
     # -- evaluation -------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class SacLoss(nn.Module):
 
     def _drawn(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         params = self.agent.policy(observation)
-        return self.agent.distribution.sample_with_log_prob(params, self.generator)
+        return self.agent.distribution.rsample(params, self.generator)
 
     @torch.no_grad()
     def _target(self, td: TensorDict, alpha: torch.Tensor) -> torch.Tensor:

@@ -78,13 +78,13 @@ class Critics(nn.Module):
         """The values ``[count, B]`` of encoded observations ``[B, inputs]`` and actions.
 
         Args:
-            observation: ``[B, inputs]``.
+            observation: ``[B, ...]`` of ``inputs`` numbers.
             action: ``[B, *action]``, in the units of the environment.
             frozen: let gradients reach the action, but not the weights.
             count: ask only the first so many networks.
         """
         scaled = (action.flatten(1) - self.centre) * self.scale
-        hidden = torch.cat([observation, scaled], -1)
+        hidden = torch.cat([observation.flatten(1), scaled], -1)
         layers = [(w[:count], b[:count]) for w, b in zip(self.weights, self.biases, strict=True)]
         if frozen:
             layers = [(weight.detach(), bias.detach()) for weight, bias in layers]

@@ -1,0 +1,125 @@
+"""``OffPolicyLearner``: what trains one policy on minibatches of old steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from plugrl.core.tensordict.learner import Learner, NotFinite, total_loss
+from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.replay import Key, ReplayBuffer
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.collection import Rows
+
+
+class OffPolicyLearner(Learner):
+    """The loss, optimizer and old steps of one policy.
+
+    Args:
+        agent: the networks.
+        loss_module: maps a minibatch to losses; ``update_targets()`` moves its target networks.
+            Parameters of its own, such as those of critics, are trained too.
+        buffer: the old steps.
+        rl: the section.
+    """
+
+    def __init__(self, agent: Agent, loss_module: nn.Module, buffer: ReplayBuffer, rl: Any) -> None:
+        groups = parameter_groups(agent, loss_module, float(rl.lr))
+        super().__init__(
+            agent, loss_module, None, FlatAdam(groups, eps=rl.adam_eps), rl.max_grad_norm
+        )
+        self.buffer = buffer
+        self.updates = 0
+        self._sums: dict[str, torch.Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def update(
+        self, losses: Mapping[str, torch.Tensor], not_finite: NotFinite, *, policy: bool = True
+    ) -> None:
+        """One optimizer step along the sum of the losses.
+
+        Args:
+            losses: what the loss module gave.
+            not_finite: called for a gradient norm that is not finite.
+            policy: whether the policy moves; if not, its weights and moments stay as they are.
+        """
+        self.optimizer.zero_grad()
+        total_loss(losses).backward()
+        agents = None if policy else self.optimizer.active - {self.agent.name}
+        for name, norm in self.optimizer.step(self._max_grad_norm, agents).items():
+            if not math.isfinite(norm):
+                not_finite(f"gradient norm of {name}", norm)
+        self.updates += 1
+        for name, value in losses.items():
+            # Copied, as a loss module may give a parameter or a buffer.
+            sums = self._sums.get(name)
+            self._sums[name] = value.detach().clone() if sums is None else sums.add_(value.detach())
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def report(self) -> dict[str, float]:
+        """Means of what the loss module gave since the last report, and the buffer's size."""
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return {**means, "updates": self.updates, "buffer": len(self.buffer)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer, critics and target networks, old steps and generators."""
+        generator = getattr(self.loss_module, "generator", None)
+        return {
+            **super().state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "updates": self.updates,
+            "generator": None if generator is None else generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        super().load_state_dict(state)
+        self.buffer.load_state_dict(state["buffer"])
+        self.updates = int(state["updates"])
+        generator = getattr(self.loss_module, "generator", None)
+        if generator is not None:
+            generator.set_state(state["generator"])
+
+
+def parameter_groups(agent: Agent, loss_module: nn.Module, lr: float) -> list[ParameterGroup]:
+    """The agent's parameters, then those of each part of the loss module that is trained too."""
+    groups = [
+        ParameterGroup(agent.name, group.part, group.parameters, lr * group.lr_factor)
+        for group in agent.parameter_groups()
+    ]
+    seen = {id(parameter) for parameter in agent.parameters()}
+    own: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in loss_module.named_parameters():
+        if id(parameter) not in seen and parameter.requires_grad:
+            own.setdefault(name.partition(".")[0], []).append(parameter)
+    factor = float(agent.config["agent_lr_factor"]["critic"])
+    groups += [
+        ParameterGroup(f"{agent.name}/{part}", part, parameters, lr * factor)
+        for part, parameters in own.items()
+    ]
+    return groups
+
+
+def steps_of(rows: Rows, part: slice) -> tuple[dict[Key, torch.Tensor], torch.Tensor]:
+    """Collected steps ``part`` as the replay buffer takes them, and which of them are real."""
+    assert rows.action is not None, "no step was taken"
+
+    def flat(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array[part]).flatten(0, 1)
+
+    steps: dict[Key, torch.Tensor] = {
+        "observation": flat(rows.observation[:-1]),
+        "action": flat(rows.action),
+        ("next", "observation"): flat(rows.next),
+        ("next", "reward"): flat(rows.reward).unsqueeze(-1),
+        ("next", "terminated"): flat(rows.terminated).unsqueeze(-1),
+    }
+    return steps, flat(rows.real)

@@ -1,0 +1,109 @@
+"""``dqn``: deep Q-learning, with one or two networks choosing what the next step is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.tensordict.distributions import Categorical
+from plugrl.core.tensordict.exploration import EpsilonGreedy, Explorer
+from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, OffPolicyTrainer, ReplayConfig
+from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner
+from plugrl.core.tensordict.sections import TENSORDICT
+from plugrl.trainers.objectives.dqn import DqnLoss
+from plugrl.trainers.objectives.values import Distance
+
+
+@dataclass
+class DqnRlConfig(OffPolicyRlConfig):
+    """``rl`` with the defaults of ``dqn``."""
+
+    minibatch_size: int = described(32, "old steps of one update")
+    lr: float = described(1e-4, "learning rate of Adam")
+    max_grad_norm: float | None = described(10.0, "largest gradient norm of a policy; null: any")
+    loss_critic_type: Distance = described("smooth_l1", "distance of a value from its target")
+
+
+@dataclass
+class DqnConfig(ReplayConfig):
+    """Deep Q-learning."""
+
+    train_freq: int = described(4, "steps of each environment between updates")
+    double: bool = described(False, "choose the next action with the trained network")
+    tau: float = described(1.0, "the part of its way that the target network moves each time")
+    target_update_interval: int = described(
+        10_000, "steps over all environments between moves of the target network"
+    )
+    exploration_fraction: float = described(
+        0.1, "part of all steps over which the probability of random actions falls"
+    )
+    exploration_initial_eps: float = described(1.0, "that probability at first")
+    exploration_final_eps: float = described(0.05, "that probability from then on")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in (
+            "tau",
+            "exploration_fraction",
+            "exploration_initial_eps",
+            "exploration_final_eps",
+        ):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be between 0 and 1")
+        if self.target_update_interval < 1:
+            raise ConfigError("target_update_interval must be at least 1")
+
+
+class DqnTrainer(OffPolicyTrainer):
+    """Deep Q-learning (Mnih et al., 2015): the policy head gives the value of each action.
+
+    The best action is taken, but for a falling part of random ones.
+    """
+
+    sections: ClassVar[Mapping[str, Any]] = {**TENSORDICT, "rl": DqnRlConfig, "dqn": DqnConfig}
+    section: ClassVar[str] = "dqn"
+
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        if not isinstance(self.agent.distribution, Categorical):
+            raise ConfigError(
+                f"dqn chooses one of several actions, and those of agent {self.agent.name} are "
+                f"{self.agent.spaces.action}; take sac or td3 for a Box"
+            )
+        rl, dqn = self.hyper_params.rl, self.algorithm
+        loss = DqnLoss(
+            self.agent,
+            gamma=rl.gamma,
+            double=dqn.double,
+            distance=rl.loss_critic_type,
+            tau=dqn.tau,
+        )
+        return loss, None
+
+    def _explorer(self, actor: Any, distribution: Any, rng: np.random.Generator) -> Explorer:
+        rl, dqn = self.hyper_params.rl, self.algorithm
+        environment = self.scenario_instance.train_environment
+        total = rl.num_iterations * self._steps(environment) * environment.num_envs
+        return EpsilonGreedy(
+            actor,
+            distribution,
+            rng,
+            dqn.learning_starts,
+            initial=dqn.exploration_initial_eps,
+            final=dqn.exploration_final_eps,
+            over=dqn.exploration_fraction * total,
+        )
+
+    def _stepped(self, steps: int) -> None:
+        count = self._collector.environment.num_envs
+        if steps % max(1, self.algorithm.target_update_interval // count) == 0:
+            for learner in self._learners.values():
+                learner.loss_module.update_targets()
+
+    def _update(self, learner: OffPolicyLearner, minibatch: Any, not_finite: Any) -> None:
+        learner.update(learner.loss_module(minibatch), not_finite)
