@@ -24,6 +24,9 @@ class TableAgent(nn.Module):
     def value(self, observation):
         return self.values[observation.squeeze(-1).long()]
 
+    def policy_and_value(self, observation):
+        return self.policy(observation), self.value(observation)
+
     def operators(self):
         """Actor and critic for TorchRL, on the same parameters."""
         return (

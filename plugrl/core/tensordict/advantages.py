@@ -1,4 +1,4 @@
-"""Advantages of a batch, estimated with the value head of its policy."""
+"""What the actions of a batch were worth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from plugrl.core.tensordict.returns import gae
+from plugrl.core.tensordict.returns import gae, reward_to_go
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -34,8 +34,13 @@ class GeneralisedAdvantage:
         self._gamma = gamma
         self._lmbda = lmbda
 
-    def __call__(self, batch: TensorDict) -> None:
-        """Add ``[R, T, 1]`` tensors to a batch ``[R, T]``."""
+    def __call__(self, batch: TensorDict) -> dict[str, float]:
+        """Add ``[R, T, 1]`` tensors to a batch ``[R, T]``.
+
+        Returns:
+            ``explained_variance``: 1 less the variance of what the values missed over that of
+            their targets; 1 is perfect, 0 no better than their mean.
+        """
         following = batch["next"]
         done = _by_time(following["done"])
         terminated = _by_time(following["terminated"])
@@ -48,22 +53,55 @@ class GeneralisedAdvantage:
         rows = torch.from_numpy(apart).to(batch.device or "cpu")
         seen = following["observation"].transpose(0, 1)[rows]
         ahead[apart] = self._agent.value(seen).cpu().numpy()
-        advantage = gae(
-            _by_time(following["reward"]), value, ahead, terminated, done, self._gamma, self._lmbda
-        )
-        for name, array in (
-            ("state_value", value),
-            ("advantage", advantage),
-            ("value_target", advantage + value),
-        ):
-            tensor = torch.from_numpy(array).transpose(0, 1).unsqueeze(-1)
-            batch.set(name, tensor.to(following["reward"].device))
+        reward, valid = _by_time(following["reward"]), _valid(batch)
+        advantage = gae(reward, value, ahead, terminated, done, self._gamma, self._lmbda, valid)
+        target = advantage + value
+        _write(batch, state_value=value, advantage=advantage, value_target=target)
+        if valid is not None:
+            advantage, target = advantage[valid], target[valid]
+        spread = float(target.var()) if target.size else 0.0
+        return {"explained_variance": 1 - float(advantage.var()) / spread} if spread else {}
 
     def _values(self, observation: torch.Tensor) -> np.ndarray:
         """``[T, R]`` of observations ``[R, T, ...]``."""
         flat = observation.transpose(0, 1)
         steps, rows = flat.shape[:2]
         return self._agent.value(flat.flatten(0, 1)).view(steps, rows).cpu().numpy()
+
+
+class RewardToGo:
+    """Writes the discounted rewards from each step to its episode's end as ``advantage``.
+
+    It knows no values: what follows a cut, by truncation or by the end of the batch, counts as
+    nothing, so that batches should be long beside episodes.
+
+    Args:
+        gamma: the discount.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
+
+    def __call__(self, batch: TensorDict) -> dict[str, float]:
+        """Add an ``[R, T, 1]`` tensor to a batch ``[R, T]``; there are no metrics."""
+        reward, done = _by_time(batch["next", "reward"]), _by_time(batch["next", "done"])
+        _write(batch, advantage=reward_to_go(reward, done, self._gamma, _valid(batch)))
+        return {}
+
+
+def _write(batch: TensorDict, **arrays: np.ndarray) -> None:
+    """Put arrays ``[T, R]`` into a batch ``[R, T]`` as ``[R, T, 1]``."""
+    for name, array in arrays.items():
+        tensor = torch.from_numpy(array).transpose(0, 1).unsqueeze(-1)
+        batch.set(name, tensor.to(batch["next", "reward"].device))
+
+
+def _valid(batch: TensorDict) -> np.ndarray | None:
+    """``[T, R]``, which steps may be learned from; None: all."""
+    valid = batch.get("valid", None)
+    if valid is None or bool(valid.all()):
+        return None
+    return np.asarray(valid.transpose(0, 1).cpu().numpy())
 
 
 def _by_time(tensor: torch.Tensor) -> np.ndarray:

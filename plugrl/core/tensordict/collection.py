@@ -101,6 +101,7 @@ class Collector:
             for policy, agents in self.members.items()
         }
         self.statistics.begin()
+        self.normalisers.begin()
 
     def warm_up(self, frames: int, seed: int) -> None:
         """Take the first statistics of the normalisers from steps that nothing learns from."""

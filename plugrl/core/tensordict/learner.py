@@ -26,8 +26,8 @@ class Learner:
     Args:
         agent: the networks.
         loss_module: gives losses (names that begin with ``loss_``) and metrics for rows.
-        gae: writes ``advantage`` and ``value_target`` into a batch ``[R, T]``; None: the loss
-            needs none.
+        gae: writes ``advantage`` and ``value_target`` into a batch ``[R, T]`` and may give a dict
+            of metrics; None: the loss needs none.
         optimizer: of the parameters.
         max_grad_norm: largest gradient norm of a step; None: any.
     """
@@ -46,12 +46,13 @@ class Learner:
         self._gae = gae
         self._max_grad_norm = max_grad_norm
 
-    def estimate(self, batch: TensorDict) -> None:
-        """Write the advantages of a batch ``[R, T]`` into it."""
+    def estimate(self, batch: TensorDict) -> dict[str, float]:
+        """Write the advantages of a batch ``[R, T]`` into it; give the metrics, if there are."""
         if self._gae is None:
-            return
+            return {}
         with torch.no_grad():
-            self._gae(batch, **self._value_parameters())
+            answer = self._gae(batch, **self._value_parameters())
+        return answer if isinstance(answer, dict) else {}
 
     def _value_parameters(self) -> dict[str, Any]:
         # TorchRL's functional losses hold the critic's parameters beside an empty network.

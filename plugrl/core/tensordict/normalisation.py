@@ -136,6 +136,10 @@ class RewardNormaliser:
         self._clip = clip
         self._epsilon = epsilon
 
+    def begin(self) -> None:
+        """All episodes begin anew: what went before counts in no return."""
+        self._returns = np.zeros_like(self._returns)
+
     def normalise(self, reward: np.ndarray) -> np.ndarray:
         """The scaled copy of ``reward``, in float32; unchanged before the first update."""
         if not self.statistics.count:

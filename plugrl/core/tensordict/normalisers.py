@@ -66,6 +66,11 @@ class Normalisers:
         if policy in self._rewards:
             self._rewards[policy].update(reward, done, real)
 
+    def begin(self) -> None:
+        """All episodes begin anew."""
+        for normaliser in self._rewards.values():
+            normaliser.begin()
+
     def state_dict(self) -> dict[str, Any]:
         """All statistics."""
         return {

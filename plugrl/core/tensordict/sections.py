@@ -20,7 +20,7 @@ class RlConfig:
         None, "steps of each environment in an iteration; null: frames_per_batch / environments"
     )
     num_epochs: int = described(4, "passes over each batch")
-    minibatch_size: int = described(64, "steps of one optimizer step")
+    minibatch_size: int | None = described(64, "steps of one optimizer step; null: the whole batch")
     lr: float = described(3e-4, "learning rate of Adam")
     adam_eps: float = described(1e-5, "epsilon of Adam")
     anneal_lr: bool = described(False, "let the learning rate fall to 0 in a straight line")
@@ -40,9 +40,11 @@ class RlConfig:
     num_test_iterations: int = described(0, "evaluation episodes after training")
 
     def __post_init__(self) -> None:
-        for name in ("frames_per_batch", "num_epochs", "minibatch_size"):
+        for name in ("frames_per_batch", "num_epochs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.minibatch_size is not None and self.minibatch_size < 1:
+            raise ConfigError("minibatch_size must be at least 1, or null for the whole batch")
         for name in ("num_iterations", "num_test_iterations", "num_normalization_steps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")

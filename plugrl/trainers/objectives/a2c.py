@@ -30,9 +30,10 @@ class A2cObjective(ActorCriticObjective):
             ValueError: no row is valid.
         """
         td = valid_rows(td)
-        log_prob, entropy = self._log_prob_and_entropy(td)
+        parameters, value = self.agent.policy_and_value(td["observation"])
+        log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
         return {
             "loss_objective": -(log_prob * self._advantage(td, log_prob)).mean(),
-            "loss_critic": self._critic_loss(td),
+            "loss_critic": self._critic_loss(value, td),
             **self._entropy_terms(entropy),
         }

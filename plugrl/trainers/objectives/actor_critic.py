@@ -63,11 +63,6 @@ class ActorCriticObjective(nn.Module):
             ValueError: no row is valid.
         """
 
-    def _log_prob_and_entropy(self, td: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the actions taken, and of the policy, for each row."""
-        parameters = self.agent.policy(td["observation"])
-        return self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
-
     def _advantage(self, td: TensorDictBase, like: torch.Tensor) -> torch.Tensor:
         advantage: torch.Tensor = td["advantage"].reshape(like.shape)
         if self.normalize_advantage and advantage.numel() > 1:
@@ -75,9 +70,8 @@ class ActorCriticObjective(nn.Module):
             advantage = (advantage - mean) / (deviation + 1e-8)
         return advantage
 
-    def _critic_loss(self, td: TensorDictBase) -> torch.Tensor:
+    def _critic_loss(self, value: torch.Tensor, td: TensorDictBase) -> torch.Tensor:
         """Weighted distance of the values of the rows from their targets."""
-        value = self.agent.value(td["observation"])
         target = td["value_target"].reshape(value.shape)
         if self.clip_value is None:
             return self._distance(value, target) * self.critic_coef

@@ -71,13 +71,14 @@ class PpoObjective(ActorCriticObjective):
             ValueError: no row is valid.
         """
         td = valid_rows(td)
-        log_prob, entropy = self._log_prob_and_entropy(td)
+        parameters, value = self.agent.policy_and_value(td["observation"])
+        log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
         log_ratio = log_prob - td["action_log_prob"].reshape(log_prob.shape)
         ratio = log_ratio.exp()
         loss = self._clipped if self.loss_type == "clip" else self._penalised
         return {
             "loss_objective": loss(ratio, log_ratio, self._advantage(td, log_prob)),
-            "loss_critic": self._critic_loss(td),
+            "loss_critic": self._critic_loss(value, td),
             **self._entropy_terms(entropy),
             **self._metrics(ratio.detach(), log_ratio.detach()),
         }

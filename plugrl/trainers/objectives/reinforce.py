@@ -41,11 +41,14 @@ class ReinforceObjective(ActorCriticObjective):
             ValueError: no row is valid.
         """
         td = valid_rows(td)
-        log_prob, entropy = self._log_prob_and_entropy(td)
-        losses = {
+        if self.critic:
+            parameters, value = self.agent.policy_and_value(td["observation"])
+            losses = {"loss_critic": self._critic_loss(value, td)}
+        else:
+            parameters, losses = self.agent.policy(td["observation"]), {}
+        log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
+        return {
             "loss_objective": -(log_prob * self._advantage(td, log_prob)).mean(),
+            **losses,
             **self._entropy_terms(entropy),
         }
-        if self.critic:
-            losses["loss_critic"] = self._critic_loss(td)
-        return losses

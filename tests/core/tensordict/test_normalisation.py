@@ -126,3 +126,14 @@ def test_a_state_of_another_shape_is_refused():
         ObservationNormaliser([3]).load_state_dict(ObservationNormaliser([2]).state_dict())
     with pytest.raises(RunError, match="of 2 environments, the scenario has 4; resume with"):
         RewardNormaliser(4, 0.9).load_state_dict(RewardNormaliser(2, 0.9).state_dict())
+
+
+def test_returns_begin_anew_with_all_episodes():
+    one, other = RewardNormaliser(1, 0.9), RewardNormaliser(1, 0.9)
+    reward, done = np.array([[8.0], [1.0]]), np.zeros((2, 1), bool)
+    for part in (slice(0, 1), slice(1, 2)):
+        one.update(reward[part], done[part])
+        one.begin()
+        other.update(reward[part], ~done[part])
+    np.testing.assert_array_equal(one.normalise(reward), other.normalise(reward))
+    assert one.statistics.mean == pytest.approx(4.5)
