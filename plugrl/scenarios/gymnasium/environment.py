@@ -1,0 +1,121 @@
+"""``GymnasiumEnvironment``: what all ways to step several copies have in common."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from plugrl.core.errors import RunError
+from plugrl.core.tensordict.environment import AGENT, AgentSpaces, VectorEnvironment
+from plugrl.core.tensordict.environment_state import unproven
+from plugrl.scenarios.gymnasium import engines
+from plugrl.scenarios.gymnasium.copies import too_often
+from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.spaces import Spaces
+
+logger = logging.getLogger(__name__)
+
+
+def copy_seeds(seed: int | None, count: int) -> list[int | None]:
+    """The seeds of ``count`` copies, all different, for the seed of a run."""
+    if seed is None:
+        return [None] * count
+    return [int(word) for word in np.random.SeedSequence(seed).generate_state(count)]
+
+
+class GymnasiumEnvironment(VectorEnvironment):
+    """Copies of an environment of gymnasium; subclasses step them.
+
+    Args:
+        recipe: makes a copy.
+        num_envs: how many copies.
+        spaces: those of the environment, as networks see them.
+        max_restarts: how often copies may break, all of them together.
+    """
+
+    def __init__(self, recipe: Recipe, num_envs: int, spaces: Spaces, max_restarts: int) -> None:
+        engines.register()
+        self.num_envs = num_envs
+        self.spaces: Mapping[str, AgentSpaces] = {AGENT: spaces.agent}
+        self.crashes = 0
+        self._recipe = recipe
+        self._spaces = spaces
+        self._max_restarts = max_restarts
+
+    def _broke(self, what: str) -> None:
+        """Count a copy that broke.
+
+        Raises:
+            RunError: there were too many.
+        """
+        self.crashes += 1
+        if self.crashes > self._max_restarts:
+            raise too_often(self._recipe.id, what, self._max_restarts)
+        logger.warning(
+            "environment %s: %s; it is built anew (%d of at most %d times), and its episode counts "
+            "as cut off",
+            self._recipe.id,
+            what,
+            self.crashes,
+            self._max_restarts,
+        )
+
+    @cached_property
+    def unsaved(self) -> str | None:
+        """Why the state of the copies cannot be saved; None: it can. Found by trying, once."""
+        reason = unproven(self._prototype, _play)
+        if reason is not None:
+            logger.info("environment %s: its state cannot be saved: %s", self._recipe.id, reason)
+        return reason
+
+    def _prototype(self) -> Any:
+        """What is tried."""
+        return self._recipe.make()
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The copies and what was seen of them; None where :attr:`unsaved` says why."""
+        held = None if self.unsaved else self._held()
+        return None if held is None else {"crashes": self.crashes, **held}
+
+    @abstractmethod
+    def _held(self) -> dict[str, Any] | None:
+        """The state of the copies."""
+
+    def _check_state(self, state: Mapping[str, Any], num_envs: int) -> None:
+        if num_envs != self.num_envs:
+            raise RunError(
+                f"the checkpoint holds {num_envs} copies of environment {self._recipe.id} and the "
+                f"configuration asks for {self.num_envs}; set scenario.num_envs={num_envs}"
+            )
+        self.crashes = int(state["crashes"])
+
+
+def _play(environment: Any, seed: int | None, steps: range) -> list[Any]:
+    """Everything that an environment gives for actions that depend on their number alone."""
+    seen: list[Any] = [] if seed is None else [environment.reset(seed=seed)[0]]
+    draw: Callable[[int], Any] = _drawer(environment.action_space)
+    is_single = isinstance(environment, gymnasium.Env)
+    for number in steps:
+        observation, reward, terminated, truncated, _ = environment.step(draw(number))
+        seen += [np.array(observation), reward, terminated, truncated]
+        if (is_single and (terminated or truncated)) or number % 17 == 16:
+            seen.append(np.array(environment.reset()[0]))
+    return seen
+
+
+def _drawer(space: gymnasium.Space[Any]) -> Callable[[int], Any]:
+    # A space of its own: some environments draw from theirs.
+    own = copy.deepcopy(space)
+
+    def draw(number: int) -> Any:
+        own.seed(number)
+        return own.sample()
+
+    return draw

@@ -1,0 +1,179 @@
+"""Copies that are stepped together by code of the environment's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from plugrl.core.blame import one_line, raised_at
+from plugrl.core.errors import ConfigError, ContractError, PlugrlError
+from plugrl.core.tensordict.environment import AGENT, AgentStep
+from plugrl.core.tensordict.environment_state import capture, restore
+from plugrl.scenarios.gymnasium.copies import restart_seed
+from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
+from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.spaces import Spaces
+
+
+def autoreset_mode(vector: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
+    """When copies that ended begin anew.
+
+    Raises:
+        ConfigError: they do not by themselves.
+    """
+    # What says nothing is from before there was a choice.
+    found = vector.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP
+    mode = found if isinstance(found, AutoresetMode) else AutoresetMode(found)
+    if mode is AutoresetMode.DISABLED:
+        raise ConfigError(
+            f"environment {name} does not begin anew by itself when it is vectorized natively "
+            "(AutoresetMode.DISABLED); write scenario.vectorization: sync"
+        )
+    return mode
+
+
+class NativeEnvironment(GymnasiumEnvironment):
+    """A vector environment that is registered beside the single one.
+
+    Raises:
+        ConfigError: copies that end do not begin anew.
+    """
+
+    def __init__(self, recipe: Recipe, num_envs: int, spaces: Spaces, max_restarts: int) -> None:
+        super().__init__(recipe, num_envs, spaces, max_restarts)
+        self._vector = recipe.make_vector(num_envs)
+        mode = autoreset_mode(self._vector, recipe.id)
+        self._is_next_step = mode is AutoresetMode.NEXT_STEP
+        self._seed: int | None = None
+        self._restarts = 0
+        #: Copies that use the next step to begin anew; None: none does.
+        self._ended: np.ndarray | None = None
+        self._last = np.zeros((num_envs, *spaces.shape), spaces.agent.observation.dtype)
+
+    def _prototype(self) -> Any:
+        return self._recipe.make_vector(self.num_envs)
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Begin all episodes anew."""
+        self._seed = self._seed if seed is None else seed
+        try:
+            observation = self._begun(seed)
+        except PlugrlError:
+            raise
+        except (Exception, SystemExit) as error:
+            observation = self._rebuilt("reset()", error)
+        return {AGENT: observation}
+
+    def _begun(self, seed: int | None) -> np.ndarray:
+        observed = self._spaces.observations(self._vector.reset(seed=seed)[0])
+        self._spaces.check(observed, None, AGENT)
+        self._ended = None
+        self._last = observed.copy()
+        return observed
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        """Take one action in every copy; see ``VectorEnvironment.step`` for shapes and errors."""
+        spaces = self._spaces
+        batch = spaces.actions(actions[AGENT], self.num_envs)
+        try:
+            stepped = self._vector.step(batch)
+        except PlugrlError:
+            raise
+        except (Exception, SystemExit) as error:
+            return {AGENT: self._cut_off(error)}
+        observed = spaces.observations(stepped[0])
+        reward = np.array(stepped[1], np.float32)
+        spaces.check(observed, reward, AGENT)
+        terminated, truncated = np.array(stepped[2], bool), np.array(stepped[3], bool)
+        real = None if self._ended is None else ~self._ended
+        self._ended, self._last = None, observed.copy()
+        ended = terminated | truncated
+        final = None
+        if np.count_nonzero(ended):
+            # What ended by itself and at the time limit at once, ended by itself.
+            truncated &= ~terminated
+            if self._is_next_step:
+                final, self._ended = observed.copy(), ended
+            else:
+                final = self._final(stepped[4], observed, ended)
+        return {AGENT: AgentStep(observed, reward, terminated, truncated, final, real)}
+
+    def _final(self, info: dict[str, Any], observed: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """The last observations of copies that have begun anew in the same step."""
+        given = info.get("final_obs")
+        if given is None:
+            raise ContractError(
+                f"environment {self._recipe.id} begins anew in the same step and gives no "
+                "final_obs in its info; write scenario.vectorization: sync"
+            )
+        final = observed.copy()
+        rows = np.flatnonzero(ended)
+        final[rows] = self._spaces.observations(np.stack([given[row] for row in rows]))
+        self._spaces.check(final, None, AGENT)
+        return final
+
+    def _cut_off(self, error: BaseException) -> AgentStep:
+        """The step in which all copies broke, since nothing tells which one did."""
+        final, began = self._last, self._ended
+        observed = self._rebuilt("step()", error)
+        truncated = np.ones(self.num_envs, bool) if began is None else ~began
+        return AgentStep(
+            observed,
+            np.zeros(self.num_envs, np.float32),
+            np.zeros(self.num_envs, bool),
+            truncated,
+            final,
+            None if began is None else ~began,
+        )
+
+    def _rebuilt(self, doing: str, error: BaseException) -> np.ndarray:
+        while True:
+            self._restarts += 1
+            package = str(self._recipe.spec.vector_entry_point).partition(":")[0]
+            at = raised_at(error, {package.partition(".")[0]})
+            what = f"{one_line(error)} in {doing}{f' at {at}' if at else ''}"
+            self._broke(f"all copies, one of which raised {what}")
+            with suppress(Exception):
+                self._vector.close()
+            try:
+                self._vector = self._recipe.make_vector(self.num_envs)
+                return self._begun(restart_seed(self._seed, self._restarts))
+            except (Exception, SystemExit) as again:
+                error = again
+
+    def _held(self) -> dict[str, Any] | None:
+        held = capture(self._vector)
+        if held is None:
+            return None
+        ended = np.zeros(self.num_envs, bool) if self._ended is None else self._ended.copy()
+        return {
+            "vector": held,
+            "ended": ended,
+            "last": self._last.copy(),
+            "seed": self._seed,
+            "restarts": self._restarts,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` gave.
+
+        Raises:
+            RunError: it holds another number of copies.
+        """
+        self._check_state(state, len(state["ended"]))
+        # What is made by the first reset must be there to be filled.
+        self._vector.reset(seed=0)
+        restore(self._vector, state["vector"])
+        self._seed, self._restarts = state["seed"], state["restarts"]
+        ended = np.array(state["ended"], bool)
+        self._ended = ended if ended.any() else None
+        self._last = np.array(state["last"])
+
+    def close(self) -> None:
+        """Close the copies."""
+        with suppress(Exception):
+            self._vector.close()

@@ -1,0 +1,227 @@
+"""``RemoteCopy``: one environment in a process of its own, which may hang or die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from plugrl.core.errors import RunError
+from plugrl.scenarios.gymnasium.copies import Outcome, restart_seed, too_often
+from plugrl.scenarios.gymnasium.making import Recipe
+
+#: A fresh interpreter, and not ``multiprocessing``: that would run the user's script again.
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from plugrl.scenarios.gymnasium.worker import main; main()"
+)
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: Seconds that a process may take to start and to make its environment.
+START = 120.0
+
+
+class _Lost(Exception):
+    """The process does not answer any more; the text says why."""
+
+
+class _Process:
+    """One process; it is killed when nothing refers to it any more."""
+
+    def __init__(self, recipe: Recipe, index: int, allowed: int) -> None:
+        here, there = socket.socketpair()
+        self._socket = here
+        self._connection = Connection(os.dup(here.fileno()))
+        descriptor = there.fileno()
+        # A group of its own: a signal from the terminal is for the parent, which decides.
+        self._popen = subprocess.Popen(
+            [
+                *(sys.executable, "-c", _PROGRAM, str(descriptor), str(os.getpid())),
+                json.dumps(sys.path),
+            ],
+            pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **dict.fromkeys(_THREADS, "1")},
+            process_group=0,
+        )
+        there.close()
+        self.end = weakref.finalize(self, _end, self._popen, self._connection, here)
+        self.limit(START)
+        data: bytes = cloudpickle.dumps((recipe, index, allowed))  # type: ignore[no-untyped-call]
+        self.send_bytes(data)
+
+    def limit(self, seconds: float) -> None:
+        """Wait for answers this long from now on."""
+        self._seconds = seconds
+        value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, value)
+
+    def send(self, *message: Any) -> None:
+        try:
+            self._connection.send(message)
+        except OSError:
+            raise self._lost() from None
+
+    def send_bytes(self, data: bytes) -> None:
+        with suppress(OSError):  # the answer says how it died
+            self._connection.send_bytes(data)
+
+    def receive(self) -> tuple[bool, Any, list[str]]:
+        try:
+            answer: tuple[bool, Any, list[str]] = self._connection.recv()
+        except BlockingIOError:
+            raise _Lost(f"did not answer within {self._seconds:g} s and was ended") from None
+        except (EOFError, OSError):
+            raise self._lost() from None
+        return answer
+
+    def _lost(self) -> _Lost:
+        try:
+            code = self._popen.wait(2.0)
+        except subprocess.TimeoutExpired:
+            return _Lost("closed its connection and was ended")
+        if code >= 0:
+            return _Lost(f"ended its process with code {code}")
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return _Lost(f"was ended by {name}")
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, socket: socket.socket) -> None:
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    connection.close()
+    socket.close()
+
+
+class RemoteCopy:
+    """One environment in a process of its own; see :class:`Copy` for what it does.
+
+    Args:
+        recipe: makes the environment.
+        index: its place among the copies.
+        allowed: how often it may break.
+        tell: called with one line when it has broken.
+        seconds: how long a step may take; a process that takes longer is replaced.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        index: int,
+        allowed: int,
+        tell: Callable[[str], None],
+        seconds: float,
+    ) -> None:
+        self._made = (recipe, index, allowed)
+        self._tell = tell
+        self._seconds = seconds
+        self._seed: int | None = None
+        self._restarts = 0
+        self._reason: _Lost | None = None
+        self._process = _Process(*self._made)
+        self._is_new = True
+
+    def begin_reset(self, seed: int | None) -> None:
+        """Ask for :meth:`Copy.reset`; :meth:`end_reset` gives what comes of it."""
+        if seed is not None:
+            self._seed = seed
+        self._ask("reset", seed)
+
+    def end_reset(self) -> Any:
+        """The first observation of an episode."""
+        try:
+            return self._answer()
+        except _Lost as lost:
+            return self._replaced(lost)
+
+    def begin_step(self, action: Any) -> None:
+        """Ask for :meth:`Copy.step`; :meth:`end_step` gives what comes of it."""
+        self._ask("step", action)
+
+    def end_step(self) -> Outcome:
+        """What the step gave; a process that is gone or hangs is replaced."""
+        try:
+            outcome: Outcome = self._answer()
+            return outcome
+        except _Lost as lost:
+            return self._replaced(lost), 0.0, False, True, None
+
+    def _ask(self, *message: Any) -> None:
+        try:
+            self._started()
+            self._process.send(*message)
+        except _Lost as lost:
+            self._reason = lost
+
+    def _started(self) -> None:
+        """Wait until a new process has made its environment."""
+        if not self._is_new:
+            return
+        self._is_new = False
+        good, value, _ = self._process.receive()
+        if not good:
+            raise RunError(value)
+        self._process.limit(self._seconds)
+
+    def _answer(self) -> Any:
+        if self._reason is not None:
+            reason, self._reason = self._reason, None
+            raise reason
+        good, value, told = self._process.receive()
+        for line in told:
+            self._tell(line)
+        if not good:
+            raise RunError(value)
+        return value
+
+    def _replaced(self, lost: _Lost) -> Any:
+        """The first observation of a new process in place of one that is gone."""
+        recipe, index, allowed = self._made
+        while True:
+            self._restarts += 1
+            self._process.end()
+            what = f"copy {index} {lost}"
+            if self._restarts > allowed:
+                raise too_often(recipe.id, what, allowed)
+            self._tell(what)
+            self._process, self._is_new = _Process(*self._made), True
+            try:
+                # Told apart from the seeds of copies that break without taking their process along.
+                self._ask("reset", restart_seed(self._seed, self._restarts + (1 << 31)))
+                return self._answer()
+            except _Lost as again:
+                lost = again
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What :meth:`load_state_dict` needs; None: something cannot be saved."""
+        held = self._call("state_dict")
+        return None if held is None else {**held, "replaced": [self._seed, self._restarts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        self._seed, self._restarts = state["replaced"]
+        self._call("load_state_dict", {k: v for k, v in state.items() if k != "replaced"})
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            self._ask(name, *arguments)
+            return self._answer()
+        except _Lost as lost:
+            recipe, index, _ = self._made
+            raise RunError(f"environment {recipe.id}: copy {index} {lost} in {name}()") from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.end()

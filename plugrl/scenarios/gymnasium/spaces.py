@@ -1,0 +1,213 @@
+"""What networks see of an environment's spaces, and what its arrays are turned into for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from plugrl.core.errors import ConfigError, ContractError, NonFiniteError
+from plugrl.core.tensordict.environment import AgentSpaces
+
+_OWN = (
+    "write a gymnasium.ObservationWrapper whose observations are a Box and name it in "
+    "scenario.wrappers"
+)
+_FLATTEN = (
+    "flatten it with scenario.wrappers=[gymnasium.wrappers:FlattenObservation], or keep some of "
+    "its entries with gymnasium.wrappers:FilterObservation first"
+)
+_ACTIONS = (
+    "write a gymnasium.ActionWrapper that takes a Box, Discrete, MultiDiscrete or MultiBinary and "
+    "name it in scenario.wrappers"
+)
+
+
+def all_finite(array: np.ndarray) -> bool:
+    """Whether no number is NaN or infinite. Faster than ``np.isfinite(array).all()`` when small."""
+    return bool(np.count_nonzero(np.isfinite(array)) == array.size)
+
+
+class Spaces:
+    """The spaces of an environment as networks see them.
+
+    Numbers are float32 or whole numbers from 0 on; images stay bytes.
+
+    Args:
+        name: how messages call the environment.
+        observation: of one copy.
+        action: of one copy.
+        rescale: networks act in [-1, 1] instead of within the bounds of a Box.
+
+    Raises:
+        ConfigError: a space is of a kind that networks cannot take; the text has the remedy.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        observation: spaces.Space[Any],
+        action: spaces.Space[Any],
+        *,
+        rescale: bool = False,
+    ) -> None:
+        self.name = name
+        seen, self._observed = _observation(name, observation)
+        done, self._acted = _action(name, action, rescale)
+        #: What networks see and do.
+        self.agent = AgentSpaces(seen, done)
+        #: What the environment itself gives.
+        self.raw = observation
+        self.shape: tuple[int, ...] = seen.shape or ()
+        self._is_float = np.dtype(seen.dtype).kind == "f"
+        self._action_shape = done.shape or ()
+        self._kinds = "f" if isinstance(done, spaces.Box) else "iub"
+
+    def observations(self, batch: Any) -> np.ndarray:
+        """A new array ``[N, *shape]`` of the dtype that networks see.
+
+        Raises:
+            ContractError: the environment gave arrays of another shape.
+        """
+        array = self._observed(batch)
+        if array.shape[1:] != self.shape:
+            raise ContractError(
+                f"environment {self.name} gave observations of shape {array.shape[1:]}, and its "
+                f"observation space has {self.shape}; mend its space or wrap it"
+            )
+        return array
+
+    def actions(self, batch: np.ndarray, num_envs: int) -> np.ndarray:
+        """What the copies are to be given for ``batch``, ``[N, *action]``.
+
+        Raises:
+            ContractError: the batch has another shape or type than the action space.
+            NonFiniteError: an action is NaN or infinite.
+        """
+        if batch.shape != (num_envs, *self._action_shape) or batch.dtype.kind not in self._kinds:
+            raise ContractError(
+                f"environment {self.name} takes {num_envs} actions of {self.agent.action}, not an "
+                f"array of {batch.dtype} with shape {batch.shape}; choose a trainer whose policies "
+                "act in this space"
+            )
+        if self._kinds == "f" and not all_finite(batch):
+            raise NonFiniteError(
+                f"an action for environment {self.name} is NaN or infinite: the policy has "
+                "diverged; lower rl.lr or set rl.max_grad_norm"
+            )
+        return self._acted(batch)
+
+    def check(self, observation: np.ndarray, reward: np.ndarray | None, agent: str) -> None:
+        """Refuse numbers that are not finite.
+
+        Raises:
+            NonFiniteError: the text names environment, agent and copy.
+        """
+        if self._is_float and not all_finite(observation):
+            self._refuse("observation", observation, agent)
+        if reward is not None and not all_finite(reward):
+            self._refuse("reward", reward, agent)
+
+    def _refuse(self, what: str, array: np.ndarray, agent: str) -> None:
+        place = np.argwhere(~np.isfinite(array))[0]
+        at = "".join(f"[{i}]" for i in place[1:])
+        found = "NaN" if np.isnan(array[tuple(place)]) else "infinite"
+        remedy = (
+            "mend the environment, or name a wrapper that repairs it in scenario.wrappers"
+            if what == "observation"
+            else "mend its reward, or bound it with a wrapper in scenario.wrappers"
+        )
+        raise NonFiniteError(
+            f"environment {self.name}: {what}{at} of agent {agent!r} in copy {place[0]} is "
+            f"{found}; {remedy}"
+        )
+
+
+def _observation(
+    name: str, space: spaces.Space[Any]
+) -> tuple[spaces.Space[Any], Callable[[Any], np.ndarray]]:
+    if isinstance(space, spaces.Box):
+        if space.dtype == np.uint8:
+            return space, lambda batch: np.array(batch, np.uint8)
+        return _float_box(space), lambda batch: np.array(batch, np.float32)
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return _whole(space)
+    if isinstance(space, spaces.MultiBinary):
+        return space, lambda batch: np.array(batch, np.int8)
+    kind = type(space).__name__
+    remedy = _FLATTEN if isinstance(space, (spaces.Dict, spaces.Tuple)) else _OWN
+    raise ConfigError(f"environment {name} observes a {kind}, which networks cannot take; {remedy}")
+
+
+def _float_box(space: spaces.Box) -> spaces.Box:
+    if space.dtype == np.float32:
+        return space
+    # Bounds of a wider type may overflow, which is infinity and right.
+    with np.errstate(over="ignore"):
+        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    return spaces.Box(low, high, space.shape, np.float32)
+
+
+def _whole(
+    space: spaces.Discrete | spaces.MultiDiscrete,
+) -> tuple[spaces.Space[Any], Callable[[Any], np.ndarray]]:
+    start: Any = space.start
+    if isinstance(space, spaces.Discrete):
+        seen: spaces.Space[Any] = spaces.Discrete(int(space.n))
+    else:
+        seen = spaces.MultiDiscrete(space.nvec, dtype=np.int64)
+    if np.any(start):
+        return seen, lambda batch: np.array(batch, np.int64) - start
+    return seen, lambda batch: np.array(batch, np.int64)
+
+
+def _action(
+    name: str, space: spaces.Space[Any], rescale: bool
+) -> tuple[spaces.Space[Any], Callable[[np.ndarray], np.ndarray]]:
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        seen, _ = _whole(space)
+        start, dtype = space.start, space.dtype
+        if not np.any(start):
+            return seen, lambda batch: batch.astype(dtype, copy=False)
+        return seen, lambda batch: (batch + start).astype(dtype, copy=False)
+    if isinstance(space, spaces.MultiBinary):
+        return space, lambda batch: batch.astype(np.int8)
+    if not isinstance(space, spaces.Box):
+        kind = type(space).__name__
+        raise ConfigError(
+            f"environment {name} acts in a {kind}, which networks cannot give; {_ACTIONS}"
+        )
+    if not rescale:
+        return _float_box(space), _clipped(space)
+    if not space.is_bounded():
+        raise ConfigError(
+            f"environment {name} has actions without bounds, to which nothing can be rescaled; "
+            "write scenario.actions: clip"
+        )
+    return spaces.Box(-1.0, 1.0, space.shape, np.float32), _rescaled(space)
+
+
+def _clipped(space: spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
+    low, high, dtype = space.low, space.high, space.dtype
+    is_whole = dtype is not None and dtype.kind in "iu"
+
+    def clip(batch: np.ndarray) -> np.ndarray:
+        within = np.minimum(np.maximum(np.rint(batch) if is_whole else batch, low), high)
+        given: np.ndarray = within.astype(dtype, copy=False)
+        return given
+
+    return clip
+
+
+def _rescaled(space: spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
+    clip = _clipped(space)
+    low = space.low.astype(np.float64)
+    half = (space.high.astype(np.float64) - low) / 2
+
+    def rescale(batch: np.ndarray) -> np.ndarray:
+        # Clipped twice: what rounding takes beyond a bound too.
+        return clip(low + (np.clip(batch, -1.0, 1.0) + 1.0) * half)
+
+    return rescale

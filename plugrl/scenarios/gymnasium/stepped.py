@@ -1,0 +1,152 @@
+"""Copies that are stepped one by one, in this process or each in one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from plugrl.core.errors import ContractError
+from plugrl.core.tensordict.environment import AGENT, AgentStep
+from plugrl.scenarios.gymnasium.copies import Copy, Outcome
+from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment, copy_seeds
+from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.remote import RemoteCopy
+from plugrl.scenarios.gymnasium.spaces import Spaces
+
+_FPS = 30.0
+
+
+class SteppedEnvironment(GymnasiumEnvironment):
+    """Copies that are stepped one by one, in this process or in processes of their own.
+
+    An episode that ends begins anew in the same step.
+
+    Args:
+        seconds: how long a copy in a process of its own may take for a step; None: in this process.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        num_envs: int,
+        spaces: Spaces,
+        max_restarts: int,
+        seconds: float | None = None,
+    ) -> None:
+        super().__init__(recipe, num_envs, spaces, max_restarts)
+        self._raw = np.zeros((num_envs, *spaces.shape), spaces.raw.dtype)
+        self._near: list[Copy] = []
+        self._far: list[RemoteCopy] = []
+        for i in range(num_envs):
+            if seconds is None:
+                self._near.append(Copy(recipe, i, max_restarts, self._broke))
+            else:
+                self._far.append(RemoteCopy(recipe, i, max_restarts, self._broke, seconds))
+        self._all: list[Copy | RemoteCopy] = [*self._near, *self._far]
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Begin all episodes anew, each copy from a seed of its own."""
+        seeds = copy_seeds(seed, self.num_envs)
+        for far, each in zip(self._far, seeds, strict=bool(self._far)):
+            far.begin_reset(each)
+        first = [far.end_reset() for far in self._far] or [
+            near.reset(each) for near, each in zip(self._near, seeds, strict=True)
+        ]
+        for i, observation in enumerate(first):
+            self._fill(i, observation)
+        observations = self._spaces.observations(self._raw)
+        self._spaces.check(observations, None, AGENT)
+        return {AGENT: observations}
+
+    def _fill(self, index: int, observation: Any) -> None:
+        shape = np.shape(observation)
+        if shape != self._raw.shape[1:]:
+            raise ContractError(
+                f"environment {self._recipe.id} gave an observation of shape {shape}, and its "
+                f"observation space has {self._raw.shape[1:]}; mend the space or wrap it"
+            )
+        self._raw[index] = observation
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        """Take one action in every copy; see ``VectorEnvironment.step`` for shapes and errors."""
+        count, spaces = self.num_envs, self._spaces
+        outcomes = self._outcomes(spaces.actions(actions[AGENT], count))
+        reward = np.empty(count, np.float32)
+        terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
+        last = self._taken(outcomes, reward, terminated, truncated)
+        observed = spaces.observations(self._raw)
+        spaces.check(observed, reward, AGENT)
+        if last is None:
+            return {AGENT: AgentStep(observed, reward, terminated, truncated)}
+        final = spaces.observations(last)
+        spaces.check(final, None, AGENT)
+        return {AGENT: AgentStep(observed, reward, terminated, truncated, final)}
+
+    def _taken(
+        self,
+        outcomes: Sequence[Outcome],
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> np.ndarray | None:
+        """Fill the arrays of a step; give the last observations where episodes ended."""
+        raw, final = self._raw, None
+        try:
+            for i, (observation, reward[i], ends, is_cut, last) in enumerate(outcomes):
+                if ends or is_cut:
+                    terminated[i] = ends
+                    # What ended by itself and at the time limit at once, ended by itself.
+                    truncated[i] = not ends
+                    final = raw.copy() if final is None else final
+                    # Where a copy broke, what was seen before still stands there.
+                    final[i] = raw[i] if last is None else last
+                raw[i] = observation
+        except (TypeError, ValueError) as error:
+            raise ContractError(
+                f"environment {self._recipe.id} gave an observation or a reward of the wrong shape "
+                f"or type ({error}); mend its spaces or wrap it"
+            ) from error
+        return final
+
+    def _outcomes(self, actions: np.ndarray) -> list[Outcome]:
+        if self._near:
+            return [near.step(action) for near, action in zip(self._near, actions, strict=True)]
+        for far, action in zip(self._far, actions, strict=True):
+            far.begin_step(action)
+        return [far.end_step() for far in self._far]
+
+    def _held(self) -> dict[str, Any] | None:
+        copies = [each.state_dict() for each in self._all]
+        if any(state is None for state in copies):
+            return None
+        return {"copies": copies, "observation": self._raw.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` gave.
+
+        Raises:
+            RunError: it holds another number of copies.
+        """
+        self._check_state(state, len(state["copies"]))
+        for each, held in zip(self._all, state["copies"], strict=True):
+            each.load_state_dict(held)
+        self._raw[...] = state["observation"]
+
+    def render(self) -> np.ndarray | None:
+        """A frame of the first copy; None: it is not made to be looked at."""
+        if not self._near or self._recipe.render_mode is None:
+            return None
+        return np.asarray(self._near[0].render(), np.uint8)
+
+    @property
+    def render_fps(self) -> float:
+        """How many frames of the environment make a second."""
+        metadata = self._near[0].environment.metadata if self._near else {}
+        return float(metadata.get("render_fps") or _FPS)
+
+    def close(self) -> None:
+        """Close the copies, and end their processes."""
+        for each in self._all:
+            each.close()
