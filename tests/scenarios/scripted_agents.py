@@ -14,7 +14,7 @@ class Scripted(ParallelEnv):
 
     ``start`` maps agents to first observations. Each of ``steps`` has ``agents``, who is there
     afterwards, and maps each agent it tells about to (observation, reward, terminated, truncated);
-    None leaves the entry out.
+    None leaves the entry out. The last one goes on for ever.
     """
 
     metadata = {"name": "scripted"}
@@ -46,7 +46,7 @@ class Scripted(ParallelEnv):
 
     def step(self, actions):
         self.calls.append({a: np.array(v).tolist() for a, v in actions.items()})
-        told = self.steps[self.place]
+        told = self.steps[min(self.place, len(self.steps) - 1)]
         self.place += 1
         if told == "crash":
             raise RuntimeError("the engine stalled")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import PlugrlError, RunError
+from plugrl.scenarios.crashes import Crashes
 
-logger = logging.getLogger(__name__)
 #: Actions of longer episodes are not kept, so that their state cannot be saved.
 LONGEST = 100_000
 
@@ -29,36 +27,6 @@ class Outcome:
     truncated: bool = False
     final: Any = None
     real: bool = True
-
-
-class Crashes:
-    """How many copies broke, and how many may."""
-
-    def __init__(self, name: str, allowed: int) -> None:
-        self.name = name
-        self.allowed = allowed
-        self.count = 0
-
-    def add(self, doing: str, error: BaseException) -> None:
-        """Count a crash.
-
-        Raises:
-            RunError: there were too many.
-        """
-        self.count += 1
-        at = raised_at(error, {self.name.partition(".")[0]})
-        what = f"{self.name} broke in {doing}: {one_line(error)}{f' at {at}' if at else ''}"
-        if self.count > self.allowed:
-            raise RunError(
-                f"{what}; that is crash {self.count} and scenario.max_restarts is "
-                f"{self.allowed}: mend the environment, or allow more"
-            ) from error
-        logger.warning(
-            "%s; built anew (%d of %d times), and its episode counts as cut off",
-            what,
-            self.count,
-            self.allowed,
-        )
 
 
 class Copy:

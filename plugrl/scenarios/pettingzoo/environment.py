@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,14 @@ import numpy as np
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
 from plugrl.core.tensordict.environment import AgentStep, VectorEnvironment
+from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.gymnasium.spaces import all_finite
-from plugrl.scenarios.pettingzoo.copies import Copy, Crashes, Outcome
+from plugrl.scenarios.pettingzoo.copies import Copy, Outcome
 from plugrl.scenarios.pettingzoo.making import Maker, agents_of, raw_spaces, spaces_of
 
 logger = logging.getLogger(__name__)
+#: Steps after which a copy must be where another is.
+_PROOF = 20
 
 
 class PettingZooEnvironment(VectorEnvironment):
@@ -61,7 +65,7 @@ class PettingZooEnvironment(VectorEnvironment):
         self._copy = copy
         self._copies = [copy(index, self._counter) for index in range(num_envs)]
         self._copies[0].environment = first
-        self._saveable: bool | None = None
+        self._repeats: bool | None = None
 
     @property
     def crashes(self) -> int:  # type: ignore[override]
@@ -135,26 +139,33 @@ class PettingZooEnvironment(VectorEnvironment):
 
     def state_dict(self) -> dict[str, Any] | None:
         """The present episodes; None: the environment does not give the same again."""
-        states = [copy.state_dict() for copy in self._copies]
-        if any(state is None for state in states) or not self._repeats(states):
+        if self._repeats is None:
+            self._repeats = self._are_same_again()
+        states = [copy.state_dict() for copy in self._copies] if self._repeats else [None]
+        if any(state is None for state in states):
             return None
         return {"crashes": self._counter.count, "copies": states}
 
-    def _repeats(self, states: list[dict[str, Any] | None]) -> bool:
-        """Whether a new copy gives the longest episode again; found out once."""
-        if self._saveable is None:
-            longest = max((state for state in states if state), key=lambda state: state["steps"])
-            try:
-                probe = self._copy(0, Crashes(self.name, 0))
-            except ConfigError:
-                return False
-            try:
-                self._saveable = probe.load_state_dict({**longest, "lost": False})
-            except RunError:
-                self._saveable = False
-            finally:
-                probe.close()
-        return self._saveable
+    def _are_same_again(self) -> bool:
+        """Whether a new copy, from the seed and the actions of another, is where that one is."""
+        some, other = (self._copy(0, Crashes(self.name, 0)) for _ in range(2))
+        drawn = deepcopy({agent: spaces.agent.action for agent, spaces in self._spaces.items()})
+        try:
+            some.begin(1)
+            for number in range(_PROOF):
+                actions = {}
+                for agent, space in drawn.items():
+                    space.seed(number)
+                    batch = np.asarray(space.sample())[None]
+                    actions[agent] = self._spaces[agent].actions(batch, 1)[0]
+                some.step(actions)
+            state = some.state_dict()
+            return state is not None and other.load_state_dict(state)
+        except (ConfigError, RunError):
+            return False
+        finally:
+            some.close()
+            other.close()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Play the episodes of :meth:`state_dict` again; one that differs now is cut off.

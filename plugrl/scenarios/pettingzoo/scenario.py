@@ -28,7 +28,8 @@ class PettingZooConfig:
         file="code",
     )
     env_kwargs: dict[str, Any] = described({}, "what the environment is built with")
-    num_envs: int = described(4, "copies that are stepped together")
+    num_envs: int = described(4, "copies that are stepped together in training")
+    num_test_envs: int | None = described(None, "copies in an evaluation; null: num_envs")
     actions: Literal["clip", "rescale"] = described(
         "clip", "continuous actions: clip them to the bounds, or rescale them from [-1, 1]"
     )
@@ -37,8 +38,8 @@ class PettingZooConfig:
     def __post_init__(self) -> None:
         if not self.environment:
             raise ConfigError("environment is missing; name a module such as mpe2.simple_spread_v3")
-        if self.num_envs < 1:
-            raise ConfigError("num_envs must be at least 1")
+        if self.num_envs < 1 or (self.num_test_envs is not None and self.num_test_envs < 1):
+            raise ConfigError("num_envs and num_test_envs must be at least 1")
         if self.max_restarts < 0:
             raise ConfigError("max_restarts must not be negative")
 
@@ -92,14 +93,18 @@ class PettingZooScenario(Scenario):
         def make(split: Split) -> VectorEnvironment:
             from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
 
-            film = split == "film"
-            count = 1 if film else section.num_envs
+            tested = section.num_test_envs or section.num_envs
+            count = {"train": section.num_envs, "test": tested, "film": 1}[split]
             return PettingZooEnvironment(
                 maker,
                 count,
                 rescale=section.actions == "rescale",
                 max_restarts=section.max_restarts,
-                render=film,
+                render=split == "film",
             )
 
-        return ScenarioInstance(name="pettingzoo", make_environment=make)
+        return ScenarioInstance(name=section.environment, make_environment=make)
+
+    def preview(self, seed: int) -> None:
+        """None: the task has no problems to show."""
+        return
