@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import re
+import shutil
 import subprocess
-import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+import forking
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -67,26 +72,32 @@ def run_page(page: str, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
             continue
-        program = {
-            "bash": ["bash", "-e", "-u", "-o", "pipefail", "-c"],
-            "python": [sys.executable, "-c"],
-        }[block.language]
-        done = subprocess.run(
-            [*program, block.text],
-            cwd=folder,
-            env=_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = _run(block, folder, _environment())
         output = done.stdout
         assert done.returncode == 0, f"block at line {block.line}:\n{done.stdout[-3000:]}"
 
 
+def _run(block: Block, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a block; its ``stdout`` has both kinds of output."""
+    if block.language == "python":
+        return forking.run(["-c", block.text], cwd=folder, env=env, stderr=subprocess.STDOUT)
+    return subprocess.run(
+        ["bash", "-e", "-u", "-o", "pipefail", "-c", block.text],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@functools.cache
 def _environment() -> dict[str, str]:
-    bin_folder = str(Path(sys.executable).parent)
+    """What a reader's shell has; its ``plugrl`` and ``python`` fork, as of ``forking``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PLUGRL_")}
     kept.pop("PYTHONPATH", None)
-    return {**kept, "PATH": f"{bin_folder}{os.pathsep}{kept.get('PATH', '')}"}
+    programs = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, programs)
+    return {**kept, **forking.stand_ins(Path(programs))}

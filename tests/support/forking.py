@@ -1,0 +1,324 @@
+"""Processes that need not import torch and transformers: copies of one that already has.
+
+A Python process that trains takes seconds to import what it needs, and hundreds of tests start
+one. ``run`` and ``Process`` ask a server, one for each process of pytest, that has imported the
+libraries (none of plugrl's modules) and forks: what runs is a process of its own with its own
+number, signals, environment, folder, limits and exit code. Tests of what a start imports or costs,
+of the interpreter's options, and those that look for processes in ``/proc`` by their environment
+or command line start a real one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.console typer yaml jinja2
+    safetensors.torch transformers transformers.activations transformers.cache_utils
+    transformers.masking_utils transformers.modeling_layers transformers.modeling_utils
+    transformers.models.auto.modeling_auto transformers.models.qwen3.modeling_qwen3
+    transformers.generation.utils"""
+_MOST = 2**20
+
+
+class Process:
+    """A forked ``python *words``, in the manner of ``subprocess.Popen``.
+
+    Args:
+        words: what follows ``python``: ``-m MODULE``, ``-c PROGRAM`` or a file, and its arguments.
+        cwd: its folder; that of this process by default.
+        env: its environment; that of this process by default.
+        stdin: what it reads; nothing by default.
+        stdout: a file, or ``subprocess.PIPE`` for a text file ``stdout`` to read from.
+        stderr: likewise, or ``subprocess.STDOUT``.
+        start_new_session: make it the head of a new process group, to be killed as one.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[object],
+        *,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        stdout=None,
+        stderr=None,
+        start_new_session: bool = False,
+    ) -> None:
+        self.args = [str(word) for word in words]
+        self.returncode: int | None = None
+        self.stdout, out = _opened(stdout, 1)
+        self.stderr, err = (None, out) if stderr == subprocess.STDOUT else _opened(stderr, 2)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(server()))
+        request = {
+            "words": self.args,
+            "cwd": str(Path(cwd or ".").absolute()),
+            "env": dict(os.environ if env is None else env),
+            "session": start_new_session,
+        }
+        with open(os.devnull) as nothing:
+            send(
+                self._socket, request, [stdin if stdin is not None else nothing.fileno(), out, err]
+            )
+        for number in {out, err} - {1, 2}:
+            os.close(number)
+        self._answers = self._socket.makefile("r")
+        self.pid = int(self._answers.readline())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, minus the number of the signal that killed it.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        if self.returncode is None:
+            if not select.select([self._socket], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = int(self._answers.readline())
+            self._socket.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The exit code of an ended process."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to a process that still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    words: Sequence[object],
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 240.0,
+    stderr: int | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """``subprocess.run([sys.executable, *words], capture_output=True, text=True)``, forked.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and was killed.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = Process(words, cwd=cwd, env=env, stdout=out, stderr=stderr or err)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+            process.wait()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return subprocess.CompletedProcess(process.args, code, *texts)
+
+
+def stand_ins(folder: Path) -> dict[str, str]:
+    """Write programs ``plugrl``, ``pytest`` and ``python`` that fork, and give what finds them.
+
+    They are for shells: what is given are variables of the environment, among them ``PATH``.
+    """
+    programs = Path(sys.executable).parent
+    for name in ("plugrl", "pytest", "python"):
+        file = folder / name
+        file.write_text(
+            f"#!{sys.executable} -S\nimport sys\nsys.path[0] = {str(Path(__file__).parent)!r}\n"
+            f"import forking\nforking.stand_in({str(programs / name)!r})\n"
+        )
+        file.chmod(0o755)
+    path = os.pathsep.join([str(folder), str(programs), os.environ.get("PATH", os.defpath)])
+    return {"PATH": path, "FORKING_SERVER": str(server())}
+
+
+def stand_in(program: str) -> None:
+    """Be a program of the environment's ``bin`` folder, with the words of the command line."""
+    words = sys.argv[1:]
+    if Path(program).name != "python":
+        words = [program, *words]
+    elif not words or not (words[0] in ("-m", "-c") or words[0].endswith(".py")):
+        os.execv(program, [program, *words])
+    process = Process(words, stdin=0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    code = process.wait()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+def _opened(wanted, number: int):
+    """A file to read from, if it is wanted, and the descriptor that the process writes to."""
+    if wanted is None:
+        return None, number
+    if wanted != subprocess.PIPE:
+        return None, os.dup(wanted if isinstance(wanted, int) else wanted.fileno())
+    read, write = os.pipe()
+    return open(read), write
+
+
+def send(connection: socket.socket, request: dict, files: Sequence[int]) -> None:
+    """Ask the server for a process with these three standard files."""
+    data = json.dumps(request).encode()
+    socket.send_fds(connection, [f"{len(data):8}".encode()], list(files))
+    connection.sendall(data)
+
+
+@functools.cache
+def server() -> Path:
+    """The socket of this process's server, which ends with this process, or of its parent's."""
+    if "FORKING_SERVER" in os.environ:
+        return Path(os.environ["FORKING_SERVER"])
+    folder = Path(tempfile.mkdtemp(prefix="forking-"))
+    variables = {k: v for k, v in os.environ.items() if k not in ("STARTED_BY_TEST", "PYTHONPATH")}
+    variables["OMP_NUM_THREADS"] = "1"  # Threads do not survive a fork.
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(folder / "socket")],
+        stdin=read, stdout=subprocess.PIPE, env=variables, cwd=folder, start_new_session=True,
+    )  # fmt: skip
+    os.close(read)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+
+    @atexit.register
+    def end() -> None:
+        os.close(write)
+        process.wait()
+        (folder / "socket").unlink()
+        folder.rmdir()
+
+    return folder / "socket"
+
+
+def serve(address: str) -> dict | None:
+    """Fork for each request until standard input ends; in a forked process, give its request."""
+    for name in LIBRARIES.split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
+    gc.freeze()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    print("ready", flush=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([listener, 0], [], [])
+        if 0 in ready:
+            return None
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _supervise(connection)
+        connection.close()
+
+
+def _supervise(connection: socket.socket) -> dict:
+    """Start the process and report its number and its end; in the process, give the request."""
+    head, files, _, _ = socket.recv_fds(connection, 8, 3)
+    data = b""
+    while len(data) < int(head):
+        data += connection.recv(_MOST)
+    number = os.fork()
+    if number:
+        for file in {0, 1, 2, *files}:
+            os.close(file)
+        connection.sendall(b"%d\n" % number)
+        code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+        with contextlib.suppress(OSError):
+            connection.sendall(b"%d\n" % code)
+        os._exit(0)
+    connection.close()
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+    return json.loads(data)
+
+
+def become(request: dict) -> None:
+    """Run what was asked for, in this process, as Python's own start does."""
+    if request["session"]:
+        os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    first, *rest = request["words"]
+    path = request["env"].get("PYTHONPATH", "")
+    sys.path[1:1] = [folder for folder in path.split(os.pathsep) if folder]
+    if first in ("-m", "-c"):
+        sys.path[0] = request["cwd"] if first == "-m" else ""
+        sys.argv = [first, *rest[1:]]
+    else:
+        sys.path[0] = str(Path(first).absolute().parent)
+        sys.argv = [first, *rest]
+    if first == "-m":
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(rest[0], "<string>", "exec"), vars(main))
+    else:
+        runpy.run_path(first, run_name="__main__")
+
+
+def leave(request: dict) -> None:
+    """Run what was asked for, and end as Python does, but for the taking apart of all objects.
+
+    That would copy every page which this process shares with the server, for seconds.
+    """
+    code = 0
+    try:
+        become(request)
+    except SystemExit as end:
+        code = end.code
+        if not isinstance(code, int | None):
+            print(code, file=sys.stderr)
+            code = 1
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    asked = serve(sys.argv[1])
+    if asked is not None:
+        leave(asked)
