@@ -147,11 +147,11 @@ class PettingZooEnvironment(VectorEnvironment):
         return {"crashes": self._counter.count, "copies": states}
 
     def _are_same_again(self) -> bool:
-        """Whether a new copy, from the seed and the actions of another, is where that one is."""
+        """Whether copies from one seed stay equal, and a replayed one is where another is."""
         some, other = (self._copy(0, Crashes(self.name, 0)) for _ in range(2))
         drawn = deepcopy({agent: spaces.agent.action for agent, spaces in self._spaces.items()})
         try:
-            some.begin(1)
+            same = _equal(some.begin(1), other.begin(1))
             for number in range(_PROOF):
                 actions = {}
                 for agent, space in drawn.items():
@@ -159,8 +159,10 @@ class PettingZooEnvironment(VectorEnvironment):
                     batch = np.asarray(space.sample())[None]
                     actions[agent] = self._spaces[agent].actions(batch, 1)[0]
                 some.step(actions)
+                other.step(actions)
+                same = same and _equal(some.last, other.last)
             state = some.state_dict()
-            return state is not None and other.load_state_dict(state)
+            return same and state is not None and other.load_state_dict(state)
         except (ConfigError, RunError):
             return False
         finally:
@@ -196,3 +198,7 @@ class PettingZooEnvironment(VectorEnvironment):
         """Release what the copies hold."""
         for copy in self._copies:
             copy.close()
+
+
+def _equal(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    return all(np.array_equal(some[agent], others[agent]) for agent in some)
