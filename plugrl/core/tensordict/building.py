@@ -113,7 +113,7 @@ class Builder:
             encoder = encoder_for(first.observation)
             distribution = distribution_for(first.action, squash=self._squash)
         except ConfigError as error:
-            raise ConfigError(f"agent {members[0]}: {error}") from error
+            raise ConfigError(f"agent {members[0]!r}: {error}") from error
         if config.is_random:
             return encoder, distribution, {}
         return encoder, distribution, self._networks(policy, encoder, distribution, config)
