@@ -11,6 +11,7 @@ from plugrl.core.errors import RunError
 from plugrl.core.tensordict.acting import acting_for
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.film import write_film
+from plugrl.core.tensordict.seeding import generator_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +117,7 @@ class Evaluation:
     def _chooser(self) -> Callable[[str, np.ndarray], np.ndarray]:
         """Maps a policy and its observations to actions; draws depend on the seed alone."""
         actors = {
-            name: acting_for(agent, np.random.default_rng([self._seed, 3]))
+            name: acting_for(agent, generator_of(self._seed, "evaluation", name))
             for name, agent in self._policies.policies.items()
         }
 

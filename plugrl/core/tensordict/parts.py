@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from plugrl.core.component import Component
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.fast_tanh import FastTanh
+from plugrl.core.tensordict.seeding import seed_of
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -117,9 +117,8 @@ class Head(nn.Module):
 @contextmanager
 def seeded(*names: Any) -> Iterator[None]:
     """Draw from a generator that ``names`` decide, and leave torch's own as it was."""
-    digest = hashlib.sha256("/".join(map(str, names)).encode("utf-8")).digest()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        torch.manual_seed(seed_of(*names))
         yield
 
 

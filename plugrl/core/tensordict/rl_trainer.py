@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 
 from plugrl.core.errors import ConfigError
@@ -26,6 +25,7 @@ from plugrl.core.tensordict.learner import Learner
 from plugrl.core.tensordict.normalisers import Normalisers
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
+from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
 from plugrl.core.trainer import TrainingResult
 
@@ -45,6 +45,16 @@ class TensorDictRlTrainer(TensorDictTrainer):
     ``run.end_step``.
     """
 
+    #: Sections with which the conformance kit trains it.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        "models": None,
+        "data": None,
+        "rollout_worker": None,
+        "scenario": {"type": "gymnasium", "id": "CartPole-v1", "num_envs": 2},
+        "rl": {"num_iterations": 2, "frames_per_batch": 64},
+        "validate": {"data": None, "every": 1, "episodes": 2},
+        "trainer": {"total_train_steps": None},
+    }
     #: Whether agents have a value head.
     use_critic: ClassVar[bool] = True
     #: Whether continuous actions are squashed into their bounds by a tanh.
@@ -107,7 +117,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
     def _set_up(self, environment: VectorEnvironment) -> None:
         rl, seed = self.hyper_params.rl, self.hyper_params.seed
         self._policies = self._build_policies(environment)
-        self._order = np.random.default_rng([seed, 1])
+        self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
         self._build_learners()
         normalisers = self._build_normalisers(environment)
         self._collector = Collector(
@@ -183,12 +193,10 @@ class TensorDictRlTrainer(TensorDictTrainer):
             raise ConfigError("no agent is trained; each is random or has learning rate 0")
 
     def _build_actors(self) -> dict[str, Any]:
-        seeds = np.random.SeedSequence([self.hyper_params.seed, 2])
-        policies = self._policies.policies
-        children = seeds.spawn(len(policies))
+        seed = self.hyper_params.seed
         return {
-            name: acting_for(agent, np.random.default_rng(child))
-            for (name, agent), child in zip(policies.items(), children, strict=True)
+            name: acting_for(agent, generator_of(seed, "actions", name))
+            for name, agent in self._policies.policies.items()
         }
 
     def _steps(self, environment: VectorEnvironment) -> int:
@@ -275,7 +283,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         guards = self.run.guards
         report = learner.learn(
             rows,
-            self._order,
+            self._orders[learner.agent.name],
             epochs=rl.num_epochs,
             minibatch_size=rl.minibatch_size or rows.batch_size[0],
             not_finite=lambda name, value: guards.check_finite(name, value, step=iteration),
@@ -363,7 +371,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
             },
             "learners": {name: each.state_dict() for name, each in self._learners.items()},
             "collector": self._collector.state_dict(),
-            "order": self._order.bit_generator.state,
+            "orders": {name: each.bit_generator.state for name, each in self._orders.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -377,10 +385,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
             self._policies.policies[name].load_state_dict(held["weights"])
         for name, learner in self._learners.items():
             learner.load_state_dict(state["learners"][name])
-        self._order.bit_generator.state = state["order"]
-        seed = int(
-            np.random.SeedSequence([self.hyper_params.seed, self._iteration]).generate_state(1)[0]
-        )
+        for name, order in self._orders.items():
+            order.bit_generator.state = state["orders"][name]
+        seed = seed_of(self.hyper_params.seed, "resumed", self._iteration) % 2**31
         if not self._collector.load_state_dict(state["collector"], seed):
             logger.warning(
                 "%s: the environments begin new episodes, because their state could not be saved",
