@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.environment import AgentSpaces as AgentSpaces
     from plugrl.core.tensordict.environment import AgentStep as AgentStep
     from plugrl.core.tensordict.environment import VectorEnvironment as VectorEnvironment
+    from plugrl.core.tensordict.parts import Body as Body
     from plugrl.core.tensordict.progress import IterationContext as IterationContext
     from plugrl.core.tensordict.progress import attach_progress_bar as attach_progress_bar
     from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer as TensorDictRlTrainer
@@ -156,6 +157,7 @@ _MODULES = {
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
     "plugrl.core.tensordict.advantages": ("GeneralisedAdvantage",),
     "plugrl.core.tensordict.environment": ("AgentSpaces", "AgentStep", "VectorEnvironment"),
+    "plugrl.core.tensordict.parts": ("Body",),
     "plugrl.core.tensordict.progress": ("IterationContext", "attach_progress_bar"),
     "plugrl.core.tensordict.rl_trainer": ("TensorDictRlTrainer",),
     "plugrl.core.tensordict.trainer": ("TensorDictTrainer", "TensorDictTrainerConfig"),

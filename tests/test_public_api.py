@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = """
 AdamParams Agent AgentEvaluationTarget AgentRolloutWorker AgentRolloutWorkerConfig AlgorithmConfig
-BaseEvaluationTarget BaseTrainService Batch Capabilities Completion Component ConfigError
+BaseEvaluationTarget BaseTrainService Batch Body Capabilities Completion Component ConfigError
 ConfigView ContractError Conversation Datum EvaluationRunResult Evaluator ExperimentSettings
 ForwardBackward GenerationRequest HOOK_API HyperParameters InferenceService ModelSpec NAMED_LOSSES
 NamedLoss NoConfig OptimizerConfig ParsedReply Parser PluginError PlugrlDeprecationWarning

@@ -89,7 +89,7 @@ _ROWS = (
         plural="bodies",
         summary="the network of an agent below its heads",
         base="plugrl.core.tensordict.parts:Body",
-        form="build(self, shape) -> (module that maps [..., *shape] to [..., features], features)",
+        form="build(self, shape) -> (module from [..., *shape] to [..., F], F)",
     ),
     Kind(
         name="parser",

@@ -145,7 +145,7 @@ def test_mlp_takes_any_shape_and_leading_dimensions(shape: tuple[int, ...]) -> N
     x = torch.randn(3, 4, *shape)
     inner = x.reshape(3, 4, -1)
     for layer in network:
-        inner = layer(inner) if not type(layer).__name__ == "Flatten" else inner
+        inner = layer(inner) if type(layer).__name__ != "Flatten" else inner
     assert torch.equal(network(x), inner)
     assert inner.shape == (3, 4, 5)
 
