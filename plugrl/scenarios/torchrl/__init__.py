@@ -1,0 +1,1 @@
+"""Environments of TorchRL, or any other subclass of its ``EnvBase``."""

@@ -1,0 +1,261 @@
+"""``Copy``: one TorchRL environment, single or a batch, stepped through its TensorDict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from plugrl.core.errors import PlugrlError
+from plugrl.core.tensordict.environment import AgentStep
+from plugrl.scenarios.crashes import Crashes
+from plugrl.scenarios.torchrl.layout import Ends, Layout, Place
+
+#: Actions of longer episodes are not kept, so that their state cannot be saved.
+LONGEST = 100_000
+
+
+class Copy:
+    """One environment, and who of its agents takes part.
+
+    Random numbers that it draws from torch's global generator come from one of its own, so that
+    neither networks nor other copies change what it does. An environment that is no batch has a
+    seed for each episode, and its state is that seed and the actions since.
+
+    Args:
+        build: makes the environment.
+        layout: of its agents.
+        index: the place among the copies.
+        crashes: counts what breaks.
+    """
+
+    def __init__(
+        self, build: Callable[[], Any], layout: Layout, index: int, crashes: Crashes
+    ) -> None:
+        self._build = build
+        self._layout = layout
+        self._index = index
+        self._crashes = crashes
+        self.environment: Any = None
+        self.episode = -1
+        self.rows = layout.rows
+        self._seed = 0
+        self._random: torch.Tensor | None = None
+        self._tensordict: TensorDictBase | None = None
+        self._alive: dict[str, np.ndarray] = {}
+        self._taken: list[dict[str, np.ndarray]] = []
+        self._lost = False
+        self.last: dict[str, np.ndarray] = {}
+
+    def begin(self, seed: int) -> dict[str, np.ndarray]:
+        """Begin the first episodes of ``seed``; give the agents' observations ``[rows, ...]``."""
+        self._seed, self.episode = seed, -1
+        self._tensordict = self._reset()
+        self._look(self._tensordict)
+        return dict(self.last)
+
+    @property
+    def episode_seed(self) -> int:
+        """The seed of the present episode."""
+        entropy = (self._seed, self._index, self.episode)
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+
+    def _reset(self) -> TensorDictBase:
+        """Begin the next episode; an environment that breaks is built anew."""
+        while True:
+            self.episode += 1
+            self._taken, self._lost = [], False
+            self._random = torch.Generator().manual_seed(self.episode_seed).get_state()
+            try:
+                if self.environment is None:
+                    self.environment = self._build()
+                with self._apart():
+                    self.environment.set_seed(self.episode_seed)
+                    begun: TensorDictBase = self.environment.reset()
+                break
+            except PlugrlError:
+                raise
+            except Exception as error:
+                self._drop()
+                self._crashes.add("reset", error)
+        self._alive = {place.name: np.ones(self.rows, bool) for place in self._layout.places}
+        return begun
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Let the environment draw from a generator of its own."""
+        outer = torch.get_rng_state()
+        if self._random is not None:
+            torch.set_rng_state(self._random)
+        try:
+            yield
+        finally:
+            self._random = torch.get_rng_state()
+            torch.set_rng_state(outer)
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        """Take one action ``[rows, *action]`` of each agent; what has ended begins anew.
+
+        Raises:
+            RunError: the environment broke too often.
+        """
+        if self._lost or self._tensordict is None:
+            return self._cut_off()
+        if len(self._taken) <= LONGEST:
+            self._taken.append({name: np.array(action) for name, action in actions.items()})
+        tensordict = self._tensordict
+        present = {p.name: self._layout.present(tensordict, p) for p in self._layout.places}
+        self._layout.write(tensordict, actions)
+        try:
+            with self._apart():
+                stepped, following = self._advance(tensordict)
+        except PlugrlError:
+            raise
+        except Exception as error:
+            self._drop()
+            self._crashes.add("step", error)
+            return self._cut_off()
+        told = stepped.get("next")
+        steps = {p.name: self._told(p, told, present[p.name]) for p in self._layout.places}
+        if following is None:
+            following = self._reset()
+        self._tensordict = following
+        self._look(following)
+        for name, step in steps.items():
+            step.observation = self.last[name]
+        return steps
+
+    def _advance(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
+        """Step; give the step and what follows it, None for a new episode.
+
+        What ``step_and_maybe_reset`` does, but for the seed that a new episode gets.
+        """
+        environment = self.environment
+        if self._layout.batch:
+            stepped, following = environment.step_and_maybe_reset(tensordict)
+            return stepped, following
+        stepped = environment.step(tensordict)
+        following = environment.step_mdp(stepped)
+        if environment._post_step_mdp_hooks is not None:
+            stepped, following = environment._post_step_mdp_hooks(stepped, following)
+        if self._is_over(stepped.get("next")):
+            return stepped, None
+        return stepped, environment.maybe_reset(following)
+
+    def _is_over(self, told: TensorDictBase) -> bool:
+        layout = self._layout
+        if any(_all(place.outer) for place in layout.places):
+            return any(layout.flags(told, _all(p.outer), None).any() for p in layout.places)
+        return all(layout.flags(told, _all(p.own), p.index).all() for p in layout.places)
+
+    def _told(self, place: Place, told: TensorDictBase, present: np.ndarray) -> AgentStep:
+        """What a step gave an agent; its observation is what it saw last."""
+        layout, alive = self._layout, self._alive[place.name]
+        own, lost = self._over(told, place.own, place.index)
+        outer, lost_all = self._over(told, place.outer, None)
+        ended = (own | outer) & alive
+        terminated = ended & np.where(own, lost, lost_all)
+        real = alive & (present | ended)
+        seen = layout.observation(told, place)
+        step = AgentStep(
+            observation=seen,
+            reward=np.where(real, layout.reward(told, place), 0).astype(np.float32),
+            terminated=terminated,
+            truncated=ended & ~terminated,
+            final_observation=seen if ended.any() else None,
+            real=None if real.all() else real,
+        )
+        # Where all have an end in common, who ended before waits for it.
+        waits = bool(_all(place.outer))
+        self._alive[place.name] = outer | (alive & ~own) if waits else np.ones(self.rows, bool)
+        return step
+
+    def _over(
+        self, told: TensorDictBase, ends: Ends, index: int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where an episode is over, and where it is so in a state that is worth nothing."""
+        flags = self._layout.flags
+        over = flags(told, _all(ends), index)
+        if ends.terminated:
+            return over, flags(told, ends.terminated, index)
+        return over, over & ~flags(told, ends.truncated, index)
+
+    def _look(self, tensordict: TensorDictBase) -> None:
+        for place in self._layout.places:
+            self.last[place.name] = self._layout.observation(tensordict, place)
+
+    def _cut_off(self) -> dict[str, AgentStep]:
+        """End all open episodes where they are, with a step that nobody took part in."""
+        final, alive = self.last, self._alive
+        self.last = {}
+        self._tensordict = self._reset()
+        self._look(self._tensordict)
+        return {
+            name: AgentStep(
+                observation=self.last[name],
+                reward=np.zeros(self.rows, np.float32),
+                terminated=np.zeros(self.rows, bool),
+                truncated=alive[name].copy(),
+                final_observation=final[name],
+                real=np.zeros(self.rows, bool),
+            )
+            for name in final
+        }
+
+    def _drop(self) -> None:
+        broken, self.environment = self.environment, None
+        with suppress(Exception):
+            broken.close()
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        if self.environment is not None:
+            self._drop()
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The episode's seed and actions; None: it is too long, or a batch."""
+        if len(self._taken) > LONGEST or self.environment is None or self._layout.batch:
+            return None
+        names = [place.name for place in self._layout.places]
+        return {
+            "seed": self._seed,
+            "index": self._index,
+            "episode": self.episode,
+            "steps": len(self._taken),
+            "lost": self._lost,
+            "actions": {n: np.array([taken[n] for taken in self._taken]) for n in names},
+            "last": dict(self.last),
+            "alive": dict(self._alive),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Play the episode of ``state`` again.
+
+        Returns:
+            Whether it went as before; if not, it will be cut off.
+        """
+        self._seed, self._index = int(state["seed"]), int(state["index"])
+        self.episode = int(state["episode"]) - 1
+        self._tensordict = self._reset()
+        self._look(self._tensordict)
+        for number in range(state["steps"]):
+            self.step({name: actions[number] for name, actions in state["actions"].items()})
+        same = (
+            not state["lost"]
+            and self.episode == state["episode"]
+            and all(np.array_equal(self.last[k], v) for k, v in state["last"].items())
+            and all(np.array_equal(self._alive[k], v) for k, v in state["alive"].items())
+        )
+        if not same:
+            self.last = {name: np.array(value) for name, value in state["last"].items()}
+            self._alive = {name: np.array(value) for name, value in state["alive"].items()}
+            self._lost = True
+        return same
+
+
+def _all(ends: Ends) -> list[tuple[str, ...]]:
+    return [*ends.done, *ends.terminated, *ends.truncated]

@@ -1,0 +1,104 @@
+"""``TorchrlEnvironment``: copies of a TorchRL environment, stepped as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from plugrl.core.tensordict.environment import AgentStep
+from plugrl.scenarios.copied import CopiedEnvironment
+from plugrl.scenarios.crashes import Crashes
+from plugrl.scenarios.torchrl.copies import Copy
+from plugrl.scenarios.torchrl.layout import Layout
+from plugrl.scenarios.torchrl.making import Maker
+
+
+class TorchrlEnvironment(CopiedEnvironment):
+    """Copies of an environment, each of which may be a batch: N is the number of all their rows.
+
+    Args:
+        maker: builds the copies.
+        copies: how many; None: 1 of a batch, else 4.
+        observation: name of the entry that networks see; None: the usual one.
+        rescale: networks act in [-1, 1] instead of within the bounds.
+        max_restarts: copies that may break and be built anew.
+        render: whether there are frames.
+
+    Raises:
+        ConfigError: it cannot be built, or a spec is of a kind that networks cannot take.
+    """
+
+    def __init__(
+        self,
+        maker: Maker,
+        copies: int | None = None,
+        *,
+        observation: str | None = None,
+        rescale: bool = False,
+        max_restarts: int = 0,
+        render: bool = False,
+    ) -> None:
+        first = maker.build(render=render)
+        self._layout = Layout(first, maker.name, observation=observation, rescale=rescale)
+        self._build = partial(maker.build, render=render)
+        count = copies or (1 if self._layout.batch else 4)
+        spaces = {place.name: place.spaces for place in self._layout.places}
+        super().__init__(maker.name, spaces, count, self._layout.rows, max_restarts)
+        self._copies[0].environment = first
+
+    def _new_copy(self, index: int, crashes: Crashes) -> Copy:
+        return Copy(self._build, self._layout, index, crashes)
+
+    def _part(self, actions: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+        rows = slice(index * self._rows, (index + 1) * self._rows)
+        return {agent: action[rows] for agent, action in actions.items()}
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Begin all episodes anew; without a seed they differ each time."""
+        begun = self._begun(seed)
+        observations = {agent: _stacked([b[agent] for b in begun]) for agent in self.spaces}
+        for agent, observation in observations.items():
+            self._check(agent, "observation", observation)
+        return observations
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        """Take one action of each agent in every copy; see the base class."""
+        stepped = self._stepped(actions)
+        joined = {agent: _joined([each[agent] for each in stepped]) for agent in self.spaces}
+        for agent, step in joined.items():
+            self._check(agent, "observation", step.observation)
+            self._check(agent, "reward", step.reward)
+            if step.final_observation is not None:
+                self._check(agent, "observation", step.final_observation)
+        return joined
+
+
+def _joined(steps: Sequence[AgentStep]) -> AgentStep:
+    if len(steps) == 1:
+        return steps[0]
+    ended = any(step.final_observation is not None for step in steps)
+    partly = any(step.real is not None for step in steps)
+    return AgentStep(
+        observation=_stacked([step.observation for step in steps]),
+        reward=_stacked([step.reward for step in steps]),
+        terminated=_stacked([step.terminated for step in steps]),
+        truncated=_stacked([step.truncated for step in steps]),
+        final_observation=_stacked(
+            [
+                step.observation if step.final_observation is None else step.final_observation
+                for step in steps
+            ]
+        )
+        if ended
+        else None,
+        real=_stacked([np.ones(len(s.reward), bool) if s.real is None else s.real for s in steps])
+        if partly
+        else None,
+    )
+
+
+def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts)

@@ -1,0 +1,142 @@
+"""The scenario ``torchrl``: any environment that derives from TorchRL's ``EnvBase``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from plugrl.core.config.schema import described
+from plugrl.core.config.view import plain
+from plugrl.core.errors import ConfigError
+from plugrl.core.scenario import Scenario, ScenarioInstance
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.tensordict.environment import Split, VectorEnvironment
+    from plugrl.scenarios.torchrl.making import Maker
+
+
+@dataclass
+class TorchrlConfig:
+    """Which environment, how it is transformed, and how many copies of it there are."""
+
+    environment: str = described(
+        "",
+        "module:Class such as torchrl.envs:GymEnv, or a function that returns an environment; or "
+        "file.py:Class",
+        file="code",
+    )
+    env_kwargs: dict[str, Any] = described({}, "what the environment is built with")
+    transforms: list[Any] = described(
+        [],
+        "import paths of transforms in order, such as torchrl.envs:StepCounter; with arguments: "
+        "{path: ..., kwargs: {...}}",
+    )
+    observation: str | None = described(
+        None, "entry that networks see; null: observation, pixels or the only one"
+    )
+    num_envs: int | None = described(
+        None, "copies that are stepped together; null: 4, and 1 of what is a batch by itself"
+    )
+    num_test_envs: int | None = described(None, "copies in an evaluation; null: num_envs")
+    actions: Literal["clip", "rescale"] = described(
+        "clip", "continuous actions: clip them to the bounds, or rescale them from [-1, 1]"
+    )
+    max_restarts: int = described(10, "copies that may break and be built anew in a run")
+
+    def __post_init__(self) -> None:
+        if not self.environment:
+            raise ConfigError("environment is missing; name a class such as torchrl.envs:GymEnv")
+        for name in ("num_envs", "num_test_envs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, or null")
+        if self.max_restarts < 0:
+            raise ConfigError("max_restarts must not be negative")
+        for number, transform in enumerate(self.transforms):
+            if not _is_transform(transform):
+                raise ConfigError(
+                    f"transforms[{number}] must be an import path, or "
+                    "{path: module:Class, kwargs: {...}}"
+                )
+
+
+class TorchrlScenario(Scenario):
+    """Copies of an environment of TorchRL, with one agent or, in a ``group_map``, several.
+
+    Each agent of a group has its own name and its own policy unless ``agents.NAME.policy`` names
+    one to share. Batched environments count all their rows.
+    """
+
+    Config: ClassVar[type] = TorchrlConfig
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Build the environment once: unknown names and specs of wrong kinds show then."""
+        scenario, path = cls(check.section), check.path
+        try:
+            maker = scenario._maker()
+        except ConfigError as error:
+            transforms = str(error).startswith("scenario.transforms")
+            yield f"{path}.{'transforms' if transforms else 'environment'}", str(error)
+            return
+        try:
+            scenario._environment(maker, "train").close()
+        except ConfigError as error:
+            yield path, str(error)
+
+    def build(self, seed: int) -> ScenarioInstance:
+        """The task; environments are built when a trainer asks for them.
+
+        Raises:
+            ConfigError: there is no such environment or transform.
+        """
+        maker = self._maker()
+
+        def make(split: Split) -> VectorEnvironment:
+            return self._environment(maker, split)
+
+        return ScenarioInstance(name=self.config.environment, make_environment=make)
+
+    def preview(self, seed: int) -> None:
+        """None: the task has no problems to show."""
+        return
+
+    def _maker(self) -> Maker:
+        from plugrl.scenarios.torchrl.making import Maker
+
+        section = self.config
+        transforms = [_transform(plain(each)) for each in section.transforms]
+        return Maker(section.environment, plain(section.env_kwargs), transforms)
+
+    def _environment(self, maker: Maker, split: Split) -> VectorEnvironment:
+        from plugrl.scenarios.torchrl.environment import TorchrlEnvironment
+
+        section = self.config
+        tested = section.num_test_envs or section.num_envs
+        return TorchrlEnvironment(
+            maker,
+            {"train": section.num_envs, "test": tested, "film": 1}[split],
+            observation=section.observation,
+            rescale=section.actions == "rescale",
+            max_restarts=section.max_restarts,
+            render=split == "film",
+        )
+
+
+def _is_transform(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    return (
+        isinstance(value, Mapping)
+        and isinstance(value.get("path"), str)
+        and set(value) <= {"path", "kwargs"}
+        and isinstance(value.get("kwargs") or {}, Mapping)
+    )
+
+
+def _transform(value: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, str):
+        return value, {}
+    return value["path"], dict(value.get("kwargs") or {})
