@@ -61,6 +61,36 @@ class TestEvaluation(TrainerContract):
     plugrl_trainer = "evaluation"
 
 
+class TestVanillaPpo(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "vanilla_ppo"
+
+
+class TestReinforce(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "reinforce"
+
+
+class TestA2c(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "a2c"
+
+
+class TestDqn(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "dqn"
+
+
+class TestSac(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "sac"
+
+
+class TestTd3(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "td3"
+
+
 class TestExactMatch(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "exact_match"

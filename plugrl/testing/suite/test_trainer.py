@@ -44,7 +44,8 @@ def flattened(state: Any, path: str = "") -> dict[str, Any]:
 
 
 def assert_equal_states(left: Any, right: Any) -> None:
-    """Compare two states, tensors by content; what a clock says is left out."""
+    """Compare two states, tensors and arrays by content; what a clock says is left out."""
+    import numpy as np
     import torch
 
     one, other = (
@@ -55,6 +56,8 @@ def assert_equal_states(left: Any, right: Any) -> None:
     for key, value in one.items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(value, other[key]), f"{key} differs"
+        elif isinstance(value, np.ndarray):
+            assert np.array_equal(value, other[key]), f"{key} differs"
         else:
             assert value == other[key], f"{key} differs"
 
