@@ -54,8 +54,9 @@ class AgentConfig:
         2**0.5, "their gain, but for the last layer of a head"
     )
     load_from: str | None = described(
-        None, "begin with weights of this run: a path, id, experiment or latest"
+        None, "begin with weights of this run: its path, id or experiment"
     )
+    load_checkpoint: str = described("newest", "of that run: newest, best or a step")
     load_policy: str | None = described(
         None, "whose weights; null: the policy of the same name, or the only one"
     )

@@ -211,7 +211,8 @@ def build_agents(
 
     Raises:
         ConfigError: a name, a space, a shape or a run to load from is wrong.
-        UsageError: ``load_from`` names no run, or more than one.
+        UsageError: ``load_from`` names no run or checkpoint, or more than one run.
+        RunError: the checkpoint is damaged.
     """
     policy_of, sections = sections_of(spaces, section)
     builder = Builder(factory, shared_body=shared_body, critic=critic, squash=squash, seed=seed)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.errors import ConfigError
-from plugrl.core.experiment import load_run
+from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.run import checkpoint as checkpoints
+from plugrl.core.run.folder import find
+from plugrl.core.saved import checkpoint_of
 from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -23,27 +27,55 @@ def load_parts(agent: Agent, runs_folder: str = "runs") -> None:
 
     Raises:
         ConfigError: the run has no such policy or part, or one of another shape.
-        UsageError: no run, or more than one, is meant.
+        UsageError: there is no such run or checkpoint, or more than one run is meant.
+        RunError: the checkpoint is damaged.
     """
     config, where = agent.config, f"agents.{agent.name}"
-    run = load_run(config["load_from"], runs_folder)
-    weights = _weights(run.checkpoint(), config["load_policy"], agent.name, where, run.folder.name)
+    run = find(os.path.expanduser(config["load_from"]), Path(runs_folder))
+    state = checkpoints.load(checkpoint_of(run, config["load_checkpoint"]))
+    weights = _weights(state, config["load_policy"], agent.name, where, run.name)
     chosen = config["load_parts"] or list(agent.parts)
-    unknown = [part for part in chosen if part not in agent.parts]
-    if unknown:
-        raise ConfigError(
-            f"{where}.load_parts: the agent has no {unknown[0]}; its parts are "
-            f"{', '.join(agent.parts)}"
-        )
     for part in chosen:
+        if part not in agent.parts:
+            has = ", ".join(agent.parts)
+            raise ConfigError(f"{where}.load_parts: this agent has no {part}; its parts are {has}")
         found = _of_part(weights, part)
         if not found:
-            has = ", ".join(sorted({name.partition(".")[0] for name in weights}))
+            has = ", ".join(sorted({name.partition(".")[0] for name in weights})) or "nothing"
             raise ConfigError(
-                f"{where}.load_from: {run.folder.name} has no {part}; it has {has}; name others "
-                "in load_parts"
+                f"{where}.load_from: {run.name} has no {part}, but {has}; name what there is in "
+                "load_parts"
             )
-        _copy(agent.parts[part], found, f"{where}.load_from: {part} of {run.folder.name}")
+        _copy(agent.parts[part], found, f"{where}.load_from: {part} of {run.name}")
+
+
+def loading_faults(
+    section: Mapping[str, Mapping[str, Any]], experiment: str, runs_folder: str = "runs"
+) -> Iterator[tuple[str, str]]:
+    """Settings of ``agents`` that name no run to load from, and what is wrong with each.
+
+    Only files are looked for; parts and shapes are compared when agents are built.
+
+    Args:
+        section: ``agents``.
+        experiment: the name of the experiment that is about to begin.
+        runs_folder: where runs are looked up.
+    """
+    for name, config in section.items():
+        run = config.get("load_from")
+        if run is None:
+            continue
+        if run in ("latest", experiment):
+            yield (
+                f"agents.{name}.load_from",
+                f"{run} is the run that trains, once it has begun; name the other run by its id",
+            )
+            continue
+        try:
+            folder = find(os.path.expanduser(run), Path(runs_folder))
+            checkpoint_of(folder, config.get("load_checkpoint", "newest"))
+        except PlugrlError as error:
+            yield f"agents.{name}.load_from", str(error)
 
 
 def _weights(

@@ -154,6 +154,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
             squash=self.squash_actions,
             seed=params.seed,
             device=self.device,
+            # What goes on brings its weights itself.
+            load=self._pending_state is None,
+            runs_folder=self.settings.get("runs_folder", "runs"),
         )
         self.scenario_instance.agents = policies.policies
         return policies

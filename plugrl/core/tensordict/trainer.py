@@ -66,11 +66,19 @@ class TensorDictTrainer(Trainer):
 
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
-        """A task without environments."""
-        if check.root.get("scenario") is None:
-            example = "scenario: {type: gymnasium, id: CartPole-v1}"
-            return [("scenario", f"is missing; {check.section.type} needs one, such as {example}")]
-        return []
+        """A task without environments, and runs to load from that are not there."""
+        from plugrl.core.tensordict.loading import loading_faults
+
+        faults = loading_faults(
+            check.root.get("agents") or {},
+            check.root.experiment_name,
+            check.validated.settings.runs_folder,
+        )
+        if check.root.get("scenario") is not None:
+            return list(faults)
+        example = "scenario: {type: gymnasium, id: CartPole-v1}"
+        missing = f"is missing; {check.section.type} needs one, such as {example}"
+        return [("scenario", missing), *faults]
 
     @property
     def scenario_instance(self) -> ScenarioInstance:
