@@ -13,6 +13,7 @@ from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.tensordict.environment_state import capture, restore
 from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.trial import unsaved
 
 #: Observation, reward, terminated, truncated, and the last observation of an episode that ended.
 #: None in its place where the environment broke: nobody knows more than what was seen before.
@@ -113,6 +114,10 @@ class Copy:
         self.environment.reset(seed=0)
         restore(self.environment, state["environment"])
         self._seed, self._restarts = state["seed"], state["restarts"]
+
+    def unsaved(self) -> str | None:
+        """Why environments like this one cannot be saved; None: they can. It tries others."""
+        return unsaved(self._recipe.make)
 
     def close(self) -> None:
         """Release what the environment holds."""

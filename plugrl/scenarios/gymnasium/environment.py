@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from plugrl.core.errors import RunError
 from plugrl.core.tensordict.environment import AGENT, AgentSpaces, VectorEnvironment
-from plugrl.core.tensordict.environment_state import unproven
 from plugrl.scenarios.gymnasium import engines
 from plugrl.scenarios.gymnasium.copies import too_often
 from plugrl.scenarios.gymnasium.making import Recipe
@@ -70,14 +67,14 @@ class GymnasiumEnvironment(VectorEnvironment):
     @cached_property
     def unsaved(self) -> str | None:
         """Why the state of the copies cannot be saved; None: it can. Found by trying, once."""
-        reason = unproven(self._prototype, _play)
+        reason = self._tried()
         if reason is not None:
             logger.info("environment %s: its state cannot be saved: %s", self._recipe.id, reason)
         return reason
 
-    def _prototype(self) -> Any:
-        """What is tried."""
-        return self._recipe.make()
+    @abstractmethod
+    def _tried(self) -> str | None:
+        """Why copies like these cannot be saved."""
 
     def state_dict(self) -> dict[str, Any] | None:
         """The copies and what was seen of them; None where :attr:`unsaved` says why."""
@@ -95,27 +92,3 @@ class GymnasiumEnvironment(VectorEnvironment):
                 f"configuration asks for {self.num_envs}; set scenario.num_envs={num_envs}"
             )
         self.crashes = int(state["crashes"])
-
-
-def _play(environment: Any, seed: int | None, steps: range) -> list[Any]:
-    """Everything that an environment gives for actions that depend on their number alone."""
-    seen: list[Any] = [] if seed is None else [environment.reset(seed=seed)[0]]
-    draw: Callable[[int], Any] = _drawer(environment.action_space)
-    is_single = isinstance(environment, gymnasium.Env)
-    for number in steps:
-        observation, reward, terminated, truncated, _ = environment.step(draw(number))
-        seen += [np.array(observation), reward, terminated, truncated]
-        if (is_single and (terminated or truncated)) or number % 17 == 16:
-            seen.append(np.array(environment.reset()[0]))
-    return seen
-
-
-def _drawer(space: gymnasium.Space[Any]) -> Callable[[int], Any]:
-    # A space of its own: some environments draw from theirs.
-    own = copy.deepcopy(space)
-
-    def draw(number: int) -> Any:
-        own.seed(number)
-        return own.sample()
-
-    return draw

@@ -148,16 +148,26 @@ def find_spec(id: str) -> EnvSpec:
     Raises:
         ConfigError: nothing is; the text names close ids or what to install.
     """
-    import_exported()
-    module, _, name = id.rpartition(":")
-    if module:
-        find(module)
+    name = import_registered(id)
     if name not in gymnasium.registry and _ATARI.match(name):
         _register_atari(id)
     spec = gymnasium.registry.get(name)
     if spec is not None:
         return spec
     raise ConfigError(f"no environment {name!r} is registered{_close(name)}")
+
+
+def import_registered(id: str) -> str:
+    """Import what registers ``id``, in this process; give the id without its module.
+
+    Raises:
+        ConfigError: the module of ``id`` cannot be imported.
+    """
+    import_exported()
+    module, _, name = id.rpartition(":")
+    if module:
+        find(module)
+    return name
 
 
 def _register_atari(id: str) -> None:

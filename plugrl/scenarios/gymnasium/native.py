@@ -14,9 +14,10 @@ from plugrl.core.errors import ConfigError, ContractError, PlugrlError
 from plugrl.core.tensordict.environment import AGENT, AgentStep
 from plugrl.core.tensordict.environment_state import capture, restore
 from plugrl.scenarios.gymnasium.copies import restart_seed
-from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
+from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment, copy_seeds
 from plugrl.scenarios.gymnasium.making import Recipe
 from plugrl.scenarios.gymnasium.spaces import Spaces
+from plugrl.scenarios.gymnasium.trial import unsaved
 
 
 def autoreset_mode(vector: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
@@ -54,11 +55,14 @@ class NativeEnvironment(GymnasiumEnvironment):
         self._ended: np.ndarray | None = None
         self._last = np.zeros((num_envs, *spaces.shape), spaces.agent.observation.dtype)
 
-    def _prototype(self) -> Any:
-        return self._recipe.make_vector(self.num_envs)
+    def _tried(self) -> str | None:
+        return unsaved(lambda: self._recipe.make_vector(self.num_envs))
 
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
         """Begin all episodes anew."""
+        # Many seed their copies with numbers that follow on each other: those of two runs whose
+        # seeds do must not be the same.
+        (seed,) = copy_seeds(seed, 1)
         self._seed = self._seed if seed is None else seed
         try:
             observation = self._begun(seed)

@@ -58,7 +58,9 @@ class _Process:
         self.end = weakref.finalize(self, _end, self._popen, self._connection, here)
         self.limit(START)
         data: bytes = cloudpickle.dumps((recipe, index, allowed))  # type: ignore[no-untyped-call]
-        self.send_bytes(data)
+        with suppress(OSError):  # the answer says how it died
+            self._connection.send(recipe.id)
+            self._connection.send_bytes(data)
 
     def limit(self, seconds: float) -> None:
         """Wait for answers this long from now on."""
@@ -68,16 +70,14 @@ class _Process:
             self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def send(self, *message: Any) -> None:
+        """Send a message; raises :class:`_Lost`."""
         try:
             self._connection.send(message)
         except OSError:
             raise self._lost() from None
 
-    def send_bytes(self, data: bytes) -> None:
-        with suppress(OSError):  # the answer says how it died
-            self._connection.send_bytes(data)
-
     def receive(self) -> tuple[bool, Any, list[str]]:
+        """Whether it went well, the result or what was wrong, and crashes; raises :class:`_Lost`."""
         try:
             answer: tuple[bool, Any, list[str]] = self._connection.recv()
         except BlockingIOError:
@@ -221,6 +221,19 @@ class RemoteCopy:
         except _Lost as lost:
             recipe, index, _ = self._made
             raise RunError(f"environment {recipe.id}: copy {index} {lost} in {name}()") from None
+
+    def unsaved(self) -> str | None:
+        """Why environments like this one cannot be saved; None: they can. It tries others."""
+        recipe, index, allowed = self._made
+        trial = RemoteCopy(recipe, index, allowed, self._tell, START)
+        try:
+            trial._ask("unsaved")
+            reason: str | None = trial._answer()
+        except _Lost as lost:
+            reason = f"copy {index} {lost}"
+        finally:
+            trial.close()
+        return reason
 
     def close(self) -> None:
         """End the process."""

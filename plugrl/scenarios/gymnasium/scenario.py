@@ -145,6 +145,17 @@ class GymnasiumScenario(Scenario):
             )
         return wanted == "native" or (wanted == "auto" and recipe.has_vector and count >= MANY)
 
+    def _try_native(self, recipe: Recipe) -> None:
+        """Make a native vector environment of one copy, where it must be one."""
+        from plugrl.scenarios.gymnasium.native import autoreset_mode
+
+        if self.config.vectorization == "native" and self._is_native(recipe, 1):
+            vector = recipe.make_vector(1)
+            try:
+                autoreset_mode(vector, recipe.id)
+            finally:
+                vector.close()
+
     def _spaces(self, recipe: Recipe) -> Spaces:
         from plugrl.scenarios.gymnasium.spaces import Spaces
 
@@ -179,7 +190,7 @@ class GymnasiumScenario(Scenario):
             yield path, str(error)
             return
         try:
-            self._is_native(recipe, self.config.num_envs)
+            self._try_native(recipe)
         except ConfigError as error:
             yield f"{path}.vectorization", str(error)
         film = (check.root.get("validate") or {}).get("film", "none")

@@ -117,6 +117,10 @@ class SteppedEnvironment(GymnasiumEnvironment):
             far.begin_step(action)
         return [far.end_step() for far in self._far]
 
+    def _tried(self) -> str | None:
+        # Random actions may end the process of an environment that has one of its own.
+        return self._far[0].unsaved() if self._far else self._near[0].unsaved()
+
     def _held(self) -> dict[str, Any] | None:
         copies = [each.state_dict() for each in self._all]
         if any(state is None for state in copies):

@@ -15,6 +15,7 @@ from typing import Any
 
 from plugrl.core.blame import one_line
 from plugrl.scenarios.gymnasium.copies import Copy
+from plugrl.scenarios.gymnasium.making import import_registered
 
 #: Seconds between two looks at whether the parent still lives.
 _LOOK = 1.0
@@ -22,9 +23,11 @@ _LOOK = 1.0
 
 def _serve(connection: Connection) -> None:
     told: list[str] = []
-    recipe, index, allowed = pickle.loads(connection.recv_bytes())
     copy: Copy | None = None
     try:
+        # Classes of a user's file are found after that is imported.
+        import_registered(connection.recv())
+        recipe, index, allowed = pickle.loads(connection.recv_bytes())
         copy = Copy(recipe, index, allowed, told.append)
         answer: tuple[bool, Any, list[str]] = (True, None, [])
     except Exception as error:
