@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,21 +113,14 @@ class NumpyActor(Actor):
         self._links = links
         self._free = free
         self._plain = agent.encoder.is_plain and len(agent.encoder.shape) == 1
-        self._buffers: dict[int, list[Array]] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """See the base class; done by itself when the first weights have moved."""
         self._watched = self._links[0].linear.weight
         self._address = self._watched.data_ptr()
-        self._layers = [
-            (
-                link.linear.weight.detach().numpy(),
-                link.linear.bias.detach().numpy()[:, None],
-                None if link.activation is None else _IN_PLACE[link.activation],
-            )
-            for link in self._links
-        ]
+        #: By the number of rows: weight, bias, activation and where the layer's numbers go.
+        self._layers: dict[int, list[tuple[Array, Array, Any, Array]]] = {}
         self._free_numbers = None if self._free is None else self._free.detach().numpy()[:, None]
 
     def params(self, observation: Array) -> Array:
@@ -137,36 +131,31 @@ class NumpyActor(Actor):
             columns = observation.T
         else:
             columns = self.agent.encoder.numpy(observation).reshape(len(observation), -1).T
-        buffers = self._buffers.get(columns.shape[1])
-        if buffers is None:
-            buffers = self._allocate(columns.shape[1])
-        for (weight, bias, activation), buffer in zip(self._layers, buffers, strict=True):
-            columns = np.dot(weight, columns, buffer)
-            np.add(columns, bias, columns)
+        layers = self._layers.get(columns.shape[1])
+        if layers is None:
+            layers = self._layers[columns.shape[1]] = self._laid_out(columns.shape[1])
+        for weight, bias, activation, numbers in layers:
+            np.add(np.dot(weight, columns, numbers), bias, numbers)
+            columns = numbers
             if activation is not None:
-                activation(columns)
+                activation(numbers, out=numbers)
         if self._free_numbers is not None:
             columns = np.concatenate([columns, np.broadcast_to(self._free_numbers, columns.shape)])
         return columns.T
 
-    def _allocate(self, rows: int) -> list[Array]:
-        buffers = [np.empty((len(weight), rows), np.float32) for weight, _, _ in self._layers]
-        self._buffers[rows] = buffers
-        return buffers
+    def _laid_out(self, rows: int) -> list[tuple[Array, Array, Any, Array]]:
+        return [
+            (
+                link.linear.weight.detach().numpy(),
+                link.linear.bias.detach().numpy()[:, None],
+                None if link.activation is None else _UFUNCS[link.activation],
+                np.empty((link.linear.out_features, rows), np.float32),
+            )
+            for link in self._links
+        ]
 
 
-_ZERO = np.float32(0)
-
-
-def _tanh(columns: Array) -> None:
-    np.tanh(columns, columns)
-
-
-def _relu(columns: Array) -> None:
-    np.maximum(columns, _ZERO, out=columns)
-
-
-_IN_PLACE = {"tanh": _tanh, "relu": _relu}
+_UFUNCS = {"tanh": np.tanh, "relu": partial(np.maximum, np.float32(0))}
 
 
 def acting_for(agent: Agent, rng: np.random.Generator) -> Actor:

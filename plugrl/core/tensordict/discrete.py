@@ -76,19 +76,18 @@ def _entropy(logs: torch.Tensor) -> torch.Tensor:
 
 def _pick(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Indices and log-probabilities for ``logits [K, N]``; a row for each choice is quicker."""
-    uniform = rng.random(logits.shape[1])
     if len(logits) == 2:
-        # The odds of two choices are one number, and a tanh of it cannot overflow.
+        # The second of two choices has the probability that logistic noise is below its odds.
         odds = logits[1] - logits[0]
-        index = (2 * uniform - 1 < np.tanh(odds * _HALF)).astype(np.int64)
-        odds *= index * 2 - 1
-        return index, -np.logaddexp(_ZERO, -odds)
-    highest = logits.max(0)
-    cumulative = np.exp(logits - highest).cumsum(0)
+        second = rng.logistic(0.0, 1.0, len(odds)) < odds
+        log_prob = np.logaddexp(_ZERO, np.where(second, -odds, odds))
+        return second.astype(np.int64), np.negative(log_prob, log_prob)
+    shifted = logits - np.maximum.reduce(logits, 0)
+    cumulative = np.add.accumulate(np.exp(shifted), 0)
     total = cumulative[-1]
     # In float64 the product stays below the total; "or equal" skips what has probability 0.
-    index = (cumulative <= uniform * total).sum(0)
-    return index, logits[index, np.arange(len(index))] - highest - np.log(total)
+    index = np.add.reduce(cumulative <= rng.random(len(total)) * total, 0)
+    return index, shifted[index, np.arange(len(index))] - np.log(total)
 
 
 _HALF, _ZERO = np.float32(0.5), np.float32(0)
