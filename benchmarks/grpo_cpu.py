@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,22 +18,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from _peers import BenchmarkError, Peer, Side, known, machine, positive
+
 GRPO = Path(__file__).parent / "grpo"
-VARIABLE = "PLUGRL_BENCH_PEER_PYTHON"
 #: What the peer's environment holds; the torch of both sides should be the same.
-PEER = ("torch==2.13.0", "trl==1.16.*", "transformers==5.24.*", "datasets")
-
-
-class BenchmarkError(Exception):
-    """What keeps the benchmark from running, in one line; ``code`` is the exit code."""
-
-    code = 1
-
-
-class NoPeerError(BenchmarkError):
-    """There is no environment with TRL where the command line says."""
-
-    code = 2
+TRL = Peer(
+    "TRL",
+    ["trl"],
+    "PLUGRL_BENCH_PEER_PYTHON",
+    ("torch==2.13.0", "trl==1.16.*", "transformers==5.24.*", "datasets"),
+)
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -44,125 +37,27 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         prog="grpo_cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    peer = parser.add_mutually_exclusive_group()
-    peer.add_argument("--peer-python", metavar="PATH", help=f"Python that has TRL; or {VARIABLE}")
-    peer.add_argument("--make-peer", metavar="FOLDER", help="make the peer's environment there")
-    peer.add_argument("--no-peer", action="store_true", help="measure plugrl alone")
+    TRL.add_arguments(parser)
     sizes = {"rounds": 3, "steps": 25, "warm-up": 5, "threads": 1}
     for name, default in (sizes | {"prompts": 8, "samples": 8, "tokens": 32}).items():
-        parser.add_argument(f"--{name}", type=_positive, default=default, help=f"({default})")
+        parser.add_argument(f"--{name}", type=positive, default=default, help=f"({default})")
     return parser.parse_args(given)
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def peer_python(given: argparse.Namespace) -> str | None:
-    """The Python of the peer; None without a peer.
-
-    Raises:
-        NoPeerError: there is none, or TRL cannot be imported with it.
-    """
-    if given.no_peer:
-        return None
-    if given.make_peer:
-        return make_peer(Path(given.make_peer))
-    path = given.peer_python or os.environ.get(VARIABLE)
-    if not path:
-        raise NoPeerError(
-            f"no Python with TRL: give --peer-python PATH or set {VARIABLE}, make one with "
-            "--make-peer FOLDER, or measure plugrl alone with --no-peer"
-        )
-    # Not resolved: a virtual environment is found by the place of its link.
-    path = os.path.abspath(os.path.expanduser(path))
-    try:
-        found = subprocess.run([path, "-c", "import trl"], capture_output=True, text=True)
-    except OSError as error:
-        raise NoPeerError(f"{path} cannot be run: {error.strerror or error}") from None
-    if found.returncode != 0:
-        reason = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise NoPeerError(f"{path} has no usable TRL ({reason}); --make-peer FOLDER makes one")
-    return path
-
-
-def make_peer(folder: Path) -> str:
-    """Make a virtual environment with TRL in ``folder``, unless one is there; its Python.
-
-    Raises:
-        BenchmarkError: it cannot be made.
-    """
-    python = folder.expanduser().absolute() / "bin" / "python"
-    done = python.parent.parent / "peer-is-complete"
-    if done.exists():
-        return str(python)
-    commands = [[sys.executable, "-m", "venv", str(folder.expanduser())]]
-    commands.append([str(python), "-m", "pip", "install", "--quiet", *PEER])
-    for command in commands:
-        # Only the result goes to stdout.
-        if subprocess.run(command, stdout=sys.stderr).returncode != 0:
-            raise BenchmarkError(f"the peer's environment was not made: {' '.join(command)} failed")
-    done.touch()
-    return str(python)
-
-
-class Side:
-    """One side in a process of its own, which makes a step whenever it is told to."""
-
-    def __init__(self, python: str, script: str, folder: Path, given: argparse.Namespace) -> None:
-        names = ("prompts", "samples", "tokens", "threads", "steps", "warm_up")
-        sizes = [w for n in names for w in (f"--{n}".replace("_", "-"), str(getattr(given, n)))]
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(given.threads))
-        quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-        self._script = script
-        self._errors = folder / f"{script}.txt"
-        with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                [python, str(GRPO / script), str(folder), *sizes],
-                env={**os.environ, **threads, **quiet, "TOKENIZERS_PARALLELISM": "false"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self._read()  # the first step, with everything that is loaded for it
-
-    def step(self) -> dict[str, Any] | None:
-        """Let it make its next step; the report when there is none.
-
-        Raises:
-            BenchmarkError: it failed; its stderr was passed on.
-        """
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        line = self._read()
-        return None if line == "done" else dict(json.loads(line))
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        if not line:
-            code = self._process.wait()
-            sys.stderr.write(self._errors.read_text(errors="replace"))
-            raise BenchmarkError(f"{self._script} failed with exit code {code}")
-        return line
-
-    def kill(self) -> None:
-        """End the process now."""
-        self._process.kill()
-        self._process.wait()
-
-    def close(self) -> None:
-        """End the process if it has not ended."""
-        if self._process.poll() is None:
-            try:
-                self._process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                self.kill()
+def side(python: str, script: str, folder: Path, given: argparse.Namespace) -> Side:
+    """A side in a process of its own, which makes a step whenever it is told to."""
+    names = ("prompts", "samples", "tokens", "threads", "steps", "warm_up")
+    sizes = [w for n in names for w in (f"--{n}".replace("_", "-"), str(getattr(given, n)))]
+    made = Side(
+        python,
+        GRPO / script,
+        [str(folder), *sizes],
+        folder,
+        threads=given.threads,
+        environment={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+    )
+    made.read()  # the first step, with everything that is loaded for it
+    return made
 
 
 def run_round(
@@ -173,15 +68,16 @@ def run_round(
     reports: dict[str, dict[str, Any]] = {}
     try:
         for name, (python, script) in sides.items():
-            running[name] = Side(python, script, folder, given)
+            running[name] = side(python, script, folder, given)
         while len(reports) < len(sides):
-            for name, side in running.items():
-                report = side.step()
-                if report is not None:
-                    reports[name] = report
+            for name, each in running.items():
+                each.go()
+                line = each.read()
+                if line != "done":
+                    reports[name] = json.loads(line)
     finally:
-        for side in running.values():
-            side.close() if len(reports) == len(sides) else side.kill()
+        for each in running.values():
+            each.close() if len(reports) == len(sides) else each.kill()
     return reports
 
 
@@ -191,20 +87,20 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     Raises:
         BenchmarkError: there is no peer, or a side failed.
     """
-    peer = peer_python(given)
+    peer = TRL.python(given)
     sides = {"plugrl": (sys.executable, "plugrl_side.py")}
     if peer is not None:
         sides["peer"] = (peer, "trl_side.py")
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
-    with tempfile.TemporaryDirectory(prefix="plugrl-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="plugrl-bench-") as temporary:
+        folder = Path(temporary)
         parameters = int(_python(f"print(write_model(Path({str(folder / 'model')!r})))"))
         _python(f"write_prompts(Path({str(folder / 'prompts.jsonl')!r}))")
         for number in range(given.rounds):
-            for side, report in run_round(sides, folder, given).items():
-                reports[side].append(report)
+            for name, report in run_round(sides, folder, given).items():
+                reports[name].append(report)
                 median = statistics.median(report["seconds"])
-                print(f"round {number + 1}: {side} {median:.4f} s a step", file=sys.stderr)
+                print(f"round {number + 1}: {name} {median:.4f} s a step", file=sys.stderr)
     return summary(given, reports, parameters)
 
 
@@ -245,33 +141,9 @@ def summary(
         "new_tokens_per_second": sequences * given.tokens / result["plugrl_seconds"],
         "work": {name: getattr(given, name) for name in names} | {"parameters": parameters},
         "threads": given.threads,
-        "versions": {side: _known(found[0]["versions"]) for side, found in reports.items()},
+        "versions": {side: known(found[0]["versions"]) for side, found in reports.items()},
         "machine": machine(),
     }
-
-
-def _known(versions: dict[str, str | None]) -> dict[str, str]:
-    return {name: version for name, version in versions.items() if version is not None}
-
-
-def machine() -> dict[str, Any]:
-    """What the times depend on."""
-    return {
-        "processor": _processor(),
-        "cpus": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def table(result: dict[str, Any]) -> str:
