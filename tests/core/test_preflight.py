@@ -1,9 +1,8 @@
 """What `validate` finds besides the schemas, and that a refused configuration starts nothing."""
 
 import json
-import subprocess
-import sys
 
+import forking
 import pytest
 import yaml
 
@@ -168,10 +167,7 @@ def test_faults_of_phases_are_named_within_them(tmp_path):
 def test_a_refused_configuration_leaves_no_run(tmp_path, command):
     tree = tiny.config("self_hosted_grpo", tmp_path, {"data": {"data_files": None}})
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(tree))
-    result = subprocess.run(
-        [sys.executable, "-m", "plugrl", command, "exp.yaml"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
+    result = forking.run(["-m", "plugrl", command, "exp.yaml"], cwd=tmp_path, timeout=240)
     assert result.returncode == 2
     assert "error: data.data_files (exp.yaml:" in result.stderr
     assert "resume" not in result.stderr

@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 
@@ -220,13 +220,7 @@ export FIRST=script BOTH=script MADE_BY_SCRIPT=name API_KEY={SECRET}
 
 
 def plugrl(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "plugrl", *words],
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forking.run(["-m", "plugrl", *words], env={**os.environ, "PYTHONPATH": ""})
 
 
 @pytest.fixture
@@ -315,8 +309,8 @@ def test_its_time_limit_is_a_deadline_of_the_settings(config):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_script_too(config, number, code):
     script("echo $$ > pid\nwhile :; do sleep 0.1; done\n")
-    words = [sys.executable, "-m", "plugrl", "train", "a.yaml"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    words = ["-m", "plugrl", "train", "a.yaml"]
+    with forking.Process(words, stderr=subprocess.PIPE) as process:
         while process.poll() is None and not (Path("pid").exists() and Path("pid").read_text()):
             time.sleep(0.02)
         process.send_signal(number)

@@ -1,8 +1,6 @@
 """Control characters of others do not reach the terminal."""
 
-import subprocess
-import sys
-
+import forking
 import pytest
 import yaml
 
@@ -50,13 +48,10 @@ def test_errors_and_logs_of_a_command_are_shown_so(tmp_path):
     tree = tiny.config("self_hosted_grpo", tmp_path, {"rollout_worker": None})
     tree["rollout_worker"] = {"type": "evil", "max_response_length": 3}
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(tree))
-    done = subprocess.run(
-        [sys.executable, "-m", "plugrl", "-p", str(agent), "train", str(tmp_path / "exp.yaml")],
-        capture_output=True,
-    )
+    done = forking.run(["-m", "plugrl", "-p", str(agent), "train", str(tmp_path / "exp.yaml")])
     assert done.returncode == 1
     (log,) = (tmp_path / "runs").glob("*/*/log.txt")
-    for written in (done.stderr, done.stdout, log.read_bytes()):
-        assert b"\x1b" not in written
-    assert b"error: " in done.stderr
-    assert done.stderr.count(rb"\x1b[2J") >= 3
+    for written in (done.stderr, done.stdout, log.read_text()):
+        assert "\x1b" not in written
+    assert "error: " in done.stderr
+    assert done.stderr.count(r"\x1b[2J") >= 3

@@ -2,9 +2,8 @@
 
 import json
 import os
-import subprocess
-import sys
 
+import forking
 import pytest
 import yaml
 from tracked_config import CONFIG
@@ -24,10 +23,7 @@ def plugrl(folder, *words, **variables):
     environment = {
         **os.environ, "TRACKIO_DIR": str(folder / "trackio"), "NETRC": "/none", **variables,
     }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-m", "plugrl", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    return forking.run(["-m", "plugrl", *words], cwd=folder, env=environment, timeout=200)
 
 
 def only_run(folder):

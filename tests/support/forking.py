@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import types
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ class Process:
     ) -> None:
         self.args = [str(word) for word in words]
         self.returncode: int | None = None
+        self._readers: list[_Reader] | None = None
         self.stdout, out = _opened(stdout, 1)
         self.stderr, err = (None, out) if stderr == subprocess.STDOUT else _opened(stderr, 2)
         self._socket = socket.socket(socket.AF_UNIX)
@@ -102,6 +104,37 @@ class Process:
             return self.wait(0.0)
         return None
 
+    def communicate(self, timeout: float | None = None) -> tuple[str | None, str | None]:
+        """Wait, and give all that it wrote to the pipes.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs, or has left a process that writes to them.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        if self._readers is None:
+            self._readers = [_Reader(file) for file in (self.stdout, self.stderr)]
+        for reader in self._readers:
+            reader.join(None if end is None else max(0.0, end - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        self.wait(None if end is None else max(1.0, end - time.monotonic()))
+        out, err = (reader.text for reader in self._readers)
+        return out, err
+
+    def __enter__(self) -> Process:
+        """Itself, to be waited for at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        for file in (self.stdout, self.stderr):
+            if file is not None:
+                file.close()
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
     def send_signal(self, number: int) -> None:
         """Send a signal to a process that still runs."""
         if self.poll() is None:
@@ -112,6 +145,20 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
+class _Reader(threading.Thread):
+    """Reads a pipe to its end."""
+
+    def __init__(self, file) -> None:
+        super().__init__(daemon=True)
+        self.file = file
+        self.text: str | None = None
+        self.start()
+
+    def run(self) -> None:
+        if self.file is not None:
+            self.text = self.file.read()
+
+
 def run(
     words: Sequence[object],
     *,
@@ -119,11 +166,13 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float = 240.0,
     stderr: int | None = None,
+    check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """``subprocess.run([sys.executable, *words], capture_output=True, text=True)``, forked.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and was killed.
+        AssertionError: ``check`` is true and it failed; the message is its error output.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = Process(words, cwd=cwd, env=env, stdout=out, stderr=stderr or err)
@@ -136,6 +185,7 @@ def run(
         for file in (out, err):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
+    assert code == 0 or not check, f"{process.args} ended with {code}: {texts[1]}"
     return subprocess.CompletedProcess(process.args, code, *texts)
 
 
@@ -177,6 +227,8 @@ def _opened(wanted, number: int):
     """A file to read from, if it is wanted, and the descriptor that the process writes to."""
     if wanted is None:
         return None, number
+    if wanted == subprocess.DEVNULL:
+        return None, os.open(os.devnull, os.O_WRONLY)
     if wanted != subprocess.PIPE:
         return None, os.dup(wanted if isinstance(wanted, int) else wanted.fileno())
     read, write = os.pipe()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import forking
 import pytest
 import torch
 import yaml
@@ -201,13 +199,7 @@ def test_a_phase_may_not_have_them(tmp_path, monkeypatch):
 
 
 def plugrl(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "plugrl", *words],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forking.run(["-m", "plugrl", *words])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
