@@ -1,0 +1,123 @@
+"""reinforce and a2c learn, and read what they say that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.registry import default_registry
+from plugrl.core.scenario import ScenarioInstance
+from plugrl.core.tensordict.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.trainers.a2c import A2cConfig
+from plugrl.trainers.on_policy import OnPolicyRlConfig
+from plugrl.trainers.reinforce import ReinforceConfig
+
+
+class Cues(VectorEnvironment):
+    """Each step shows one of three cues; the part of them that were answered comes at the end.
+
+    Whoever answers at random earns 1/3 on average, whoever always gives one answer too.
+    """
+
+    LENGTH = 4
+
+    def __init__(self, num_envs: int = 16) -> None:
+        self.num_envs = num_envs
+        self.spaces = {"agent": AgentSpaces(Box(0, 1, (3,)), Discrete(3))}
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        self._rng = np.random.default_rng(seed)
+        self._right = np.zeros(self.num_envs)
+        self._steps = 0
+        return {"agent": self._show()}
+
+    def _show(self) -> np.ndarray:
+        self._cue = self._rng.integers(0, 3, self.num_envs)
+        return np.eye(3, dtype=np.float32)[self._cue]
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        self._right += actions["agent"] == self._cue
+        self._steps += 1
+        ended = np.full(self.num_envs, self._steps == self.LENGTH)
+        reward = np.where(ended, self._right / self.LENGTH, 0).astype(np.float32)
+        shown = self._show()
+        if ended[0]:
+            self._steps, self._right = 0, np.zeros(self.num_envs)
+        final = shown.copy() if ended[0] else None
+        return {"agent": AgentStep(shown, reward, ended, np.zeros_like(ended), final)}
+
+
+def trained(name: str, **sections: Any) -> Any:
+    registry = default_registry()
+    trainer = registry.load(registry.resolve("trainer", name))
+    instance = ScenarioInstance(name="cues", make_environment=lambda split: Cues())
+    rl = {"num_iterations": 60, "frames_per_batch": 256, "lr": 0.01, **sections.pop("rl", {})}
+    made = trainer(
+        scenario_instance=instance,
+        hyper_params={"rl": rl, "validate": {"episodes": 32}, **sections},
+    )
+    made.train()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("reinforce", {}),
+        ("reinforce", {"reinforce": {"use_advantage_and_critic": True}}),
+        ("a2c", {}),
+        ("a2c", {"a2c": {"normalize_advantage": True}, "rl": {"use_shared_body": True}}),
+        ("vanilla_ppo", {"rl": {"num_iterations": 12, "clip_value": True}}),
+        ("vanilla_ppo", {"rl": {"num_iterations": 12}, "ppo": {"loss_type": "kl_penalty"}}),
+    ],
+)
+def test_rewards_that_come_late_are_learned_from(name: str, sections: dict[str, Any]) -> None:
+    metrics = trained(name, **sections).run.metrics
+    first = next(m for m in metrics if "rollout/mean_episode_return" in m)
+    assert first["rollout/mean_episode_return"] < 0.5
+    assert metrics[-1]["test/mean_episode_return"] > 0.95
+
+
+def test_a_batch_is_one_minibatch() -> None:
+    trainer = trained("a2c", rl={"num_iterations": 3})
+    state = trainer._learners["agent"].optimizer.state_dict()
+    assert set(state["agents"]["agent"]["steps"].tolist()) == {3.0}
+
+
+def test_agents_have_a_value_head_where_a_loss_reads_it() -> None:
+    critics = {"reinforce": {"use_advantage_and_critic": True}}
+    plain, critic = (trained("reinforce", rl={"num_iterations": 1}, **s) for s in ({}, critics))
+    assert plain.agents["agent"].value_head is None
+    assert critic.agents["agent"].value_head is not None
+    assert "train/loss_critic" not in plain.run.metrics[-1]
+    assert {"train/loss_critic", "train/explained_variance"} <= set(critic.run.metrics[-1])
+
+
+def test_a_weight_of_the_entropy_holds_it_up() -> None:
+    entropies = [
+        trained("a2c", a2c={"entropy_eps": weight}, rl={"num_iterations": 30}).run.metrics[-1][
+            "train/entropy"
+        ]
+        for weight in (0.0, 1.0)
+    ]
+    assert entropies[0] < 0.5
+    assert entropies[1] > 1.0  # that of three answers at random is log 3 = 1.0986
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ReinforceConfig(entropy_eps=-1), "entropy_eps must not be negative"),
+        (lambda: A2cConfig(critic_coef=-1), "critic_coef must not be negative"),
+        (lambda: OnPolicyRlConfig(clip_value=True), "clip_value needs the clip range of ppo"),
+        (lambda: OnPolicyRlConfig(minibatch_size=0), "minibatch_size must be at least 1, or null"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
