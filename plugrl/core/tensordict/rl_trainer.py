@@ -120,7 +120,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
         self._build_learners()
         normalisers = self._build_normalisers(environment)
-        self._collector = Collector(
+        self._collector = _collector_for(environment)(
             environment,
             self._policies.policy_of,
             self._build_actors(),
@@ -397,6 +397,15 @@ class TensorDictRlTrainer(TensorDictTrainer):
                 self.run.label(self._iteration),
             )
         self._pending_state = None
+
+
+def _collector_for(environment: VectorEnvironment) -> type[Collector]:
+    """Arrays, unless the environment is one for TorchRL's own collector."""
+    if getattr(environment, "torchrl_environment", None) is None:
+        return Collector
+    from plugrl.core.tensordict.torchrl_collection import TorchrlCollector
+
+    return TorchrlCollector
 
 
 def valid_rows(batch: TensorDict) -> TensorDict:

@@ -55,7 +55,7 @@ class Copy:
         """Begin the first episodes of ``seed``; give the agents' observations ``[rows, ...]``."""
         self._seed, self.episode = seed, -1
         self._tensordict = self._reset()
-        self._look(self._tensordict)
+        self.last = self.observe(self._tensordict)
         return dict(self.last)
 
     @property
@@ -82,8 +82,12 @@ class Copy:
             except Exception as error:
                 self._drop()
                 self._crashes.add("reset", error)
-        self._alive = {place.name: np.ones(self.rows, bool) for place in self._layout.places}
+        self.anew()
         return begun
+
+    def anew(self) -> None:
+        """Let all agents take part, as at the beginning."""
+        self._alive = {place.name: np.ones(self.rows, bool) for place in self._layout.places}
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
@@ -108,7 +112,6 @@ class Copy:
         if len(self._taken) <= LONGEST:
             self._taken.append({name: np.array(action) for name, action in actions.items()})
         tensordict = self._tensordict
-        present = {p.name: self._layout.present(tensordict, p) for p in self._layout.places}
         self._layout.write(tensordict, actions)
         try:
             with self._apart():
@@ -119,12 +122,11 @@ class Copy:
             self._drop()
             self._crashes.add("step", error)
             return self._cut_off()
-        told = stepped.get("next")
-        steps = {p.name: self._told(p, told, present[p.name]) for p in self._layout.places}
+        steps = self.told(stepped)
         if following is None:
             following = self._reset()
         self._tensordict = following
-        self._look(following)
+        self.last = self.observe(following)
         for name, step in steps.items():
             step.observation = self.last[name]
         return steps
@@ -152,8 +154,15 @@ class Copy:
             return any(layout.flags(told, _all(p.outer), None).any() for p in layout.places)
         return all(layout.flags(told, _all(p.own), p.index).all() for p in layout.places)
 
+    def told(self, stepped: TensorDictBase) -> dict[str, AgentStep]:
+        """What a step gave the agents; the observation is what they saw at its end."""
+        told = stepped.get("next")
+        return {
+            place.name: self._told(place, told, self._layout.present(stepped, place))
+            for place in self._layout.places
+        }
+
     def _told(self, place: Place, told: TensorDictBase, present: np.ndarray) -> AgentStep:
-        """What a step gave an agent; its observation is what it saw last."""
         layout, alive = self._layout, self._alive[place.name]
         own, lost = self._over(told, place.own, place.index)
         outer, lost_all = self._over(told, place.outer, None)
@@ -184,16 +193,15 @@ class Copy:
             return over, flags(told, ends.terminated, index)
         return over, over & ~flags(told, ends.truncated, index)
 
-    def _look(self, tensordict: TensorDictBase) -> None:
-        for place in self._layout.places:
-            self.last[place.name] = self._layout.observation(tensordict, place)
+    def observe(self, tensordict: TensorDictBase) -> dict[str, np.ndarray]:
+        """What each agent sees, ``[rows, *observation]``."""
+        return {p.name: self._layout.observation(tensordict, p) for p in self._layout.places}
 
     def _cut_off(self) -> dict[str, AgentStep]:
         """End all open episodes where they are, with a step that nobody took part in."""
         final, alive = self.last, self._alive
-        self.last = {}
         self._tensordict = self._reset()
-        self._look(self._tensordict)
+        self.last = self.observe(self._tensordict)
         return {
             name: AgentStep(
                 observation=self.last[name],
@@ -241,7 +249,7 @@ class Copy:
         self._seed, self._index = int(state["seed"]), int(state["index"])
         self.episode = int(state["episode"]) - 1
         self._tensordict = self._reset()
-        self._look(self._tensordict)
+        self.last = self.observe(self._tensordict)
         for number in range(state["steps"]):
             self.step({name: actions[number] for name, actions in state["actions"].items()})
         same = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from tensordict import TensorDictBase
+from torchrl.envs import SerialEnv
 
 from plugrl.core.tensordict.environment import AgentStep
 from plugrl.scenarios.copied import CopiedEnvironment
@@ -26,6 +28,7 @@ class TorchrlEnvironment(CopiedEnvironment):
         rescale: networks act in [-1, 1] instead of within the bounds.
         max_restarts: copies that may break and be built anew.
         render: whether there are frames.
+        collected: one batch of all copies, for TorchRL's own collector.
 
     Raises:
         ConfigError: it cannot be built, or a spec is of a kind that networks cannot take.
@@ -40,11 +43,22 @@ class TorchrlEnvironment(CopiedEnvironment):
         rescale: bool = False,
         max_restarts: int = 0,
         render: bool = False,
+        collected: bool = False,
     ) -> None:
         first = maker.build(render=render)
-        self._layout = Layout(first, maker.name, observation=observation, rescale=rescale)
-        self._build = partial(maker.build, render=render)
-        count = copies or (1 if self._layout.batch else 4)
+        batch = tuple(first.batch_size)
+        count = copies or (1 if batch else 4)
+        self._build: Callable[[], Any] = partial(maker.build, render=render)
+        groups = getattr(first, "group_map", None) or {}
+        if collected:
+            self._build = partial(SerialEnv, count, [self._build] * count)
+            first.close()
+            first, count = self._build(), 1
+        self._layout = Layout(
+            first, maker.name, observation=observation, rescale=rescale, groups=groups
+        )
+        #: What TorchRL's own collector steps; None: it is stepped here.
+        self.torchrl_environment = first if collected else None
         spaces = {place.name: place.spaces for place in self._layout.places}
         super().__init__(maker.name, spaces, count, self._layout.rows, max_restarts)
         self._copies[0].environment = first
@@ -74,6 +88,34 @@ class TorchrlEnvironment(CopiedEnvironment):
             if step.final_observation is not None:
                 self._check(agent, "observation", step.final_observation)
         return joined
+
+    def observe(self, tensordict: TensorDictBase) -> dict[str, np.ndarray]:
+        """What each agent sees in a TensorDict of all copies; see ``TorchrlSource``."""
+        observations = self._whole.observe(tensordict)
+        for agent, observation in observations.items():
+            self._check(agent, "observation", observation)
+        return observations
+
+    def write(self, tensordict: TensorDictBase, actions: Mapping[str, np.ndarray]) -> None:
+        """Put the agents' actions into a TensorDict of all copies."""
+        taken = {a: self._spaces[a].actions(each, self.num_envs) for a, each in actions.items()}
+        self._layout.write(tensordict, taken)
+
+    def told(self, tensordict: TensorDictBase) -> dict[str, AgentStep]:
+        """What a step of all copies gave each agent."""
+        steps = self._whole.told(tensordict)
+        for agent, step in steps.items():
+            self._check(agent, "observation", step.observation)
+            self._check(agent, "reward", step.reward)
+        return steps
+
+    def anew(self) -> None:
+        """Let all agents take part, as at the beginning."""
+        self._whole.anew()
+
+    @property
+    def _whole(self) -> Copy:
+        return cast(Copy, self._copies[0])
 
 
 def _joined(steps: Sequence[AgentStep]) -> AgentStep:

@@ -66,13 +66,20 @@ class Layout:
         observation: name of the entry that networks see; null: ``observation``, ``pixels`` or the
             only one there is.
         rescale: networks act in [-1, 1] instead of within the bounds.
+        groups: the names of the agents of each group.
 
     Raises:
         ConfigError: specs are of kinds that networks cannot take, or the entries are ambiguous.
     """
 
     def __init__(
-        self, environment: Any, name: str, *, observation: str | None, rescale: bool
+        self,
+        environment: Any,
+        name: str,
+        *,
+        observation: str | None,
+        rescale: bool,
+        groups: Mapping[str, Sequence[str]],
     ) -> None:
         self.name = name
         self.batch: tuple[int, ...] = tuple(environment.batch_size)
@@ -80,7 +87,7 @@ class Layout:
         self._environment = environment
         self._wanted = observation
         self._rescale = rescale
-        self._groups: Mapping[str, Sequence[str]] = getattr(environment, "group_map", None) or {}
+        self._groups = groups
         self._observations = _keys(environment.full_observation_spec)
         self._rewards = [_key(key) for key in environment.reward_keys]
         self._dones = [_key(key) for key in environment.done_keys]

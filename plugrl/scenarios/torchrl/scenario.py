@@ -43,6 +43,11 @@ class TorchrlConfig:
     actions: Literal["clip", "rescale"] = described(
         "clip", "continuous actions: clip them to the bounds, or rescale them from [-1, 1]"
     )
+    collector: Literal["arrays", "torchrl"] = described(
+        "arrays",
+        "who steps the environment in training: code for arrays, or TorchRL's own collector, which "
+        "is slower and cannot be resumed in the middle of episodes",
+    )
     max_restarts: int = described(10, "copies that may break and be built anew in a run")
 
     def __post_init__(self) -> None:
@@ -122,6 +127,7 @@ class TorchrlScenario(Scenario):
             rescale=section.actions == "rescale",
             max_restarts=section.max_restarts,
             render=split == "film",
+            collected=split == "train" and section.collector == "torchrl",
         )
 
 
