@@ -1,0 +1,91 @@
+"""Trainers of small networks, killed at random moments and resumed, lose nothing."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import forking
+import pytest
+import yaml
+
+from plugrl.core.experiment import load_run
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
+
+pytestmark = pytest.mark.integration
+KILLS = 5
+
+CARTPOLE = {"type": "gymnasium", "id": "CartPole-v1"}
+PENDULUM = {"type": "gymnasium", "id": "Pendulum-v1", "num_envs": 1}
+TRAINERS: dict[str, dict[str, Any]] = {
+    "vanilla_ppo": {
+        "scenario": {**CARTPOLE, "num_envs": 3},
+        "rl": {
+            "frames_per_batch": 96,
+            "normalize_observations": True,
+            "normalize_rewards": True,
+            "anneal_lr": True,
+        },
+        "ppo": {"loss_type": "kl_penalty"},
+    },
+    "reinforce": {
+        "scenario": {**CARTPOLE, "num_envs": 8, "vectorization": "native"},
+        "rl": {"frames_per_batch": 256},
+    },
+    "dqn": {"scenario": {**CARTPOLE, "num_envs": 1}, "rl": {"frames_per_batch": 64}},
+    "sac": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
+    "td3": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
+}
+
+
+def steps_of(folder: Path | None) -> int:
+    metrics = folder / "metrics.jsonl" if folder is not None else None
+    return metrics.read_bytes().count(b"\n") if metrics is not None and metrics.exists() else 0
+
+
+def command(*words: str) -> list[str]:
+    return ["-m", "plugrl", *words]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_killed_and_resumed_it_equals_the_uninterrupted_run(trainer: str, tmp_path: Path) -> None:
+    tree = {
+        "trainer": trainer,
+        "validate": {"every": 6, "episodes": 2},
+        "settings": {"checkpoint_every": 3, "progress": "none"},
+        **TRAINERS[trainer],
+    }
+    tree["rl"] = {"num_iterations": 40, **tree["rl"]}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(tree))
+    straight = tmp_path / "straight"
+    forking.run(command("train", str(recipe), f"settings.runs_folder={straight}"), check=True)
+    (expected,) = straight.glob("*/[0-9]*")
+
+    runs, moments = tmp_path / "killed", random.Random(trainer)
+    words = command("train", str(recipe), f"settings.runs_folder={runs}")
+    folder, killed_at = None, []
+    for _ in range(KILLS):
+        process = forking.Process(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        before, deadline = steps_of(folder), time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            folder = folder or next(iter(runs.glob("*/[0-9]*")), None)
+            if steps_of(folder) > before:
+                break
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.1))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            killed_at.append(steps_of(folder))
+        process.wait(timeout=60)
+        assert folder is not None
+        words = command("resume", str(folder))
+    assert len(killed_at) > 1, "the run was over too soon to say anything"
+    forking.run(words, check=True)
+    got, want = load_run(folder), load_run(expected)
+    assert comparable(got) == comparable(want)
+    assert_equal_states(got.checkpoint()["trainer"], want.checkpoint()["trainer"])
