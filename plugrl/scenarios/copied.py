@@ -13,7 +13,7 @@ import numpy as np
 from plugrl.core.errors import ConfigError, NonFiniteError, RunError
 from plugrl.core.tensordict.environment import VectorEnvironment
 from plugrl.scenarios.crashes import Crashes
-from plugrl.scenarios.gymnasium.spaces import Spaces, all_finite
+from plugrl.scenarios.gymnasium.spaces import Spaces
 
 logger = logging.getLogger(__name__)
 #: Steps after which a copy must be where another is.
@@ -108,7 +108,7 @@ class CopiedEnvironment(VectorEnvironment):
         Raises:
             NonFiniteError: the text names environment, agent and copy.
         """
-        if values.dtype.kind != "f" or all_finite(values):
+        if values.dtype.kind != "f" or np.isfinite(values).all():
             return
         row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
         episode = self._copies[row // self._rows].episode
