@@ -19,6 +19,9 @@ from plugrl.scenarios.gymnasium.making import Recipe
 from plugrl.scenarios.gymnasium.spaces import Spaces
 from plugrl.scenarios.gymnasium.trial import unsaved
 
+#: To look for it takes a fifth of the time of ``.any()``, in each step of a small environment.
+_TRUE = b"\1"
+
 
 def autoreset_mode(vector: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
     """When copies that ended begin anew.
@@ -53,7 +56,8 @@ class NativeEnvironment(GymnasiumEnvironment):
         self._restarts = 0
         #: Copies that use the next step to begin anew; None: none does.
         self._ended: np.ndarray | None = None
-        self._last = np.zeros((num_envs, *spaces.shape), spaces.agent.observation.dtype)
+        #: What was seen last, as the environment gave it.
+        self._last: Any = None
 
     def _tried(self) -> str | None:
         return unsaved(lambda: self._recipe.make_vector(self.num_envs))
@@ -73,10 +77,10 @@ class NativeEnvironment(GymnasiumEnvironment):
         return {AGENT: observation}
 
     def _begun(self, seed: int | None) -> np.ndarray:
-        observed = self._spaces.observations(self._vector.reset(seed=seed)[0])
+        first = self._vector.reset(seed=seed)[0]
+        observed = self._spaces.observations(first)
         self._spaces.check(observed, None, AGENT)
-        self._ended = None
-        self._last = observed.copy()
+        self._ended, self._last = None, first
         return observed
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
@@ -92,18 +96,18 @@ class NativeEnvironment(GymnasiumEnvironment):
         observed = spaces.observations(stepped[0])
         reward = np.array(stepped[1], np.float32)
         spaces.check(observed, reward, AGENT)
-        terminated, truncated = np.array(stepped[2], bool), np.array(stepped[3], bool)
         real = None if self._ended is None else ~self._ended
-        self._ended, self._last = None, observed.copy()
-        ended = terminated | truncated
-        final = None
-        if np.count_nonzero(ended):
-            # What ended by itself and at the time limit at once, ended by itself.
-            truncated &= ~terminated
-            if self._is_next_step:
-                final, self._ended = observed.copy(), ended
-            else:
-                final = self._final(stepped[4], observed, ended)
+        ended = np.logical_or(stepped[2], stepped[3])
+        self._ended, self._last = None, stepped[0]
+        if _TRUE not in ended.tobytes():
+            return {AGENT: AgentStep(observed, reward, ended, ended.copy(), None, real)}
+        terminated = np.array(stepped[2], bool)
+        # What ended by itself and at the time limit at once, ended by itself.
+        truncated = ended & ~terminated
+        if self._is_next_step:
+            final, self._ended = observed.copy(), ended
+        else:
+            final = self._final(stepped[4], observed, ended)
         return {AGENT: AgentStep(observed, reward, terminated, truncated, final, real)}
 
     def _final(self, info: dict[str, Any], observed: np.ndarray, ended: np.ndarray) -> np.ndarray:
@@ -122,7 +126,7 @@ class NativeEnvironment(GymnasiumEnvironment):
 
     def _cut_off(self, error: BaseException) -> AgentStep:
         """The step in which all copies broke, since nothing tells which one did."""
-        final, began = self._last, self._ended
+        final, began = self._spaces.observations(self._last), self._ended
         observed = self._rebuilt("step()", error)
         truncated = np.ones(self.num_envs, bool) if began is None else ~began
         return AgentStep(
@@ -157,7 +161,7 @@ class NativeEnvironment(GymnasiumEnvironment):
         return {
             "vector": held,
             "ended": ended,
-            "last": self._last.copy(),
+            "last": np.array(self._last),
             "seed": self._seed,
             "restarts": self._restarts,
         }

@@ -77,7 +77,7 @@ class _Process:
             raise self._lost() from None
 
     def receive(self) -> tuple[bool, Any, list[str]]:
-        """Whether it went well, the result or what was wrong, and crashes; raises :class:`_Lost`."""
+        """Whether it went well, the result or the fault, and crashes; raises :class:`_Lost`."""
         try:
             answer: tuple[bool, Any, list[str]] = self._connection.recv()
         except BlockingIOError:

@@ -25,9 +25,7 @@ _ACTIONS = (
 )
 
 
-def all_finite(array: np.ndarray) -> bool:
-    """Whether no number is NaN or infinite. Faster than ``np.isfinite(array).all()`` when small."""
-    return bool(np.count_nonzero(np.isfinite(array)) == array.size)
+_isfinite = np.isfinite
 
 
 class Spaces:
@@ -92,7 +90,7 @@ class Spaces:
                 f"array of {batch.dtype} with shape {batch.shape}; choose a trainer whose policies "
                 "act in this space"
             )
-        if self._kinds == "f" and not all_finite(batch):
+        if self._kinds == "f" and not np.isfinite(batch).all():
             raise NonFiniteError(
                 f"an action for environment {self.name} is NaN or infinite: the policy has "
                 "diverged; lower rl.lr or set rl.max_grad_norm"
@@ -105,10 +103,15 @@ class Spaces:
         Raises:
             NonFiniteError: the text names environment, agent and copy.
         """
-        if self._is_float and not all_finite(observation):
-            self._refuse("observation", observation, agent)
-        if reward is not None and not all_finite(reward):
-            self._refuse("reward", reward, agent)
+        # Each step of a small environment is checked, and ``.all()`` takes three times as long.
+        if self._is_float:
+            flags = _isfinite(observation).tobytes()
+            if flags != b"\1" * len(flags):
+                self._refuse("observation", observation, agent)
+        if reward is not None:
+            flags = _isfinite(reward).tobytes()
+            if flags != b"\1" * len(flags):
+                self._refuse("reward", reward, agent)
 
     def _refuse(self, what: str, array: np.ndarray, agent: str) -> None:
         place = np.argwhere(~np.isfinite(array))[0]
