@@ -20,16 +20,20 @@ def default_entry(schema: Any, entries: Mapping[str, Any]) -> str | None:
 def inherit(default: Any, entry: Any) -> Any:
     """``default``, changed by what ``entry`` says.
 
-    Mappings change key by key. One of another ``type`` takes the place of the default.
+    Mappings change key by key. One that picks another component takes the place of the default.
     """
     if isinstance(default, Mapping) and isinstance(entry, str) and "type" in default:
         entry = {"type": entry}
     if not isinstance(default, Mapping) or not isinstance(entry, Mapping):
         return entry
-    if "type" in default and entry.get("type", default["type"]) != default["type"]:
+    if any(default.get(key) != value for key, value in entry.items() if _picks(key)):
         return dict(entry)
     changed = {key: inherit(default[key], value) for key, value in entry.items() if key in default}
     return {**default, **entry, **changed}
+
+
+def _picks(key: str) -> bool:
+    return key == "type" or key.startswith("custom_")
 
 
 def inherit_origins(origins: Origins, default: KeyPath, entry: KeyPath) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import nn
 
+from plugrl.core.factory import Factory
+from plugrl.core.registry import default_registry
 from plugrl.core.tensordict.agent_config import PARTS
 from plugrl.core.tensordict.agent_config import AgentConfig as AgentConfig
-from plugrl.core.tensordict.building import Builder, sections_of
+from plugrl.core.tensordict.building import Builder, settings_of
 from plugrl.core.tensordict.distributions import ActionDistribution, Squash
 from plugrl.core.tensordict.observations import Encoder
 from plugrl.core.tensordict.schedules import is_update_iteration
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from tensordict.nn import TensorDictModule
     from torchrl.modules import ProbabilisticActor
 
-    from plugrl.core.factory import Factory
+    from plugrl.core.kinds import Record
     from plugrl.core.tensordict.environment import AgentSpaces
 
 Role = Literal["actor", "critic"]
@@ -214,16 +216,27 @@ def build_agents(
         UsageError: ``load_from`` names no run or checkpoint, or more than one run.
         RunError: the checkpoint is damaged.
     """
-    policy_of, sections = sections_of(spaces, section)
-    builder = Builder(factory, shared_body=shared_body, critic=critic, squash=squash, seed=seed)
+    records: dict[str, Record] = {}
+    settings = settings_of(spaces, section, records)
+    registry = default_registry() if factory is None else factory.registry
+    if factory is not None:
+        # What the run began with, rather than what its section means by now.
+        records |= factory.below("agents")
+    builder = Builder(
+        Factory(registry, records),
+        shared_body=shared_body,
+        critic=critic,
+        squash=squash,
+        seed=seed,
+    )
     policies: dict[str, Agent] = {}
-    for policy, config in sections.items():
-        members = [agent for agent, its in policy_of.items() if its == policy]
-        parts = builder.parts(policy, members, {m: spaces[m] for m in members}, config)
-        agent = Agent(policy, spaces[members[0]], *parts, config)
-        if load and config["load_from"] is not None:
+    for each in settings:
+        parts = builder.parts(each, spaces)
+        agent = Agent(each.policy, spaces[each.members[0]], *parts, each.config)
+        if load and each.config.load_from is not None:
             from plugrl.core.tensordict.loading import load_parts
 
-            load_parts(agent, runs_folder)
-        policies[policy] = agent.to(device)
-    return Policies(policies, policy_of)
+            load_parts(agent, each.path, runs_folder)
+        policies[each.policy] = agent.to(device)
+    policy_of = {member: each.policy for each in settings for member in each.members}
+    return Policies(policies, {agent: policy_of[agent] for agent in spaces})

@@ -22,15 +22,20 @@ if TYPE_CHECKING:
 _STANDS_FOR = {"policy_body": "body", "value_body": "body", "body": "policy_body"}
 
 
-def load_parts(agent: Agent, runs_folder: str = "runs") -> None:
+def load_parts(agent: Agent, where: str, runs_folder: str = "runs") -> None:
     """Give parts of an agent the weights that its ``load_from`` names.
+
+    Args:
+        agent: whose parts.
+        where: its settings stand, for messages.
+        runs_folder: where runs are looked up.
 
     Raises:
         ConfigError: the run has no such policy or part, or one of another shape.
         UsageError: there is no such run or checkpoint, or more than one run is meant.
         RunError: the checkpoint is damaged.
     """
-    config, where = agent.config, f"agents.{agent.name}"
+    config = agent.config
     run = find(os.path.expanduser(config["load_from"]), Path(runs_folder))
     state = checkpoints.load(checkpoint_of(run, config["load_checkpoint"]))
     weights = _weights(state, config["load_policy"], agent.name, where, run.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,28 @@ def test_another_type_takes_the_place_of_the_default() -> None:
     assert policies["a"].config["body"]["hidden"] == (5,)
     learns = {n: [p.is_updated(i) for i in range(1, 5)] for n, p in policies.items()}
     assert learns == {"a": [True, False, False, False], "b": [False, True, True, True]}
+
+
+def test_a_body_in_a_file_can_be_everybodys(tmp_path: Path) -> None:
+    file = tmp_path / "ours.py"
+    file.write_text(
+        "from torch import nn\n"
+        "from plugrl import Body\n"
+        "class Half(Body):\n"
+        "    def build(self, shape):\n"
+        "        return nn.Linear(shape[0], 2), 2\n",
+        encoding="utf-8",
+    )
+    ours = {"custom_body_module_path": str(file), "custom_body_class_name": "Half"}
+    section = {"_default": {"body": ours, "value_body": "mlp"}, "b": {"body": {"type": "mlp"}}}
+    policies = _two(section).policies
+    assert policies["a"].policy_body.weight.shape == (2, 4)  # type: ignore[union-attr]
+    assert policies["a"].value_body[0].out_features == 64  # type: ignore[index,union-attr]
+    assert policies["b"].policy_body[0].out_features == 64  # type: ignore[index,union-attr]
+    turned = {"_default": {"body": {"hidden": [3]}}, "b": {"body": ours}}
+    policies = _two(turned).policies
+    assert policies["a"].policy_body[0].out_features == 3  # type: ignore[index,union-attr]
+    assert policies["b"].policy_body.weight.shape == (2, 4)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_nothing_is_loaded_for_who_goes_on(runs: Path) -> None:
     [
         ({"load_from": "sourze"}, "no run 'sourze'"),
         ({"load_checkpoint": "9"}, "has no checkpoint '9'; it has steps 1, 2, newest"),
-        ({"load_policy": "agnet"}, "agents.agent.load_policy:.*'agnet'; did you mean agent?"),
+        ({"load_policy": "agnet"}, "agents._default.load_policy:.*'agnet'; did you mean agent?"),
         ({"load_parts": ["body"]}, "this agent has no body; its parts are policy_body, value_body"),
         (
             {"body": {"hidden": [9]}},
