@@ -378,7 +378,7 @@ def test_observations_are_numbers_from_0_on_floats_or_bytes(made, space, seen, s
     assert step(environment, 0, 1).observation.tolist() == observed.tolist()
 
 
-BOX = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 4.0]), dtype=np.float32)
+BOX = spaces.Box(np.float32([-1, 0]), np.float32([1, 4]))
 
 
 @pytest.mark.parametrize(
@@ -636,3 +636,105 @@ def test_the_trial_of_an_environment_in_a_process_of_its_own_is_in_one_too(made)
     assert environment.state_dict() is None
     assert environment.unsaved == "copy 0 was ended by SIGSEGV"
     assert environment.crashes == 0
+
+
+def test_a_film_is_possible_where_frames_can_be_drawn(made):
+    pytest.importorskip("pygame")
+    pytest.importorskip("PIL")
+    assert not faults(validate={"film": "gif"})
+    environment = made("film", id="CartPole-v1", num_envs=8, vectorization="native")
+    environment.reset(0)
+    assert (environment.num_envs, environment.render_fps) == (1, 50)
+    first = environment.render()
+    assert (first.shape, first.dtype) == ((400, 600, 3), np.uint8)
+    for _ in range(5):
+        step(environment, 1)
+    assert not np.array_equal(environment.render(), first)
+    trained = made(id="CartPole-v1")
+    trained.reset(0)
+    assert trained.render() is None
+
+
+def test_a_film_of_what_cannot_be_drawn_is_refused_before_the_run():
+    pytest.importorskip("PIL")
+    (fault,) = faults(scenario={"id": f"{FILE}:Scripted-v0"}, validate={"film": "gif"})
+    assert fault.startswith("validate.film (Python): environment ")
+    assert "draws no frames (rgb_array); its render modes: none; write validate.film: none" in fault
+
+
+def test_without_pygame_it_is_said_what_to_run():
+    program = (
+        "import sys; sys.modules['pygame'] = None\n"
+        "from plugrl.scenarios.gymnasium.drawing import drawing_fault\n"
+        "from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario\n"
+        "print(drawing_fault(GymnasiumScenario({'id': 'CartPole-v1'})._recipe('film')))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert 'run: pip install "plugrl[video]", or write validate.film: none' in result.stdout
+
+
+@pytest.mark.parametrize("id", ["Hopper-v5", "LunarLander-v3", "ALE/Pong-v5"])
+def test_environments_of_the_extras_are_stepped_by_their_id(made, id):
+    pytest.importorskip({"H": "mujoco", "L": "Box2D", "A": "ale_py"}[id[0]])
+    environment = made(id=id)
+    observed = environment.reset(0)["agent"]
+    space = environment.spaces["agent"]
+    assert observed.dtype == (np.uint8 if id[0] == "A" else np.float32)
+    assert observed[0] in space.observation
+    actions = actions_of(space.action, np.random.default_rng(0), 2)
+    assert step(environment, *actions).observation.shape == observed.shape
+
+
+@pytest.mark.integration
+def test_processes_end_with_a_parent_that_is_killed(own_processes):
+    program = (
+        "import sys, time\n"
+        "from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario\n"
+        f"section = {{'id': {FAR['id']!r}, 'vectorization': 'async', 'num_envs': 2}}\n"
+        "environment = GymnasiumScenario(section).build(0).environment('train')\n"
+        "environment.reset(0)\n"
+        # One is busy with a step that does not end.
+        f"environment._far[0].begin_step({envs.HANGS})\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "ready\n"
+    assert len(own_processes()) == 3
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until = time.monotonic() + 60
+    while own_processes() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not own_processes()
+
+
+def fastest(call, repeats=2000, calls=20):
+    """Seconds of one call, when nothing else ran."""
+    best = float("inf")
+    for _ in range(repeats):
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, (time.perf_counter() - started) / calls)
+    return best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("vectorization", "mode", "limit"),
+    [("native", "vector_entry_point", 5e-6), ("sync", "sync", 0)],
+)
+def test_a_step_costs_little_more_than_that_of_gymnasium(made, vectorization, mode, limit):
+    environment = made(id="CartPole-v1", num_envs=4, vectorization=vectorization)
+    raw = gymnasium.make_vec("CartPole-v1", 4, vectorization_mode=mode)
+    environment.reset(0)
+    raw.reset(seed=0)
+    actions = np.array([0, 1, 0, 1])
+    ours = fastest(lambda: environment.step({"agent": actions}))
+    theirs = fastest(lambda: raw.step(actions))
+    # A twentieth for the noise of a shared machine.
+    assert ours - theirs <= limit + 0.05 * theirs

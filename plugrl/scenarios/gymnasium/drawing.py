@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,17 +20,19 @@ def drawing_fault(recipe: Recipe) -> str | None:
         recipe: of a copy that is made to be looked at.
     """
     try:
-        made = recipe.make()
-    except ConfigError as error:
-        return str(error)
-    try:
-        modes = made.metadata.get("render_modes") or []
+        plain = replace(recipe, render_mode=None).make()
+        modes = plain.metadata.get("render_modes") or []
+        plain.close()
         if "rgb_array" not in modes:
             has = ", ".join(map(str, modes)) or "none"
             return (
                 f"environment {recipe.id} draws no frames (rgb_array); its render modes: {has}; "
                 "write validate.film: none"
             )
+        made = recipe.make()
+    except ConfigError as error:
+        return str(error)
+    try:
         made.reset(seed=0)
         frame = np.asarray(made.render())
         if frame.ndim != 3 or frame.shape[2] != 3:
