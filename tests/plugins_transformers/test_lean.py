@@ -20,7 +20,13 @@ def test_models_of_one_shape_are_lean_and_others_are_not(any_engine):
     assert (any_engine._runner._lean is not None) == (any_engine._model.config.model_type in LEAN)
 
 
-def test_every_weight_of_an_update_is_used(engine):
+@pytest.mark.parametrize("few", [2048, 0])
+def test_every_weight_of_an_update_is_used(spec, monkeypatch, few):
+    # With a table of what the first layer makes of each token, and without.
+    monkeypatch.setattr("plugrl.plugins.transformers.lean._FEW_TOKENS", few)
+    engine = TransformersInferenceService({})
+    engine.load(spec())
+    assert (engine._runner._lean._known is None) == (few == 0)
     # One after the other, so that a weight that is a stale copy shows.
     for name, value in list(engine._model.state_dict().items()):
         engine.update_weights({**engine._model.state_dict(), name: value * 1.5 + 0.05}, 1)

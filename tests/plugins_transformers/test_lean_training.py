@@ -8,6 +8,7 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.lean_attention import Piece
+from plugrl.plugins.transformers.lean_layers import TokenLogProbs
 from plugrl.plugins.transformers.lean_training import LeanTraining
 from plugrl.plugins.transformers.packing import Packing
 
@@ -210,3 +211,17 @@ def test_what_follows_the_last_trained_token_gives_no_gradient(train_service):
     assert width == 2
     for key, gradient in gradients(service, longer).items():
         torch.testing.assert_close(gradient, want[key], rtol=1e-5, atol=1e-6, msg=key)
+
+
+def test_improbable_tokens_have_their_log_probabilities_and_gradients():
+    # exp(-200) is none of the numbers of float32, and the others are as probable as usual.
+    states = torch.tensor([[1.0, 1.0], [1.0, -1.0]], requires_grad=True)
+    head = torch.tensor([[100.0, 0.0], [-100.0, 0.0], [99.0, 0.0]], requires_grad=True)
+    targets, weights = torch.tensor([1, 2]), torch.tensor([1.0, 2.0])
+    got = TokenLogProbs.apply(0.0, torch.arange(2), targets, states, head)
+    expected = (states @ head.t()).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    assert expected[0] < -150
+    torch.testing.assert_close(got, expected)
+    # The norm of the states, whose mean square is 1, turns no gradient of the head.
+    (gradient,) = torch.autograd.grad(got, head, weights)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, head, weights)[0])

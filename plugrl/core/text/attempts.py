@@ -7,7 +7,7 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -169,11 +169,13 @@ class Attempts:
             model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
         ) -> Completion:
             params = task.sampling if sampling is None else sampling
-            stream = (*occasion.coordinates(prompt), task.turns)
+            stream = (*seed, task.turns)
             task.turns += 1
             request = GenerationRequest(list(tokens), self._ending(model, params), stream)
             answer = await self._answer(round_, number, model, request, task, clock)
-            return replace(answer, temperature=params.temperature or 1.0)
+            return answer.at(params.temperature or 1.0)
+
+        seed = occasion.coordinates(prompt)
 
         async def together(entry: Judgement, work: BatchWork) -> None:
             async def timed(entries: Sequence[Judgement]) -> None:
@@ -202,7 +204,7 @@ class Attempts:
             tokenizers=self._tokenizers,
             prompt_key=prompt.prompt_key,
             answer_key=prompt.answer_key,
-            seed=occasion.coordinates(prompt),
+            seed=seed,
             together=together,
             park=park,
             limits=self._limits,

@@ -98,6 +98,19 @@ class Completion:
     prompt_logprobs: list[float] | None = None
     temperature: float | None = None
 
+    def at(self, temperature: float) -> Completion:
+        """A copy that says at which temperature the log-probabilities are taken."""
+        # By hand, since dataclasses.replace takes as long as a request's other costs together.
+        return type(self)(
+            self.tokens,
+            self.logprobs,
+            self.finish_reason,
+            self.version,
+            self.versions,
+            self.prompt_logprobs,
+            temperature,
+        )
+
 
 class InferenceService(Component, ABC):
     """Samples from one model.

@@ -115,13 +115,13 @@ class Decoder:
             ended += self._look()
         return ended
 
-    @torch.inference_mode()
     def compact(self) -> None:
         """Drop rows that have ended from the batch when that is worth a copy of the cache."""
         dead = len(self._rows) - self._live
         if self._live and not self._unread and dead >= _WORTH_DROPPING * len(self._rows):
-            self._rearrange()
-            self._refresh()
+            with torch.inference_mode():
+                self._rearrange()
+                self._refresh()
 
     @torch.inference_mode()
     def drop(self, rows: Sequence[Row]) -> list[Row]:

@@ -21,6 +21,8 @@ if torch.backends.mkldnn.is_available():
     _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 #: From so many rows on, that kernel of oneDNN gains more than it spends on its preparation.
 _ONEDNN_ROWS = 512
+#: The logarithm of a probability is taken where it is at least this; below, digits get lost.
+_FAINT = 1e-30
 #: Gradients of the arguments of a function, None where there is none.
 Gradients = tuple[Tensor | None, ...]
 
@@ -98,16 +100,22 @@ class TokenLogProbs(Function):
         normed, root = rms_normed(states, eps)
         logits = linear(normed, joined)
         picked = places * len(joined) + targets
-        ctx.save_for_backward(normed, root, joined, logits, places, picked)
-        return logits.log_softmax(-1).view(-1).index_select(0, picked)
+        probs = logits.softmax(-1)
+        ctx.save_for_backward(normed, root, joined, probs, places, picked)
+        chosen = probs.view(-1).index_select(0, picked)
+        # Also where one is not a number.
+        if not bool((chosen >= _FAINT).all()):
+            return logits.log_softmax(-1).view(-1).index_select(0, picked)
+        return chosen.log_()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Gradients:  # type: ignore[override]
         """Gradients of what ``forward`` takes."""
-        normed, root, joined, logits, places, picked = ctx.saved_tensors
+        normed, root, joined, probs, places, picked = ctx.saved_tensors
         total = gradient.new_zeros(len(normed)).index_add_(0, places, gradient)
-        d_logits = logits.softmax(-1).mul_(-total[:, None])
+        # In memory that is needed no more; a second backward pass is refused.
+        d_logits = probs.mul_(-total[:, None])
         d_logits.view(-1).index_add_(0, picked, gradient)
         d_states = rms_norm_back(linear(d_logits, joined.t()), normed, root)
         return None, None, None, d_states, outer(d_logits, normed)
