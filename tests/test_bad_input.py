@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 
@@ -89,14 +90,11 @@ def folder(tmp_path):
 
 
 def plugrl(folder, *words, prefix=()):
+    words, env = ("-m", "plugrl", *words), {**os.environ, "HOME": str(folder)}
+    if not prefix:
+        return forking.run(words, cwd=folder, env=env)
     return subprocess.run(
-        [*prefix, sys.executable, "-m", "plugrl", *words],
-        cwd=folder,
-        env={**os.environ, "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        [*prefix, sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True
     )
 
 
@@ -316,10 +314,8 @@ def test_a_runs_folder_that_is_a_file_is_one_line(folder):
 
 
 def test_a_second_process_on_one_run_is_refused_and_harms_nothing(folder):
-    command = [
-        sys.executable, "-m", "plugrl", "train", "exp.yaml", "trainer.total_train_steps=100000"
-    ]  # fmt: skip
-    first = subprocess.Popen(
+    command = ["-m", "plugrl", "train", "exp.yaml", "trainer.total_train_steps=100000"]
+    first = forking.Process(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forking
 import pytest
 
 from plugrl.core.config.lookup import COMMON
@@ -127,13 +125,7 @@ def task(tmp_path, monkeypatch) -> Path:
 
 
 def plugrl(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "plugrl", *words],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forking.run(["-m", "plugrl", *words])
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

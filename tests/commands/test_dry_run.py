@@ -2,9 +2,9 @@
 
 import os
 import re
-import subprocess
 import sys
 
+import forking
 import pytest
 import yaml
 
@@ -57,11 +57,12 @@ def dry_run(tmp_path):
     def run(tree, *overrides, spare=None):
         (tmp_path / "exp.yaml").write_text(yaml.safe_dump(tree))
         program = ["-m", "plugrl"] if spare is None else ["-c", LIMITED.format(spare=spare)]
-        done = subprocess.run(
-            [sys.executable, *program, "train", "exp.yaml", "--dry-run", *overrides],
-            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        done = forking.run(
+            [*program, "train", "exp.yaml", "--dry-run", *overrides],
+            cwd=tmp_path,
+            timeout=120,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         assert sorted(path.name for path in tmp_path.iterdir()) == ["exp.yaml"]
         return done
 

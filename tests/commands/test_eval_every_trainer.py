@@ -2,9 +2,8 @@
 
 import json
 import os
-import subprocess
-import sys
 
+import forking
 import pytest
 
 import plugrl
@@ -24,11 +23,8 @@ def test_eval_gives_the_numbers_of_the_run(name, tmp_path):
     run = plugrl.train(tiny.config(name, tmp_path, sections))
     if not trainer.capabilities.resume:
         pytest.skip("it keeps no state, so there is no checkpoint to evaluate")
-    done = subprocess.run(
-        [sys.executable, "-m", "plugrl", "eval", str(run.folder), "validation", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = forking.run(
+        ["-m", "plugrl", "eval", str(run.folder), "validation", "--json"],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

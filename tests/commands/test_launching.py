@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
+import forking
 import pytest
 
 from plugrl.commands._launching import launched
@@ -89,9 +88,7 @@ def test_what_names_none_or_two(line, said):
 
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words], env=dict(os.environ), capture_output=True, text=True, check=False
-    )
+    return forking.run(words)
 
 
 def test_modules_of_the_same_names():

@@ -1,11 +1,11 @@
 """What is wrong before a server is asked, and servers that refuse."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 from faults import Door
@@ -137,10 +137,11 @@ def test_a_key_is_found_bad_when_a_run_has_begun_and_the_page_says_so(tree, tmp_
     with Door() as door:
         door.always = 401
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree(door.url)))
-        ended = subprocess.run(
-            [sys.executable, "-m", "plugrl", "train", "run.yaml"],
-            cwd=tmp_path, env=os.environ | {"TINKER_API_KEY": KEY}, capture_output=True, text=True,
-        )  # fmt: skip
+        ended = forking.run(
+            ["-m", "plugrl", "train", "run.yaml"],
+            cwd=tmp_path,
+            env=os.environ | {"TINKER_API_KEY": KEY},
+        )
     assert "refuses the key of TINKER_API_KEY (401)" in ended.stderr
     page = Path(__file__).parents[2] / "docs/remote-services.md"
     (row,) = [line for line in page.read_text().splitlines() if "refused key" in line]

@@ -1,9 +1,8 @@
 """Resuming and repeating runs whose configuration or model was edited since."""
 
 import json
-import subprocess
-import sys
 
+import forking
 import pytest
 import transformers
 import yaml
@@ -78,9 +77,7 @@ def test_the_command_answers_with_one_line_and_exit_code_2(config):
     folder = stopped(config())
     edit(folder, lambda m, t: m["source"]["config"].update(num_hidden_layers=2))
     for words in (["resume", folder], ["replay", folder, 1]):
-        done = subprocess.run(
-            [sys.executable, "-m", "plugrl", *map(str, words)], capture_output=True, text=True
-        )
+        done = forking.run(["-m", "plugrl", *map(str, words)])
         assert done.returncode == 2
         (line,) = done.stderr.strip().splitlines()
         assert "models.policy.source.config.num_hidden_layers was 1 and is now 2" in line

@@ -2,10 +2,9 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 
@@ -231,10 +230,7 @@ def test_the_first_traceback_of_a_worker_is_kept(registry, config, caplog):
 def test_the_command_says_it_in_one_line(config, tmp_path):
     tree, file = own_trainer(config, tmp_path, "return batch.values['x'], {}")
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(tree))
-    result = subprocess.run(
-        [sys.executable, "-m", "plugrl", "train", "exp.yaml"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
+    result = forking.run(["-m", "plugrl", "train", "exp.yaml"], cwd=tmp_path, timeout=240)
     assert result.returncode == EXIT_RUN_FAILED
     assert "Traceback" not in result.stderr
     (error,) = [line for line in result.stderr.splitlines() if line.startswith("error")]

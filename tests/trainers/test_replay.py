@@ -2,10 +2,9 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
+import forking
 import pytest
 import torch
 import yaml
@@ -16,9 +15,7 @@ from plugrl.core.replay import replay
 
 
 def command(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "plugrl", *map(str, words)], capture_output=True, text=True
-    )
+    return forking.run(["-m", "plugrl", *map(str, words)])
 
 
 @pytest.fixture

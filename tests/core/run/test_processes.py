@@ -6,6 +6,7 @@ import random
 import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
