@@ -1,0 +1,118 @@
+"""What is found out about environments of several agents before a run begins."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
+
+CARTPOLES = "plugrl.scenarios.pettingzoo.two_cartpoles:TwoCartPoles"
+SCRIPTS = str(Path(__file__).with_name("scripted_agents.py"))
+FACTORY = """
+from plugrl.scenarios.pettingzoo.two_cartpoles import TwoCartPoles
+
+def short(max_steps=7):
+    return TwoCartPoles(max_steps=max_steps)
+"""
+
+
+def faults(scenario):
+    with pytest.raises(ConfigError) as refused:
+        prepare({"trainer": "vanilla_ppo", "scenario": scenario})
+    return str(refused.value).replace(" (Python)", "")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "message"),
+    [
+        ({"type": "pettingzoo"}, "scenario.environment: is missing; name a module such as mpe2"),
+        (
+            {"type": "pettingzoo", "environment": "mpe2.simple_spred_v3"},
+            "scenario.environment: mpe2 has no module 'simple_spred_v3'; did you mean",
+        ),
+        (
+            {"type": "pettingzoo", "environment": CARTPOLES, "env_kwargs": {"steps": 3}},
+            "scenario.env_kwargs: plugrl.scenarios.pettingzoo.two_cartpoles:TwoCartPoles cannot",
+        ),
+        (
+            {"type": "pettingzoo", "environment": f"{SCRIPTS}:NoAgents"},
+            "has no possible_agents; list there all that may take part",
+        ),
+        (
+            {"type": "pettingzoo", "environment": "nowhere.py:Env"},
+            "scenario.environment: no such file: nowhere.py",
+        ),
+        (
+            {"type": "pettingzoo", "environment": CARTPOLES, "num_envs": 0},
+            "num_envs and num_test_envs must be at least 1",
+        ),
+        ({"type": "torchrl"}, "scenario.environment: is missing; name a class such as torchrl"),
+        (
+            {"type": "torchrl", "environment": "torchrl.envs:GymEnvv"},
+            "scenario.environment: torchrl.envs has no 'GymEnvv'; did you mean GymEnv",
+        ),
+        (
+            {
+                "type": "torchrl",
+                "environment": "torchrl.envs:GymEnv",
+                "env_kwargs": {"env_name": "CartPole-v1"},
+                "transforms": [{"path": "torchrl.envs:StepConter"}],
+            },
+            "scenario.transforms: torchrl.envs has no 'StepConter'; did you mean StepCounter",
+        ),
+        (
+            {
+                "type": "torchrl",
+                "environment": "torchrl.envs:GymEnv",
+                "transforms": [{"name": "torchrl.envs:StepCounter"}],
+            },
+            "transforms[0] must be an import path, or {path: module:Class, kwargs: {...}}",
+        ),
+        (
+            {
+                "type": "torchrl",
+                "environment": "torchrl.testing.mocking_classes:Str2StrEnv",
+            },
+            "observation is a NonTensor of shape (), which networks cannot take",
+        ),
+    ],
+)
+def test_faults_of_a_configuration_name_the_setting_and_the_remedy(scenario, message):
+    assert message in faults(scenario)
+
+
+def test_without_pettingzoo_the_extra_is_named(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == "pettingzoo" else find(name, *a),
+    )
+    said = faults({"type": "pettingzoo", "environment": CARTPOLES})
+    assert 'scenario: pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"' in said
+
+
+def test_a_file_is_looked_up_beside_the_configuration_that_names_it(tmp_path, monkeypatch):
+    folder = tmp_path / "task"
+    folder.mkdir()
+    (folder / "factory.py").write_text(FACTORY, "utf-8")
+    config = folder / "run.yaml"
+    config.write_text(
+        "trainer: vanilla_ppo\nscenario: {type: pettingzoo, environment: 'factory.py:short'}\n",
+        "utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    validated = prepare(config).validated
+    assert validated.tree["scenario"]["environment"] == f"{folder / 'factory.py'}:short"
+
+
+def test_modules_of_the_working_directory_are_found(tmp_path, monkeypatch):
+    (tmp_path / "here_only.py").write_text(FACTORY, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    tree = {
+        "trainer": "vanilla_ppo",
+        "scenario": {"type": "pettingzoo", "environment": "here_only:short"},
+    }
+    assert prepare(tree).validated.tree["scenario"]["environment"] == "here_only:short"
