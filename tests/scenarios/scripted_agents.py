@@ -78,3 +78,8 @@ class NoAgents(Scripted):
 
     def __init__(self):
         super().__init__([], {}, [])
+
+
+def blind():
+    """An environment that shows nothing."""
+    return Scripted(["a"], {"a": 0}, [{"agents": ["a"], "a": (1, 1, False, False)}])

@@ -83,6 +83,26 @@ def test_faults_of_a_configuration_name_the_setting_and_the_remedy(scenario, mes
     assert message in faults(scenario)
 
 
+@pytest.mark.parametrize(
+    ("scenario", "fault"),
+    [
+        ({"type": "pettingzoo", "environment": CARTPOLES}, None),
+        ({"type": "pettingzoo", "environment": f"{SCRIPTS}:blind"}, "draws no frames of colours"),
+        (
+            {"type": "torchrl", "environment": "torchrl.testing.mocking_classes:CountingEnv"},
+            "draws no frames of colours; write validate.film: none",
+        ),
+    ],
+)
+def test_films_are_asked_for_only_where_there_are_frames(scenario, fault):
+    tree = {"trainer": "vanilla_ppo", "scenario": scenario, "validate": {"film": "gif"}}
+    if fault is None:
+        prepare(tree)
+        return
+    with pytest.raises(ConfigError, match=f"^validate.film.*{fault}"):
+        prepare(tree)
+
+
 def test_without_pettingzoo_the_extra_is_named(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(

@@ -10,6 +10,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
+from plugrl.scenarios.films import film_faults
 from plugrl.scenarios.pettingzoo.making import MISSING, Maker, installed, spaces_of
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ class PettingZooScenario(Scenario):
             spaces_of(environment, maker.name, rescale=section.actions == "rescale")
         except ConfigError as error:
             yield f"{check.path}.environment", str(error)
+            return
         finally:
             environment.close()
+        yield from film_faults(check, lambda: cls(section)._environment(maker, "film"))
 
     def build(self, seed: int) -> ScenarioInstance:
         """The task; environments are built when a trainer asks for them.
@@ -87,23 +90,25 @@ class PettingZooScenario(Scenario):
         Raises:
             ConfigError: PettingZoo is missing, or there is no such environment.
         """
-        section = self.config
-        maker = Maker(section.environment, plain(section.env_kwargs))
+        maker = Maker(self.config.environment, plain(self.config.env_kwargs))
 
         def make(split: Split) -> VectorEnvironment:
-            from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
+            return self._environment(maker, split)
 
-            tested = section.num_test_envs or section.num_envs
-            count = {"train": section.num_envs, "test": tested, "film": 1}[split]
-            return PettingZooEnvironment(
-                maker,
-                count,
-                rescale=section.actions == "rescale",
-                max_restarts=section.max_restarts,
-                render=split == "film",
-            )
+        return ScenarioInstance(name=self.config.environment, make_environment=make)
 
-        return ScenarioInstance(name=section.environment, make_environment=make)
+    def _environment(self, maker: Maker, split: Split) -> VectorEnvironment:
+        from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
+
+        section = self.config
+        tested = section.num_test_envs or section.num_envs
+        return PettingZooEnvironment(
+            maker,
+            {"train": section.num_envs, "test": tested, "film": 1}[split],
+            rescale=section.actions == "rescale",
+            max_restarts=section.max_restarts,
+            render=split == "film",
+        )
 
     def preview(self, seed: int) -> None:
         """None: the task has no problems to show."""

@@ -10,6 +10,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
+from plugrl.scenarios.films import film_faults
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -90,6 +91,8 @@ class TorchrlScenario(Scenario):
             scenario._environment(maker, "train").close()
         except ConfigError as error:
             yield path, str(error)
+            return
+        yield from film_faults(check, lambda: scenario._environment(maker, "film"))
 
     def build(self, seed: int) -> ScenarioInstance:
         """The task; environments are built when a trainer asks for them.
