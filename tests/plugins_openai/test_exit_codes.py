@@ -3,9 +3,9 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
+import forking
 import pytest
 import yaml
 
@@ -26,13 +26,12 @@ def train(tmp_path, server):
         tree["models"]["policy"]["inference"] = asked
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
         prepare(there)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "plugrl", "train", "run.yaml"],
+        process = forking.Process(
+            ["-m", "plugrl", "train", "run.yaml"],
             cwd=tmp_path,
             env=os.environ | {"KEY": "a-secret"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
         )
         return there, process
 

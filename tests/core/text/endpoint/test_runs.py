@@ -5,10 +5,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 
@@ -112,12 +112,11 @@ def test_a_run_that_ends_leaves_no_program_and_no_port(tmp_path, processes, numb
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tree))
     mark = f"SERVE_TEST={tmp_path}"
-    run = subprocess.Popen(
-        [sys.executable, "-m", "plugrl", "train", str(recipe)],
+    run = forking.Process(
+        ["-m", "plugrl", "train", str(recipe)],
         env={**os.environ, "SERVE_TEST": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
     )
     try:
         wait_for(lambda: note.exists() and len(note.read_text().split()) >= 4)
@@ -157,12 +156,11 @@ def trained(tmp_path_factory):
 
 
 def serving(runs, *words, **variables):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "plugrl", "serve", "latest", "--runs-folder", str(runs), *words],
+    process = forking.Process(
+        ["-m", "plugrl", "serve", "latest", "--runs-folder", str(runs), *words],
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     lines = [process.stdout.readline() for _ in range(3)]
     said = dict(line.removeprefix("export ").strip().partition("=")[::2] for line in lines[1:])
@@ -224,11 +222,9 @@ def test_serve_takes_its_token_from_the_environment_and_keeps_it_to_itself(train
     ],
 )
 def test_what_serve_cannot_do_is_one_line(trained, words, variables, said):
-    done = subprocess.run(
-        [sys.executable, "-m", "plugrl", "serve", "latest", "--runs-folder", str(trained), *words],
+    done = forking.run(
+        ["-m", "plugrl", "serve", "latest", "--runs-folder", str(trained), *words],
         env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
     assert done.returncode == 2
@@ -239,11 +235,10 @@ def test_what_serve_cannot_do_is_one_line(trained, words, variables, said):
 def test_a_port_in_use_is_one_line(trained):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "plugrl", "serve", "latest", "--runs-folder", str(trained),
-             "--port", port],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        done = forking.run(
+            ["-m", "plugrl", "serve", "latest", "--runs-folder", str(trained), "--port", port],
+            timeout=60,
+        )
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1 port {port}")
 
