@@ -126,6 +126,11 @@ def test_a_native_environment_begins_anew_in_a_step_that_is_not_real(made):
 def test_many_copies_are_stepped_natively_and_few_one_after_the_other(made):
     kinds = [type(made(id="CartPole-v1", num_envs=n)).__name__ for n in (7, 8)]
     assert kinds == ["SteppedEnvironment", "NativeEnvironment"]
+    # Native code that never begins anew is no help, unless it is asked for.
+    disabled = made(id=f"{FILE}:Disabled-v0", num_envs=8)
+    assert type(disabled).__name__ == "SteppedEnvironment"
+    with pytest.raises(ConfigError, match="does not begin anew by itself"):
+        made(id=f"{FILE}:Disabled-v0", vectorization="native")
     aware = ["gymnasium.wrappers:TimeAwareObservation"]
     wrapped = made(id="CartPole-v1", num_envs=8, wrappers=aware)
     assert type(wrapped).__name__ == "SteppedEnvironment"

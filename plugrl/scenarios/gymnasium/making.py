@@ -63,12 +63,12 @@ class Recipe:
         try:
             # Its checks are made here, once, and not in each copy.
             made: Any = gymnasium.make(self.spec, disable_env_checker=True, **self._arguments())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._refusal(error) from error
         for path, wrapper, options in classes:
             try:
                 made = wrapper(made, **options)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise ConfigError(
                     f"environment {self.id}: wrapper {path} with {options} failed: "
                     f"{one_line(error)}; see scenario.wrappers"
@@ -96,7 +96,7 @@ class Recipe:
                 vectorization_mode="vector_entry_point",
                 **self._arguments(),
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._refusal(error) from error
 
     def _arguments(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Recipe:
             arguments["render_mode"] = self.render_mode
         return arguments
 
-    def _refusal(self, error: Exception) -> ConfigError:
+    def _refusal(self, error: BaseException) -> ConfigError:
         """The one line about what its making raised."""
         if isinstance(error, (ImportError, gymnasium.error.DependencyNotInstalled)):
             return ConfigError(f"environment {self.id} {_needs(self.spec, error)}")
@@ -117,7 +117,7 @@ class Recipe:
         return ConfigError(f"environment {self.id} cannot be made{given}: {what}")
 
 
-def _needs(spec: EnvSpec, error: Exception) -> str:
+def _needs(spec: EnvSpec, error: BaseException) -> str:
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
     extra = next((extra for prefix, extra in _EXTRAS.items() if entry.startswith(prefix)), None)
     needs = f"needs a package that is not installed ({one_line(error)})"

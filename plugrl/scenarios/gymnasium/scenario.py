@@ -13,7 +13,7 @@ from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import Split, VectorEnvironment
+    from plugrl.core.tensordict.environment import AgentSpaces, Split, VectorEnvironment
     from plugrl.scenarios.gymnasium.making import Recipe
     from plugrl.scenarios.gymnasium.spaces import Spaces
 
@@ -98,6 +98,10 @@ class GymnasiumScenario(Scenario):
     def preview(self, seed: int) -> Mapping[str, Sequence[DataItem]] | None:
         """None: the task has no problems to show."""
         return None
+
+    def preview_agents(self, seed: int) -> Mapping[str, AgentSpaces]:
+        """The spaces of one copy."""
+        return {AGENT: self._spaces(self._recipe("train")).agent}
 
     def _recipe(self, split: Split) -> Recipe:
         from plugrl.scenarios.gymnasium.making import Recipe, find_spec

@@ -255,7 +255,7 @@ def test_wrappers_of_gymnasium_can_be_saved(wrap):
     "id",
     [
         *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-v1"),
-        *("Blackjack-v1", "CliffWalking-v1"),
+        *("Blackjack-v1", "MountainCarContinuous-v0"),
     ],
 )
 def test_environments_of_gymnasium_can_be_saved(id):
