@@ -11,7 +11,7 @@ import torch
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.distributions import Categorical
+from plugrl.core.tensordict.discrete import Categorical
 from plugrl.core.tensordict.exploration import EpsilonGreedy, Explorer
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, OffPolicyTrainer, ReplayConfig
 from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner

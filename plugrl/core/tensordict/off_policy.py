@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -95,15 +96,16 @@ class OffPolicyTrainer(TensorDictRlTrainer):
                 findings.append((f"rl.{name}", f"has no effect on {check.section.type}; remove it"))
         return findings
 
-    @property
+    @cached_property
     def algorithm(self) -> Any:
-        """The section of the algorithm."""
+        """The section of the algorithm, looked up once: it is read at every step."""
         return self.hyper_params[self.section]
 
     # -- building ---------------------------------------------------------------------------
 
     def _build_learners(self) -> None:
         rl, seed = self.hyper_params.rl, self.hyper_params.seed
+        self._minibatch_size = int(rl.minibatch_size)
         trained = {n: a for n, a in self._policies.policies.items() if a.is_trained}
         if not trained:
             raise ConfigError("no agent is trained; each is random or has learning rate 0")
@@ -189,7 +191,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def _learn_from_old_steps(self, updates: int) -> None:
         guards, iteration = self.run.guards, self._iteration + 1
-        size = self.hyper_params.rl.minibatch_size
+        size = self._minibatch_size
 
         def not_finite(name: str, value: float) -> None:
             guards.check_finite(name, value, step=iteration)
