@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment import Split, VectorEnvironment
+    from plugrl.core.tensordict.environment import AgentSpaces, Split, VectorEnvironment
 
 #: One problem: its prompt, its reference answer and whatever else the task needs.
 DataItem = Mapping[str, Any]
@@ -90,3 +91,14 @@ class Scenario(Component, ABC):
         By default the task is built. Override it where building takes long.
         """
         return self.build(seed).datasets
+
+    def preview_agents(self, seed: int) -> Mapping[str, AgentSpaces] | None:
+        """What each agent sees and does, for `validate`; None: the task has no environments.
+
+        By default the environments of an evaluation are made. Override it where that takes long.
+        """
+        instance = self.build(seed)
+        if instance.make_environment is None:
+            return None
+        with closing(instance.environment("test")) as environment:
+            return dict(environment.spaces)

@@ -16,6 +16,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.tensordict.acting import acting_for
+from plugrl.core.tensordict.agent_preflight import agent_faults
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.collection import Collector
 from plugrl.core.tensordict.distributions import Squash
@@ -32,6 +33,7 @@ from plugrl.core.trainer import TrainingResult
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.tensordict.environment import VectorEnvironment
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,11 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._pending_state: Mapping[str, Any] | None = None
         self._learners: dict[str, Learner] = {}
         self._current: Agent | None = None
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> list[Finding]:
+        """Besides those of the base: agents that do not fit the environment."""
+        return [*super().preflight(check), *agent_faults(check, cls.squash_actions)]
 
     @abstractmethod
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
+from plugrl.core.tensordict.environment import AGENT
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
