@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import forking
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import load_run
 from plugrl.core.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.environment import AgentSpaces, AgentStep, VectorEnvironment
@@ -121,3 +124,14 @@ def test_a_weight_of_the_entropy_holds_it_up() -> None:
 def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["cartpole_reinforce", "cartpole_a2c"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_recipe_balances_the_pole(recipe: str, seed: int, tmp_path: Path) -> None:
+    words = ["-m", "plugrl", "train", recipe, f"seed={seed}", "validate.episodes=20"]
+    done = forking.run(words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (run,) = tmp_path.glob(f"runs/{recipe}/*")
+    assert load_run(run).metrics[-1]["test/mean_episode_return"] >= 475
