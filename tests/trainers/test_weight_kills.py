@@ -5,11 +5,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 
@@ -54,11 +54,10 @@ def started(tmp_path):
             recipe = tmp_path / "recipe.yaml"
             recipe.write_text(yaml.safe_dump(tree))
             words = ["train", str(recipe)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "plugrl", "-p", str(PLUGIN), *words],
+        return forking.Process(
+            ["-m", "plugrl", "-p", str(PLUGIN), *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
             env=env,
         )
 
