@@ -103,6 +103,18 @@ def test_films_are_asked_for_only_where_there_are_frames(scenario, fault):
         prepare(tree)
 
 
+@pytest.mark.parametrize("trainer", ["dqn", "sac", "td3"])
+def test_torchrls_collector_is_refused_where_a_trainer_learns_between_steps(trainer):
+    scenario = {
+        "type": "torchrl",
+        "environment": "torchrl.envs:GymEnv",
+        "env_kwargs": {"env_name": "CartPole-v1"},
+        "collector": "torchrl",
+    }
+    with pytest.raises(ConfigError, match=r"scenario\.collector.*scenario.collector: arrays"):
+        prepare({"trainer": trainer, "scenario": scenario})
+
+
 def test_without_pettingzoo_the_extra_is_named(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(

@@ -12,12 +12,16 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.acting import RandomActor
+from plugrl.core.tensordict.acting import Actor, RandomActor
 from plugrl.core.tensordict.collection import AfterStep, Collector, Rows
 from plugrl.core.tensordict.environment import AgentStep
 
 #: Where the actions of the networks are kept in TensorDicts, before the environment's encoding.
 _CHOSEN = "plugrl"
+REFUSAL = (
+    "TorchRL's collector collects whole batches, and this trainer learns between steps; write "
+    "scenario.collector: arrays"
+)
 
 
 @runtime_checkable
@@ -55,7 +59,13 @@ class TorchrlCollector(Collector):
     environment: Any
 
     def begin(self, seed: int) -> None:
-        """Begin all episodes anew."""
+        """Begin all episodes anew.
+
+        Raises:
+            ConfigError: the trainer explores in a way of its own.
+        """
+        if not all(isinstance(actor, Actor) for actor in self.actors.values()):
+            raise ConfigError(REFUSAL)
         self._random = torch.Generator().manual_seed(seed % 2**63).get_state()
         with self._apart():
             if getattr(self, "_collector", None) is None:
@@ -93,10 +103,7 @@ class TorchrlCollector(Collector):
 
     def _filled(self, after_step: AfterStep | None = None) -> dict[str, Rows]:
         if after_step is not None:
-            raise ConfigError(
-                "scenario.collector torchrl collects whole batches, and this trainer learns "
-                "between steps; write scenario.collector: arrays"
-            )
+            raise ConfigError(REFUSAL)
         with self._apart():
             batch = next(self._batches)
         environment, count = self.environment, self.environment.num_envs

@@ -81,6 +81,10 @@ class TorchrlScenario(Scenario):
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """Build the environment once: unknown names and specs of wrong kinds show then."""
         scenario, path = cls(check.section), check.path
+        if scenario.config.collector == "torchrl" and _learns_between_steps(check):
+            from plugrl.core.tensordict.torchrl_collection import REFUSAL
+
+            yield f"{path}.collector", REFUSAL
         try:
             maker = scenario._maker()
         except ConfigError as error:
@@ -132,6 +136,13 @@ class TorchrlScenario(Scenario):
             render=split == "film",
             collected=split == "train" and section.collector == "torchrl",
         )
+
+
+def _learns_between_steps(check: Preflight) -> bool:
+    from plugrl.core.tensordict.off_policy import OffPolicyTrainer
+
+    trainer = check.component("trainer")
+    return isinstance(trainer, type) and issubclass(trainer, OffPolicyTrainer)
 
 
 def _is_transform(value: Any) -> bool:

@@ -111,4 +111,10 @@ def test_a_trainer_that_learns_between_steps_is_refused() -> None:
     made = collector("Rows", 3, {})
     with pytest.raises(ConfigError, match="collects whole batches.*scenario.collector: arrays"):
         made.collect(lambda t, rows: None)
-    assert made.environment.state_dict() is None
+    made.actors["agent"] = lambda: None  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="scenario.collector: arrays"):
+        made.begin(1)
+
+
+def test_the_state_of_a_batch_that_torchrl_steps_cannot_be_saved() -> None:
+    assert collector("Rows", 3, {}).environment.state_dict() is None
