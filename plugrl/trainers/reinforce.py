@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -15,6 +15,12 @@ from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.objectives.reinforce import ReinforceObjective
 from plugrl.trainers.on_policy import OnPolicyRlConfig
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+#: Settings of ``rl`` that only a value head reads.
+_OF_CRITICS = ("lmbda", "loss_critic_type", "use_shared_body")
 
 
 @dataclass
@@ -42,6 +48,23 @@ class ReinforceTrainer(TensorDictRlTrainer):
         "rl": OnPolicyRlConfig,
         "reinforce": ReinforceConfig,
     }
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> list[Finding]:
+        """Besides those of the base: settings of a value head that there is not."""
+        findings = list(super().preflight(check))
+        reinforce = check.root.reinforce
+        if reinforce.use_advantage_and_critic:
+            return findings
+        defaults = OnPolicyRlConfig()
+        unread = [f"rl.{n}" for n in _OF_CRITICS if check.root.rl[n] != getattr(defaults, n)]
+        if reinforce.critic_coef != ReinforceConfig().critic_coef:
+            unread.append("reinforce.critic_coef")
+        remedy = "set it to true, or remove this"
+        return findings + [
+            (path, f"has no effect without reinforce.use_advantage_and_critic; {remedy}")
+            for path in unread
+        ]
 
     @property
     def use_critic(self) -> bool:  # type: ignore[override]

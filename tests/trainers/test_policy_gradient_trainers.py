@@ -9,10 +9,11 @@ from typing import Any
 import forking
 import numpy as np
 import pytest
+import yaml
 from gymnasium.spaces import Box, Discrete
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.experiment import load_run
+from plugrl.core.experiment import load_run, prepare
 from plugrl.core.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.environment import AgentSpaces, AgentStep, VectorEnvironment
@@ -124,6 +125,25 @@ def test_a_weight_of_the_entropy_holds_it_up() -> None:
 def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_settings_of_a_value_head_that_there_is_not_are_faults(tmp_path: Path) -> None:
+    tree: dict[str, Any] = {
+        "trainer": "reinforce",
+        "scenario": {"type": "gymnasium", "id": "CartPole-v1"},
+        "rl": {"lmbda": 0.9, "gamma": 0.9, "use_shared_body": True},
+        "reinforce": {"critic_coef": 1.0},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError) as caught:
+        prepare(str(tmp_path / "run.yaml"))
+    assert [fault.split()[0] for fault in caught.value.faults] == [
+        "rl.lmbda",
+        "rl.use_shared_body",
+        "reinforce.critic_coef",
+    ]
+    assert all("use_advantage_and_critic; set it to true" in f for f in caught.value.faults)
+    prepare(str(tmp_path / "run.yaml"), ["reinforce.use_advantage_and_critic=true"])
 
 
 @pytest.mark.slow
