@@ -26,8 +26,8 @@ RUN: dict[str, Any] = {
         ),
         (
             {"agent": {"body": "nature_cnn"}},
-            "agents.agent.body (Python): nature_cnn reads images of at least 36 x 36 with channels, "
-            "not observations of shape [4]; take body: mlp",
+            "agents.agent.body (Python): nature_cnn reads images of at least 36 x 36 with "
+            "channels, not observations of shape [4]; take body: mlp",
         ),
         (
             {"_default": {"value_body": "nature_cnn"}},
