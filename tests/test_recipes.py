@@ -20,6 +20,8 @@ NAMES = sorted(recipes())
 #: They need a server; what they do is tested where one is started, in tests/plugins_tinker.
 SERVED = {"tinker_grpo", "tinker_opd", "tinker_sft"}
 SINGLE = ["sft", "remote_sft"]
+#: They train small networks in environments.
+ENVIRONMENTS = {n for n in NAMES if "\nrl:\n" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
 TOOLS = {"math_parquet": "math_verify", "reasoning_gym": "reasoning_gym"}
 
 #: Groups of a model that is always wrong teach nothing: DAPO would wait for others in vain.
@@ -50,9 +52,10 @@ def trained(name: str, folder: Path, *words: str):
 
 
 def test_what_is_listed_is_what_is_meant():
-    expected = """calculator_agent dapo dpo dr_grpo external_agent math_parquet opd quickstart
-        reasoning_gym remote_api remote_opd remote_sft reward_model sft tinker_grpo tinker_opd
-        tinker_sft"""
+    expected = """calculator_agent cartpole_a2c cartpole_ppo cartpole_reinforce dapo dpo dr_grpo
+        external_agent math_parquet opd pendulum_sac pendulum_td3 quickstart reasoning_gym
+        remote_api remote_opd remote_sft reward_model sft tinker_grpo tinker_opd tinker_sft
+        two_cartpoles_ppo"""
     assert expected.split() == NAMES
     assert (RECIPES / "common").is_dir()
 
@@ -73,7 +76,17 @@ def test_the_docs_have_its_figures(name):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED))
+@pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
+def test_two_iterations(name, tmp_path):
+    run = trained(name, tmp_path, "rl.num_iterations=2", "validate.episodes=2")
+    assert run.status["state"] == "done"
+    assert [line["step"] for line in run.metrics] == [0, 1, 2]
+    assert run.metrics[-1]["test/episodes"] >= 2
+    assert run.metrics[-1]["rollout/frames"] > run.metrics[1]["rollout/frames"] > 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED - ENVIRONMENTS))
 def test_two_steps(name, tmp_path):
     if name in TOOLS:
         pytest.importorskip(TOOLS[name])
