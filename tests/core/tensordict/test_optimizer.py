@@ -230,3 +230,19 @@ def test_a_parameter_in_two_groups_is_refused():
     group = groups_of(network())[0]
     with pytest.raises(ValueError, match="each in one group"):
         FlatAdam([group, group])
+
+
+def test_a_step_can_be_that_of_some_agents():
+    ours, alone, other = network(), network(), network(1)
+    both = FlatAdam([*groups_of(ours, "a"), *groups_of(other, "b")])
+    single = FlatAdam(groups_of(alone, "a"))
+    before = copy.deepcopy((weights(other), both.state_dict()["agents"]["b"]))
+    for step in range(5):
+        both.zero_grad()
+        (loss_of(ours, step) + loss_of(other, step)).backward()
+        assert set(both.step(0.5, agents=["a"])) == {"a"}
+    train(single, [alone], range(5))
+    assert torch.equal(weights(ours), weights(alone))
+    assert torch.equal(weights(other), before[0])
+    after = both.state_dict()["agents"]["b"]
+    assert all(torch.equal(after[n], before[1][n]) for n in ("averages", "squares", "steps"))
