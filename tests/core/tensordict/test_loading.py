@@ -17,6 +17,8 @@ from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.run import checkpoint
 from plugrl.core.tensordict.agents import Agent, build_agents
 from plugrl.core.tensordict.environment import AgentSpaces
+from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
+from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 
 SPACES = AgentSpaces(spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2))
 RUN: dict[str, Any] = {
@@ -209,3 +211,19 @@ def test_a_run_that_is_not_there_is_told_before_training(
     with pytest.raises(ConfigError, match=said):
         plugrl.train(_following(runs, **settings))
     assert sorted(path.name for path in runs.iterdir()) == before
+
+
+def test_what_goes_on_needs_the_other_run_no_more(runs: Path) -> None:
+    params = {"rl": RUN["rl"], "validate": RUN["validate"], "seed": 0}
+    agents = {"_default": {"body": {"hidden": [8]}, "load_from": "gone"}}
+
+    def trainer() -> VanillaPpoTrainer:
+        task = GymnasiumScenario({"id": "CartPole-v1", "num_envs": 2}).build(0)
+        return VanillaPpoTrainer(scenario_instance=task, hyper_params=params | {"agents": agents})
+
+    with pytest.raises(UsageError, match="no run 'gone'"):
+        trainer().train()
+    state = plugrl.load_run("source", runs).checkpoint()["trainer"]
+    resumed = trainer()
+    resumed.load_state_dict(state | {"iteration": 1})
+    assert resumed.train().steps == 2
