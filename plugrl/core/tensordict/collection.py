@@ -37,6 +37,7 @@ class Rows:
         self.real = np.ones((steps, rows), bool)
 
     def acted(self, t: int, action: np.ndarray, log_prob: np.ndarray | None) -> None:
+        """Take in the actions of step ``t`` in all rows."""
         if self.action is None:
             self.action = np.empty((len(self.reward), *action.shape), action.dtype)
         self.action[t] = action
@@ -44,6 +45,7 @@ class Rows:
             self.log_prob[t] = log_prob
 
     def stepped(self, t: int, rows: slice, step: AgentStep) -> None:
+        """Take in what step ``t`` gave one agent, whose rows these are."""
         self.observation[t + 1, rows] = step.observation
         self.next[t, rows] = step.observation
         self.reward[t, rows] = step.reward

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plugrl.core.scenario import ScenarioInstance
     from plugrl.core.tensordict.agents import Policies
     from plugrl.core.tensordict.environment import VectorEnvironment
-    from plugrl.core.tensordict.normalisation import Normalisers
+    from plugrl.core.tensordict.normalisers import Normalisers
 
 #: An episode longer than this is taken to be endless.
 LONGEST = 1_000_000

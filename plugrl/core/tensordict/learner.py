@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.optimizer import FlatAdam
 
 #: Called with the name and value of what is not finite; it raises, or the step is left out.
-NotFinite = Callable[[str, float], None]
+NotFinite = Callable[[str, float], object]
 
 
 class Learner:
@@ -109,7 +109,7 @@ class Learner:
         if backward is not None:
             backward(losses)
             return
-        total_loss(losses).backward()
+        total_loss(losses).backward()  # type: ignore[no-untyped-call]
 
     def state_dict(self) -> dict[str, Any]:
         """Moments of the optimizer, and what the loss module keeps besides the weights."""
