@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 from gymnasium.spaces import Box
 
@@ -15,6 +16,12 @@ from plugrl.trainers.objectives.values import Critics
 
 class ContinuousTrainer(OffPolicyTrainer):
     """Base class of ``sac`` and ``td3``; its section has ``critic_hidden``."""
+
+    #: A task with real numbers for actions.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **OffPolicyTrainer.conformance,
+        "scenario": {"type": "gymnasium", "id": "Pendulum-v1", "num_envs": 2},
+    }
 
     def _bounded(self) -> SquashedNormal:
         """The distribution of :attr:`agent`.

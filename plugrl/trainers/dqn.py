@@ -68,6 +68,11 @@ class DqnTrainer(OffPolicyTrainer):
 
     sections: ClassVar[Mapping[str, Any]] = {**TENSORDICT, "rl": DqnRlConfig, "dqn": DqnConfig}
     section: ClassVar[str] = "dqn"
+    #: Updates and moves of the target network begin within the few steps of the kit.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **OffPolicyTrainer.conformance,
+        "dqn": {"learning_starts": 16, "target_update_interval": 10},
+    }
 
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
         if not isinstance(self.agent.distribution, Categorical):

@@ -51,6 +51,11 @@ class SacTrainer(ContinuousTrainer):
         "sac": SacConfig,
     }
     section: ClassVar[str] = "sac"
+    #: Updates begin within the few steps of the kit.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **ContinuousTrainer.conformance,
+        "sac": {"learning_starts": 16},
+    }
     squash_actions: ClassVar[Any] = True
 
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:

@@ -54,6 +54,11 @@ class Td3Trainer(ContinuousTrainer):
         "td3": Td3Config,
     }
     section: ClassVar[str] = "td3"
+    #: Updates begin within the few steps of the kit.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **ContinuousTrainer.conformance,
+        "td3": {"learning_starts": 16},
+    }
     squash_actions: ClassVar[Any] = "deterministic"
 
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:

@@ -75,6 +75,11 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     """
 
     use_critic: ClassVar[bool] = False
+    #: Sections with which the conformance kit trains it.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **TensorDictRlTrainer.conformance,
+        "rl": {"num_iterations": 2, "frames_per_batch": 64, "minibatch_size": 16},
+    }
     #: The section of the algorithm, whose schema is a :class:`ReplayConfig`.
     section: ClassVar[str]
 

@@ -1,0 +1,297 @@
+"""dqn, sac and td3 learn, at the pace that their settings say, and keep what they must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import forking
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import load_run, prepare
+from plugrl.core.registry import default_registry
+from plugrl.core.scenario import ScenarioInstance
+from plugrl.core.tensordict.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.exploration import EpsilonGreedy
+from plugrl.core.tensordict.off_policy import ReplayConfig
+from plugrl.trainers.dqn import DqnConfig
+from plugrl.trainers.sac import SacConfig
+from plugrl.trainers.td3 import Td3Config
+
+
+class Aiming(VectorEnvironment):
+    """Two steps an episode: first a number is shown, then how far the first action was from it.
+
+    The first action earns nothing at once; the second step gives minus its distance from the
+    number shown, and terminates. The step after that begins anew and is not real.
+    """
+
+    def __init__(self, action: Space[Any], num_envs: int = 4) -> None:
+        self.num_envs = num_envs
+        self.spaces = {"agent": AgentSpaces(Box(-5, 5, (2,), np.float32), action)}
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        self._rng = np.random.default_rng(seed)
+        self._phase = 0
+        return {"agent": self._shown()}
+
+    def _shown(self) -> np.ndarray:
+        self._aim = self._rng.integers(0, 3, self.num_envs).astype(np.float32) - 1
+        return np.stack([self._aim, np.zeros(self.num_envs, np.float32)], 1)
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        none = np.zeros(self.num_envs, bool)
+        reward = np.zeros(self.num_envs, np.float32)
+        if self._phase == 2:
+            self._phase = 0
+            return {"agent": AgentStep(self._shown(), reward, none, none, None, none)}
+        ended = none
+        if self._phase == 0:
+            chosen = actions["agent"].reshape(self.num_envs).astype(np.float32)
+            is_choice = isinstance(self.spaces["agent"].action, Discrete)
+            self._off = np.abs((chosen - 1 if is_choice else chosen) - self._aim)
+        else:
+            reward, ended = -self._off, ~none
+        self._phase += 1
+        seen = np.stack([np.full(self.num_envs, 3.0), self._off], 1).astype(np.float32)
+        final = seen.copy() if ended.any() else None
+        return {"agent": AgentStep(seen, reward, ended, none, final, ~none)}
+
+
+ACTIONS = {"dqn": Discrete(3), "sac": Box(-2, 2, (1,)), "td3": Box(-2, 2, (1,))}
+
+
+def made(name: str, own: dict[str, Any], action: Space[Any] | None = None, **rl: Any) -> Any:
+    registry = default_registry()
+    space = ACTIONS[name] if action is None else action
+    instance = ScenarioInstance(name="aiming", make_environment=lambda split: Aiming(space))
+    critics = {} if name == "dqn" else {"critic_hidden": [32, 32]}
+    return registry.load(registry.resolve("trainer", name))(
+        scenario_instance=instance,
+        hyper_params={
+            "rl": {"num_iterations": 2, "frames_per_batch": 40, "minibatch_size": 8, **rl},
+            "agents": {"_default": {"body": {"hidden": [32], "activation": "relu"}}},
+            "validate": {"episodes": 30},
+            name: {"learning_starts": 12, **critics, **own},
+        },
+    )
+
+
+def trained(name: str, own: dict[str, Any], **rl: Any) -> Any:
+    trainer = made(name, own, **rl)
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("dqn", {"train_freq": 1, "target_update_interval": 40}),
+        ("dqn", {"train_freq": 1, "tau": 0.2, "target_update_interval": 8, "double": True}),
+        ("sac", {}),
+        ("sac", {"auto_alpha": False, "alpha": 0.01}),
+        ("td3", {"action_noise": 0.3}),
+    ],
+)
+def test_rewards_that_come_a_step_later_are_learned_from(name: str, own: dict[str, Any]) -> None:
+    settings = {"lr": 3e-3, "num_iterations": 5, "frames_per_batch": 600, "minibatch_size": 32}
+    metrics = trained(name, {**own, "learning_starts": 200}, **settings).run.metrics
+    # Whoever ignores the number shown is off by 2/3 at best.
+    assert metrics[1]["rollout/mean_episode_return"] < -0.5
+    assert metrics[-1]["test/mean_episode_return"] > -0.15
+
+
+@pytest.mark.parametrize(
+    ("own", "updates"),
+    [
+        # 20 steps of 4 environments; learning starts after 12, with the fourth step.
+        ({"train_freq": 1}, 17),
+        ({"train_freq": 1, "gradient_steps": 3}, 51),
+        # After steps 6, 9, 12, 15 and 18, across the end of an iteration at 10.
+        ({"train_freq": 3, "gradient_steps": 2}, 10),
+        ({"train_freq": 3, "gradient_steps": -1}, 5 * 12),
+        ({"train_freq": 5, "learning_starts": 1000}, 0),
+    ],
+)
+def test_updates_come_as_often_as_the_settings_say(own: dict[str, Any], updates: int) -> None:
+    trainer = trained("dqn", own)
+    assert trainer.run.metrics[-1]["train/updates"] == updates
+
+
+def test_only_real_steps_are_kept_and_only_terminations_end_value() -> None:
+    buffer = trained("dqn", {})._learners["agent"].buffer
+    # Of 20 steps of each environment every third begins anew.
+    assert len(buffer) == 4 * 14
+    held = buffer.sample(500)
+    terminated = held["next", "terminated"].squeeze(-1)
+    assert torch.equal(terminated, held["observation"][:, 0] == 3)
+    assert (held["next", "observation"][:, 0] == 3).all()
+    assert (held["next", "reward"].squeeze(-1)[~terminated] == 0).all()
+
+
+def test_the_policy_of_td3_moves_later_than_its_critics() -> None:
+    trainer = trained("td3", {"policy_delay": 3})
+    steps = trainer._learners["agent"].optimizer.state_dict()["agents"]
+    assert set(steps["agent"]["steps"].tolist()) == {17 // 3}
+    assert set(steps["agent/critics"]["steps"].tolist()) == {17}
+
+
+def test_a_policy_that_rests_stays_bit_for_bit() -> None:
+    trainer = made("td3", {"policy_delay": 2})
+    weights: list[torch.Tensor] = []
+    update = trainer._update
+
+    def watched(learner: Any, minibatch: Any, not_finite: Any) -> None:
+        update(learner, minibatch, not_finite)
+        weights.append(torch.cat([p.detach().reshape(-1) for p in learner.agent.parameters()]))
+
+    trainer._update = watched
+    trainer.train()
+    same = [torch.equal(a, b) for a, b in zip(weights[:-1], weights[1:], strict=True)]
+    # The first update is of the critics alone, the second of both, and so on.
+    assert same == [i % 2 == 1 for i in range(16)]
+
+
+def test_the_target_network_of_dqn_is_copied_at_the_interval() -> None:
+    agreed = []
+    for interval in (40, 36):
+        trainer = trained("dqn", {"train_freq": 1, "target_update_interval": interval})
+        loss = trainer._learners["agent"].loss_module
+        pairs = zip(loss.target.parameters(), loss.agent.parameters(), strict=True)
+        agreed.append(all(torch.equal(a, b) for a, b in pairs))
+    # Steps 10 and 20, the last of which is followed by an update; and steps 9 and 18.
+    assert agreed == [False, False]
+    rare = trained("dqn", {"train_freq": 1, "target_update_interval": 1000})
+    target = rare._learners["agent"].loss_module.target
+    first = made("dqn", {})._build_policies(Aiming(Discrete(3))).policies["agent"]
+    pairs = zip(target.parameters(), first.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_random_actions_grow_rare_in_a_straight_line() -> None:
+    trainer = trained("dqn", {"exploration_fraction": 0.5, "exploration_final_eps": 0.2})
+    explorer = trainer._collector.actors["agent"]
+    assert isinstance(explorer, EpsilonGreedy)
+    seen = []
+    for explorer.frames in (0, 10, 20, 40, 80):
+        seen.append(explorer.epsilon)
+    # Over half of 80 steps from 1 to 0.2.
+    assert seen == pytest.approx([1.0, 0.8, 0.6, 0.2, 0.2])
+    explorer.frames = 40
+    observation = np.tile(np.float32([[1, 0]]), (20_000, 1))
+    best = explorer.best(observation)[0]
+    share = float((explorer.act(observation)[0] != best).mean())
+    assert share == pytest.approx(0.2 * 2 / 3, abs=0.01)
+
+
+def test_noise_is_in_units_of_half_the_range_and_stays_within_bounds() -> None:
+    trainer = trained("td3", {"action_noise": 0.25})
+    explorer = trainer._collector.actors["agent"]
+    observation = np.tile(np.float32([[1, 0]]), (20_000, 1))
+    best, drawn = explorer.best(observation), explorer.act(observation)[0]
+    assert abs(best[0, 0]) < 0.5
+    assert (drawn - best).std() == pytest.approx(0.25 * 2, rel=0.03)
+    assert drawn.dtype == np.float32
+    assert np.abs(drawn).max() <= 2
+    explorer.frames = 0
+    evenly = explorer.act(observation)[0]
+    assert evenly.std() == pytest.approx(4 / 12**0.5, rel=0.03)
+
+
+def test_old_steps_are_scaled_as_new_ones_are() -> None:
+    trainer = trained("dqn", {}, normalize_observations=True, normalize_rewards=True)
+    buffer, normalisers = trainer._learners["agent"].buffer, trainer._collector.normalisers
+    raw = buffer.sample(50)
+    assert set(raw["next", "observation"][:, 0].tolist()) == {3.0}
+    scaled = trainer._scaled("agent", raw.clone())
+    for key in ("observation", ("next", "observation")):
+        expected = normalisers.observation("agent", raw[key].numpy())
+        assert not np.array_equal(expected, raw[key].numpy())
+        np.testing.assert_array_equal(scaled[key].numpy(), expected)
+    expected = normalisers.reward("agent", raw["next", "reward"].numpy())
+    np.testing.assert_array_equal(scaled["next", "reward"].numpy(), expected)
+
+
+def test_the_temperature_moves_towards_the_entropy_that_is_wanted() -> None:
+    high, low = (
+        trained("sac", {"target_entropy": wanted, "gradient_steps": 5}, lr=0.01)
+        for wanted in (5.0, -10.0)
+    )
+    alphas = [t._learners["agent"].loss_module.log_alpha.exp().item() for t in (high, low)]
+    assert alphas[0] > 1 > alphas[1]
+    with pytest.raises(ConfigError, match="no effect without auto_alpha"):
+        SacConfig(auto_alpha=False, target_entropy=-1.0)
+
+
+def test_entropy_is_wanted_of_actions_of_any_unit() -> None:
+    losses = []
+    for bound in (1.0, 4.0):
+        trainer = made("sac", {}, Box(-bound, bound, (3,)))
+        trainer._set_up(Aiming(Box(-bound, bound, (3,))))
+        losses.append(trainer._learners["agent"].loss_module)
+    assert losses[0].target_entropy == pytest.approx(-3)
+    # Densities of actions four times as wide are lower by log 4 for each number.
+    assert losses[1].target_entropy == pytest.approx(-3 + 3 * np.log(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "message"),
+    [
+        ("dqn", Box(-1, 1, (1,)), "dqn chooses one of several actions.*take sac or td3"),
+        ("sac", Discrete(3), "sac chooses real numbers.*take dqn"),
+        ("td3", Discrete(3), "td3 chooses real numbers.*take dqn"),
+        ("sac", Box(-np.inf, np.inf, (1,)), "bounds that are not finite"),
+    ],
+)
+def test_actions_of_the_wrong_kind_are_refused(name: str, action: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        made(name, {}, action).train()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ReplayConfig(buffer_size=0), "buffer_size must be at least 1"),
+        (lambda: ReplayConfig(gradient_steps=0), "gradient_steps must be at least 1, or -1"),
+        (lambda: ReplayConfig(learning_starts=-1), "learning_starts must not be negative"),
+        (lambda: DqnConfig(exploration_final_eps=2), "exploration_final_eps must be between"),
+        (lambda: DqnConfig(target_update_interval=0), "target_update_interval must be at least"),
+        (lambda: SacConfig(tau=0), "tau must be more than 0"),
+        (lambda: SacConfig(alpha=0), "alpha must be more than 0"),
+        (lambda: Td3Config(policy_delay=0), "policy_delay must be at least 1"),
+        (lambda: Td3Config(action_noise=-1), "action_noise must not be negative"),
+        (lambda: Td3Config(critic_hidden=[0]), "critic_hidden must be widths"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", ["num_epochs", "lmbda"])
+def test_a_setting_that_nothing_reads_is_found_beforehand(name: str) -> None:
+    tree = {
+        "scenario": {"type": "gymnasium", "id": "Pendulum-v1"},
+        "rl": {name: 1},
+        "trainer": {"type": "sac"},
+    }
+    with pytest.raises(ConfigError, match=f"rl.{name} .*has no effect on sac; remove it"):
+        prepare(tree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "least"), [("pendulum_sac", -200), ("pendulum_td3", -200), ("cartpole_dqn", 450)]
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_recipe_learns(recipe: str, least: float, seed: int, tmp_path: Path) -> None:
+    words = ["-m", "plugrl", "train", recipe, f"seed={seed}", "validate.episodes=100"]
+    done = forking.run(words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (run,) = tmp_path.glob(f"runs/{recipe}/*")
+    assert load_run(run).metrics[-1]["test/mean_episode_return"] >= least
