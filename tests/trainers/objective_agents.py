@@ -1,12 +1,13 @@
 """An agent whose outputs are its parameters, and the same one for TorchRL's loss modules."""
 
 import torch
+from gymnasium.spaces import Discrete
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor, ValueOperator
 
-from plugrl.core.tensordict.distributions import Categorical
+from plugrl.core.tensordict.distributions import distribution_for
 
 
 class TableAgent(nn.Module):
@@ -16,7 +17,7 @@ class TableAgent(nn.Module):
         super().__init__()
         self.logits = nn.Parameter(torch.as_tensor(logits, dtype=torch.float32))
         self.values = nn.Parameter(torch.as_tensor(values, dtype=torch.float32))
-        self.distribution = Categorical(self.logits.shape[1])
+        self.distribution = distribution_for(Discrete(self.logits.shape[1]))
 
     def policy(self, observation):
         return self.logits[observation.squeeze(-1).long()]
