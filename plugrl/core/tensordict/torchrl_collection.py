@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
@@ -80,15 +81,18 @@ class TorchrlCollector(Collector):
     def _built(self) -> Any:
         from torchrl.collectors import Collector as Torchrl
 
-        return Torchrl(
-            self.environment.torchrl_environment,
-            _Policies(self),
-            frames_per_batch=self.steps * self.environment.num_envs,
-            total_frames=-1,
-            trust_policy=True,
-            use_buffers=False,
-            track_traj_ids=False,
-        )
+        with warnings.catch_warnings():
+            # Of parts that TorchRL itself uses, and of transforms for recurrent policies.
+            warnings.simplefilter("ignore")
+            return Torchrl(
+                self.environment.torchrl_environment,
+                _Policies(self),
+                frames_per_batch=self.steps * self.environment.num_envs,
+                total_frames=-1,
+                trust_policy=True,
+                use_buffers=False,
+                track_traj_ids=False,
+            )
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
