@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import forking
 import pytest
 
 from plugrl.core.config.lookup import RECIPES, recipes
@@ -38,14 +36,7 @@ def overrides(name: str, steps: int) -> list[str]:
 
 def trained(name: str, folder: Path, *words: str):
     """Train a recipe in ``folder`` as a user does, and give its run."""
-    done = subprocess.run(
-        [sys.executable, "-m", "plugrl", "train", name, *words],
-        cwd=folder,
-        env=dict(os.environ),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = forking.run(["-m", "plugrl", "train", name, *words], cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]
     (run,) = folder.glob(f"runs/{name}/*")
     return load_run(run)
@@ -117,7 +108,7 @@ def test_the_parquet_files_are_what_their_script_writes(tmp_path):
 
     folder = RECIPES / "math_parquet"
     script = folder / "make_problems.py"
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
+    forking.run([script, tmp_path], check=True)
     held = {}
     for split in ("train", "validation"):
         rows = pq.read_table(folder / f"{split}.parquet").to_pylist()
@@ -144,7 +135,7 @@ def test_a_curve_is_drawn_from_metrics(tmp_path):
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     script = tmp_path / "curves.py"
     script.write_text((ROOT / "docs" / "curves.py").read_text("utf-8"), "utf-8")
-    subprocess.run([sys.executable, str(script), str(tmp_path / "runs"), "sft"], check=True)
+    forking.run([script, tmp_path / "runs", "sft"], check=True)
     root = ET.parse(tmp_path / "curves" / "sft.svg").getroot()
     lines = [e.get("points") for e in root if e.tag.endswith("polyline")]
     assert lines == ["48.0,260.0 624.0,28.0", "48.0,144.0 624.0,144.0"]

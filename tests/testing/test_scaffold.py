@@ -3,10 +3,9 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import forking
 import pytest
 
 from plugrl.commands._scaffold import KINDS_WITH_TEMPLATES, files
@@ -25,14 +24,7 @@ class Site:
         self.environment = {**os.environ, "PYTHONPATH": str(self.site)}
 
     def run(self, *arguments, cwd=None):
-        done = subprocess.run(
-            [sys.executable, "-m", *arguments],
-            cwd=cwd or self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = forking.run(["-m", *arguments], cwd=cwd or self.folder, env=self.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -74,13 +66,7 @@ def test_generated_files_are_kept_unless_forced(site):
     site.run("plugrl", "new", "plugin", "plugrl-kept")
     changed = site.folder / "plugrl-kept" / "README.md"
     changed.write_text("mine")
-    done = subprocess.run(
-        [sys.executable, "-m", "plugrl", "new", "plugin", "plugrl-kept"],
-        cwd=site.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forking.run(["-m", "plugrl", "new", "plugin", "plugrl-kept"], cwd=site.folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: plugrl-kept exists and is not empty; ")
     assert "--force" in done.stderr

@@ -5,10 +5,10 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
 
@@ -22,7 +22,7 @@ MOMENTS = 20
 
 
 def plugrl(*arguments):
-    return [sys.executable, "-m", "plugrl", *arguments]
+    return ["-m", "plugrl", *arguments]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def finished(folder: Path):
 
 def test_killed_and_resumed_it_equals_the_uninterrupted_run(recipe, tmp_path):
     straight = tmp_path / "straight"
-    subprocess.run(plugrl("train", str(recipe), f"settings.runs_folder={straight}"), check=True)
+    forking.run(plugrl("train", str(recipe), f"settings.runs_folder={straight}"), check=True)
     (expected,) = straight.glob("*/[0-9]*")
 
     moments = random.Random(0)
@@ -55,9 +55,7 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(recipe, tmp_path):
         command = plugrl("train", str(recipe), f"settings.runs_folder={runs}")
         folder = None
         while folder is None or not finished(folder):
-            process = subprocess.Popen(
-                command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
+            process = forking.Process(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             # Wait until the training has begun, so that kills do not all fall into the imports.
             before = step_of(folder)
             deadline = time.monotonic() + 60
@@ -89,17 +87,12 @@ def test_dying_at_a_named_moment_changes_nothing(recipe, tmp_path):
     tree["settings"]["checkpoint_every"] = 2
     recipe.write_text(yaml.safe_dump(tree))
     straight = tmp_path / "straight"
-    subprocess.run(plugrl("train", str(recipe), f"settings.runs_folder={straight}"), check=True)
+    forking.run(plugrl("train", str(recipe), f"settings.runs_folder={straight}"), check=True)
     (expected,) = straight.glob("*/[0-9]*")
     want = load_run(expected)
 
     driver = Path(__file__).with_name("moments_driver.py")
-    done = subprocess.run(
-        [sys.executable, str(driver), str(recipe), str(tmp_path)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    done = forking.run([driver, recipe, tmp_path], check=True)
     moments = json.loads(done.stdout)
     assert len(moments) >= 20
     for name, ended in moments.items():
@@ -123,11 +116,10 @@ def step_of(folder):
 
 def test_a_terminated_run_saves_exits_with_143_and_goes_on(recipe, tmp_path):
     runs = tmp_path / "runs-terminated"
-    process = subprocess.Popen(
+    process = forking.Process(
         plugrl("train", str(recipe), f"settings.runs_folder={runs}"),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        text=True,
         env=dict(os.environ),
     )
     while not any(step_of(p.parent) > 3 for p in runs.glob("*/[0-9]*/metrics.jsonl")):
@@ -138,5 +130,5 @@ def test_a_terminated_run_saves_exits_with_143_and_goes_on(recipe, tmp_path):
     assert process.returncode == 143
     (folder,) = runs.glob("*/[0-9]*")
     assert errors.splitlines()[-1] == f"plugrl resume {folder}"
-    subprocess.run(plugrl("resume", str(folder)), check=True, capture_output=True)
+    forking.run(plugrl("resume", str(folder)), check=True)
     assert finished(folder)
