@@ -136,7 +136,10 @@ def test_an_interrupted_sweep_shows_what_ended_before(file):
     while len(list(folder.glob("runs/*/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, err
     (row,) = json.loads(out)
     assert (row["trainer.total_train_steps"], row["seeds"], row["failed"]) == ("1", 1, 0)
