@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class DqnTrainer(OffPolicyTrainer):
         count = self._collector.environment.num_envs
         if steps % max(1, self.algorithm.target_update_interval // count) == 0:
             for learner in self._learners.values():
-                learner.loss_module.update_targets()
+                cast(DqnLoss, learner.loss_module).update_targets()
 
     def _update(self, learner: OffPolicyLearner, minibatch: Any, not_finite: Any) -> None:
         learner.update(learner.loss_module(minibatch), not_finite)

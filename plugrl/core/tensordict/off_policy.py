@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -208,7 +208,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         """One update of one policy and its target networks."""
         learner.update(learner.loss_module(minibatch), not_finite)
-        learner.loss_module.update_targets()
+        cast(Any, learner.loss_module).update_targets()
 
     def _scaled(self, policy: str, minibatch: TensorDict) -> TensorDict:
         """A minibatch with today's normalisation, on the device of the networks.

@@ -51,7 +51,7 @@ class OffPolicyLearner(Learner):
             policy: whether the policy moves; if not, its weights and moments stay as they are.
         """
         self.optimizer.zero_grad()
-        total_loss(losses).backward()
+        torch.autograd.backward(total_loss(losses))
         agents = None if policy else self.optimizer.active - {self.agent.name}
         for name, norm in self.optimizer.step(self._max_grad_norm, agents).items():
             if not math.isfinite(norm):

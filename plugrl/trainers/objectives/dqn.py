@@ -52,7 +52,8 @@ class DqnLoss(nn.Module):
         self.agent = agent
         self.target = copy.deepcopy(agent).requires_grad_(False)
         self._first = int(getattr(agent.distribution, "start", 0))
-        self.gamma, self.double, self.distance, self.tau = gamma, double, distance, tau
+        # ``nn.Module`` has a method called double.
+        self.gamma, self.is_double, self.distance, self.tau = gamma, double, distance, tau
 
     def forward(self, td: TensorDict) -> dict[str, torch.Tensor]:
         """``loss_qvalue`` and the mean ``qvalue`` of steps ``[B]`` with discrete actions."""
@@ -66,7 +67,7 @@ class DqnLoss(nn.Module):
     def _target(self, td: TensorDict) -> torch.Tensor:
         following = td["next", "observation"]
         values = self.target.policy(following)
-        if self.double:
+        if self.is_double:
             best = self.agent.policy(following).argmax(-1, keepdim=True)
             return bootstrapped(td, values.gather(-1, best).squeeze(-1), self.gamma)
         return bootstrapped(td, values.amax(-1), self.gamma)

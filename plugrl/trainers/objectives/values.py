@@ -93,7 +93,8 @@ class Critics(nn.Module):
         for own_weight, own_bias in layers:
             hidden = torch.baddbmm(own_bias, hidden, own_weight).relu_()
         # A batched product with one column is several times slower than this.
-        return (hidden * weight.transpose(1, 2)).sum(-1) + bias.squeeze(-1)
+        values: torch.Tensor = (hidden * weight.transpose(1, 2)).sum(-1) + bias.squeeze(-1)
+        return values
 
 
 def bootstrapped(td: TensorDict, value: torch.Tensor, gamma: float) -> torch.Tensor:
@@ -103,7 +104,8 @@ def bootstrapped(td: TensorDict, value: torch.Tensor, gamma: float) -> torch.Ten
     """
     following = td["next"]
     going = following["terminated"].squeeze(-1).logical_not()
-    return following["reward"].squeeze(-1) + gamma * going * value
+    target: torch.Tensor = following["reward"].squeeze(-1) + gamma * going * value
+    return target
 
 
 def value_loss(values: torch.Tensor, target: torch.Tensor, distance: Distance) -> torch.Tensor:
