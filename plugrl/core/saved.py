@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 EVALUATED = ("data", "scenario", "rollout_worker", "validate")
 #: How the files of `validate.data.data_files` are called, where splits have names.
 FILES = "validation"
-#: What an evaluation of a run with environments is called when it is not a file.
-EPISODES = "test"
 _WHOLE = ("scenario",)
 _ANOTHER = "name another run; plugrl runs list shows them"
 
@@ -126,9 +124,9 @@ def _of_run(
     if not _is_file(evaluation):
         if "data" not in base:
             # Small networks are evaluated in environments, of which there is one kind to test in.
-            if evaluation != EPISODES:
+            if evaluation != FILES:
                 raise UsageError(
-                    f"{evaluation}: no such file or recipe; write {EPISODES} for episodes in the "
+                    f"{evaluation}: no such file or recipe; write {FILES} for episodes in the "
                     "run's own environment"
                 )
             return prepare(base, overrides, preflight=False, setup=setup)

@@ -76,7 +76,7 @@ def test_torchrls_collector_begins_new_episodes_on_resume_and_says_so(tmp_path, 
 @pytest.mark.parametrize("seed", range(3))
 def test_both_agents_learn_within_400_000_steps(words, seed, tmp_path):
     trained = start(prepare(RECIPE, [f"seed={seed}", f"settings.runs_folder={tmp_path}", *words]))
-    last = [row for row in trained.metrics if "test/left/mean_episode_return" in row][-1]
+    last = [row for row in trained.metrics if "validation/left/mean_episode_return" in row][-1]
     assert trained.metrics[-1]["step"] * trained.config.rl.frames_per_batch <= 400_000
     for agent in ("left", "right"):
         assert last[f"test/{agent}/mean_episode_return"] >= 450

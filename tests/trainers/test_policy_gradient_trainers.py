@@ -84,7 +84,7 @@ def test_rewards_that_come_late_are_learned_from(name: str, sections: dict[str, 
     metrics = trained(name, **sections).run.metrics
     first = next(m for m in metrics if "rollout/mean_episode_return" in m)
     assert first["rollout/mean_episode_return"] < 0.5
-    assert metrics[-1]["test/mean_episode_return"] > 0.95
+    assert metrics[-1]["validation/mean_episode_return"] > 0.95
 
 
 def test_a_batch_is_one_minibatch() -> None:
@@ -154,4 +154,4 @@ def test_the_recipe_balances_the_pole(recipe: str, seed: int, tmp_path: Path) ->
     done = forking.run(words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     (run,) = tmp_path.glob(f"runs/{recipe}/*")
-    assert load_run(run).metrics[-1]["test/mean_episode_return"] >= 475
+    assert load_run(run).metrics[-1]["validation/mean_episode_return"] >= 475

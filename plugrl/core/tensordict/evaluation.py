@@ -58,7 +58,7 @@ class Evaluation:
             record: is given every episode.
 
         Returns:
-            Metrics under ``test/``: means over the episodes, of all agents and of each.
+            Metrics under ``validation/``: means over the episodes, of all agents and of each.
         """
         ended: dict[str, list[tuple[float, int]]] = {}
         for episode in self.episodes(self._section.episodes):
@@ -66,7 +66,7 @@ class Evaluation:
                 ended.setdefault(agent, []).append((total, length))
             if record is not None:
                 record("evaluation", {"step": iteration, **episode})
-        return episode_metrics(ended, "test")
+        return episode_metrics(ended, "validation")
 
     def episodes(self, count: int) -> Iterator[dict[str, Any]]:
         """Play ``count`` episodes: ``{"episode": i, "agents": {agent: (return, length)}}``.

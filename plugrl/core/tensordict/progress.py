@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from plugrl.core.run.progress import Bar
     from plugrl.core.trainer import Trainer
 
-Loop = TypeVar("Loop", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 _COUNT = "plugrl_num_iterations"
 
@@ -49,21 +49,23 @@ class IterationContext:
             self._bar.close()
 
 
-def attach_progress_bar(count: Callable[[Any], int]) -> Callable[[Loop], Loop]:
+def attach_progress_bar(
+    count: Callable[[Any], int],
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Give a method of a trainer a progress bar, as the keyword ``iteration_context``.
 
     Args:
         count: called with the trainer; how many iterations the method will run.
     """
 
-    def attach(loop: Loop) -> Loop:
+    def attach(loop: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(loop)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Result:
             with closing(IterationContext(self, count(self))) as context:
                 return loop(self, *args, iteration_context=context, **kwargs)
 
         setattr(wrapped, _COUNT, count)
-        return wrapped  # type: ignore[return-value]
+        return wrapped
 
     return attach
 

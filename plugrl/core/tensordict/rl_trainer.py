@@ -315,9 +315,11 @@ class TensorDictRlTrainer(TensorDictTrainer):
             scores = self._evaluation.run(iteration)
             self._film(iteration)
         logger.info(
-            "%s: evaluation %.1f", self.run.label(iteration), scores["test/mean_episode_return"]
+            "%s: evaluation %.1f",
+            self.run.label(iteration),
+            scores["validation/mean_episode_return"],
         )
-        self.run.report_score(scores["test/mean_episode_return"])
+        self.run.report_score(scores["validation/mean_episode_return"])
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
         return metrics | scores
 
@@ -416,7 +418,7 @@ def _collector_for(environment: VectorEnvironment) -> type[Collector]:
 
 
 def valid_rows(batch: TensorDict) -> TensorDict:
-    """The rows of a batch ``[R, T]`` that may be learned from, as ``[rows]``."""
+    """The rows of a batch ``[R, T]`` that may be learned from, as ``[rows]`` without ``valid``."""
     rows = batch.reshape(-1)
-    valid = rows["valid"]
+    valid = rows.pop("valid")
     return rows if bool(valid.all()) else rows[valid]

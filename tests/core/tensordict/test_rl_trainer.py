@@ -86,24 +86,24 @@ def test_numbers_of_an_iteration() -> None:
     assert last["rollout/mean_episode_length"] == pytest.approx(7 / 3)
     assert last["rollout/frames"] == 16
     assert last["train/rows"] == 4
-    assert last["test/mean_episode_return"] == pytest.approx(4.5)
+    assert last["validation/mean_episode_return"] == pytest.approx(4.5)
     assert {"time/rollout", "time/train", "time/validate", "train/grad_norm"} <= set(last)
 
 
 def test_an_evaluation_plays_as_many_episodes_in_each_copy() -> None:
     last = trained(task(lengths=[1, 4]), validate={"episodes": 5}).run.metrics[-1]
     # Three episodes of one step (1) and two of four (10), though the short ones end sooner.
-    assert last["test/episodes"] == 5
-    assert last["test/mean_episode_return"] == pytest.approx((3 * 1 + 2 * 10) / 5)
+    assert last["validation/episodes"] == 5
+    assert last["validation/mean_episode_return"] == pytest.approx((3 * 1 + 2 * 10) / 5)
 
 
 def test_evaluations_come_when_they_are_due() -> None:
     metrics = trained(
         task(), rl={"num_iterations": 5}, validate={"every": 2, "before_train": True}
     ).run.metrics
-    assert [m["step"] for m in metrics if "test/episodes" in m] == [0, 2, 4, 5]
+    assert [m["step"] for m in metrics if "validation/episodes" in m] == [0, 2, 4, 5]
     metrics = trained(task(), validate={"enabled": False}).run.metrics
-    assert not any("test/episodes" in m for m in metrics)
+    assert not any("validation/episodes" in m for m in metrics)
 
 
 def test_agents_with_a_policy_of_their_own_learn_apart() -> None:
