@@ -43,10 +43,10 @@ def trained(name: str, folder: Path, *words: str):
 
 
 def test_what_is_listed_is_what_is_meant():
-    expected = """calculator_agent cartpole_a2c cartpole_ppo cartpole_reinforce dapo dpo dr_grpo
-        external_agent math_parquet opd pendulum_sac pendulum_td3 quickstart reasoning_gym
-        remote_api remote_opd remote_sft reward_model sft tinker_grpo tinker_opd tinker_sft
-        two_cartpoles_ppo"""
+    expected = """calculator_agent cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce dapo
+        dpo dr_grpo external_agent math_parquet opd pendulum_sac pendulum_td3 quickstart
+        reasoning_gym remote_api remote_opd remote_sft reward_model sft tinker_grpo tinker_opd
+        tinker_sft two_cartpoles_ppo"""
     assert expected.split() == NAMES
     assert (RECIPES / "common").is_dir()
 
@@ -72,7 +72,7 @@ def test_two_iterations(name, tmp_path):
     run = trained(name, tmp_path, "rl.num_iterations=2", "validate.episodes=2")
     assert run.status["state"] == "done"
     assert [line["step"] for line in run.metrics] == [0, 1, 2]
-    assert run.metrics[-1]["test/episodes"] >= 2
+    assert run.metrics[-1]["validation/episodes"] >= 2
     assert run.metrics[-1]["rollout/frames"] > run.metrics[1]["rollout/frames"] > 0
 
 

@@ -99,11 +99,11 @@ def trained(name: str, own: dict[str, Any], **rl: Any) -> Any:
     ],
 )
 def test_rewards_that_come_a_step_later_are_learned_from(name: str, own: dict[str, Any]) -> None:
-    settings = {"lr": 5e-3, "num_iterations": 4, "frames_per_batch": 400, "minibatch_size": 32}
+    settings = {"lr": 5e-3, "num_iterations": 4, "frames_per_batch": 500, "minibatch_size": 32}
     metrics = trained(name, {**own, "learning_starts": 200}, **settings).run.metrics
     # Whoever ignores the number shown is off by 2/3 at best.
     assert metrics[1]["rollout/mean_episode_return"] < -0.5
-    assert metrics[-1]["validation/mean_episode_return"] > -0.15
+    assert metrics[-1]["validation/mean_episode_return"] > -0.3
 
 
 @pytest.mark.parametrize(
