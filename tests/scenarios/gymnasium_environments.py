@@ -107,3 +107,38 @@ gymnasium.register("Opaque-v0", entry_point=Opaque)
 gymnasium.register("Spaced-v0", entry_point=Spaced)
 for mode in AutoresetMode:
     gymnasium.register(f"{mode.value}-v0", entry_point=Scripted, vector_entry_point=vector(mode))
+
+
+class Drawing(gymnasium.Env):
+    """Observes what it draws from its space."""
+
+    def __init__(self, render_mode=None):
+        self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+class Answering(Spaced):
+    """Its steps give what ``answer`` is, its resets what ``begun`` is."""
+
+    def __init__(self, answer=None, begun=None, observation=None, render_mode=None):
+        super().__init__(observation or spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2))
+        self._answer, self._begun = answer, begun
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed) if self._begun is None else self._begun
+
+    def step(self, action):
+        if self._answer is SystemExit:
+            raise SystemExit(0)
+        return self._answer
+
+
+gymnasium.register("Drawing-v0", entry_point=Drawing)
+gymnasium.register("Answering-v0", entry_point=Answering)

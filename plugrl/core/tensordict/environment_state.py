@@ -13,6 +13,7 @@ import re
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from enum import Enum
 from functools import partial
@@ -236,11 +237,12 @@ def unproven(
         restore(other, state)
         if not _equal(play(other, None, after), played):
             return "one that gets the state of another goes on differently"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return str(error) if isinstance(error, Unsavable) else one_line(error)
     finally:
         for environment in made:
-            environment.close()
+            with suppress(Exception):
+                environment.close()
     return None
 
 

@@ -10,9 +10,10 @@ import gymnasium
 import numpy as np
 
 from plugrl.core.blame import one_line, raised_at
-from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.tensordict.environment_state import capture, restore
 from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.seeding import restart_seed, seed_spaces
 from plugrl.scenarios.gymnasium.trial import unsaved
 
 #: Observation, reward, terminated, truncated, and the last observation of an episode that ended.
@@ -26,6 +27,12 @@ def too_often(name: str, what: str, allowed: int) -> RunError:
         f"environment {name} broke more often than scenario.max_restarts={allowed} allows; at last "
         f"{what}; mend the environment, or allow more"
     )
+
+
+def _told(value: Any) -> str:
+    """A value in a few words."""
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)} values" if isinstance(value, (tuple, list)) else f"a {kind}"
 
 
 class Copy:
@@ -47,6 +54,7 @@ class Copy:
         self._tell = tell
         self._seed: int | None = None
         self._restarts = 0
+        self._is_new = True
         self.environment: gymnasium.Env[Any, Any] = recipe.make()
 
     def reset(self, seed: int | None) -> Any:
@@ -58,7 +66,10 @@ class Copy:
     def step(self, action: Any) -> Outcome:
         """Take an action; at the end of an episode the observation begins the next one."""
         try:
-            observation, reward, terminated, truncated, _ = self.environment.step(action)
+            stepped = self.environment.step(action)
+            if self._is_new:
+                self._check(stepped)
+            observation, reward, terminated, truncated, _ = stepped
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
@@ -71,11 +82,33 @@ class Copy:
 
     def _begun(self, seed: int | None) -> Any:
         try:
-            return self.environment.reset(seed=seed)[0]
+            return self._first(seed)
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
             return self._rebuilt("reset()", error)
+
+    def _first(self, seed: int | None) -> Any:
+        seed_spaces(self.environment, seed)
+        begun = self.environment.reset(seed=seed)
+        if not (isinstance(begun, (tuple, list)) and len(begun) == 2):
+            raise self._wrong(f"reset() gave {_told(begun)}, not observation and info")
+        return begun[0]
+
+    def _check(self, stepped: Any) -> None:
+        """Refuse what no step of gymnasium gives. The first one is looked at: it costs time."""
+        if not (isinstance(stepped, (tuple, list)) and len(stepped) == 5):
+            raise self._wrong(
+                f"step() gave {_told(stepped)}, not observation, reward, terminated, truncated and "
+                "info"
+            )
+        for name, flag in zip(("terminated", "truncated"), stepped[2:4], strict=True):
+            if np.asarray(flag).dtype.kind not in "biuf" or np.shape(flag) != ():
+                raise self._wrong(f"step() gave {_told(flag)} as {name}, not True or False")
+        self._is_new = False
+
+    def _wrong(self, what: str) -> ContractError:
+        return ContractError(f"environment {self._recipe.id}: {what}; mend the environment")
 
     def _rebuilt(self, doing: str, error: BaseException) -> Any:
         while True:
@@ -84,7 +117,9 @@ class Copy:
                 self.environment.close()
             try:
                 self.environment = self._recipe.make()
-                return self.environment.reset(seed=restart_seed(self._seed, self._restarts))[0]
+                return self._first(restart_seed(self._seed, self._restarts))
+            except PlugrlError:
+                raise
             except (Exception, SystemExit) as again:
                 error = again
 
@@ -123,10 +158,3 @@ class Copy:
         """Release what the environment holds."""
         with suppress(Exception):
             self.environment.close()
-
-
-def restart_seed(seed: int | None, restarts: int) -> int | None:
-    """The seed of a copy that was built anew ``restarts`` times."""
-    if seed is None:
-        return None
-    return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0])

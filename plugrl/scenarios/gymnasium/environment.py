@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from plugrl.core.errors import RunError
 from plugrl.core.tensordict.environment import AGENT, AgentSpaces, VectorEnvironment
 from plugrl.scenarios.gymnasium import engines
@@ -18,13 +16,6 @@ from plugrl.scenarios.gymnasium.making import Recipe
 from plugrl.scenarios.gymnasium.spaces import Spaces
 
 logger = logging.getLogger(__name__)
-
-
-def copy_seeds(seed: int | None, count: int) -> list[int | None]:
-    """The seeds of ``count`` copies, all different, for the seed of a run."""
-    if seed is None:
-        return [None] * count
-    return [int(word) for word in np.random.SeedSequence(seed).generate_state(count)]
 
 
 class GymnasiumEnvironment(VectorEnvironment):

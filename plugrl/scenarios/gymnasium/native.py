@@ -13,9 +13,9 @@ from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError
 from plugrl.core.tensordict.environment import AGENT, AgentStep
 from plugrl.core.tensordict.environment_state import capture, restore
-from plugrl.scenarios.gymnasium.copies import restart_seed
-from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment, copy_seeds
+from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
 from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.seeding import copy_seeds, restart_seed, seed_spaces
 from plugrl.scenarios.gymnasium.spaces import Spaces
 from plugrl.scenarios.gymnasium.trial import unsaved
 
@@ -77,6 +77,7 @@ class NativeEnvironment(GymnasiumEnvironment):
         return {AGENT: observation}
 
     def _begun(self, seed: int | None) -> np.ndarray:
+        seed_spaces(self._vector, seed)
         first = self._vector.reset(seed=seed)[0]
         observed = self._spaces.observations(first)
         self._spaces.check(observed, None, AGENT)

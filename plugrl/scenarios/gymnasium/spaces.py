@@ -136,7 +136,7 @@ def _observation(
             return space, lambda batch: np.array(batch, np.uint8)
         return _float_box(space), lambda batch: np.array(batch, np.float32)
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        return _whole(space)
+        return _whole(name, space)
     if isinstance(space, spaces.MultiBinary):
         return space, lambda batch: np.array(batch, np.int8)
     kind = type(space).__name__
@@ -153,24 +153,41 @@ def _float_box(space: spaces.Box) -> spaces.Box:
     return spaces.Box(low, high, space.shape, np.float32)
 
 
+def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> spaces.Space[Any]:
+    """The space with choices from 0 on."""
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n))
+    return spaces.MultiDiscrete(space.nvec, dtype=np.int64)
+
+
 def _whole(
-    space: spaces.Discrete | spaces.MultiDiscrete,
+    name: str, space: spaces.Discrete | spaces.MultiDiscrete
 ) -> tuple[spaces.Space[Any], Callable[[Any], np.ndarray]]:
     start: Any = space.start
-    if isinstance(space, spaces.Discrete):
-        seen: spaces.Space[Any] = spaces.Discrete(int(space.n))
-    else:
-        seen = spaces.MultiDiscrete(space.nvec, dtype=np.int64)
-    if np.any(start):
-        return seen, lambda batch: np.array(batch, np.int64) - start
-    return seen, lambda batch: np.array(batch, np.int64)
+    count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    is_moved = bool(np.any(start))
+
+    def chosen(batch: Any) -> np.ndarray:
+        given = np.array(batch, np.int64)
+        choices = given - start if is_moved else given
+        # Later it would only be an index that is out of bounds.
+        if choices.shape[1:] == space.shape and not ((choices >= 0) & (choices < count)).all():
+            outside = ((choices < 0) | (choices >= count)).reshape(len(choices), -1).any(axis=1)
+            row = int(np.flatnonzero(outside)[0])
+            raise ContractError(
+                f"environment {name} gave the observation {given[row].tolist()} of {space} in "
+                f"copy {row}; mend its space or wrap it"
+            )
+        return choices
+
+    return _choices(space), chosen
 
 
 def _action(
     name: str, space: spaces.Space[Any], rescale: bool
 ) -> tuple[spaces.Space[Any], Callable[[np.ndarray], np.ndarray]]:
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        seen, _ = _whole(space)
+        seen = _choices(space)
         start, dtype = space.start, space.dtype
         if not np.any(start):
             return seen, lambda batch: batch.astype(dtype, copy=False)

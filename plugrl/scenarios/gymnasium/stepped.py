@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from plugrl.core.blame import one_line
 from plugrl.core.errors import ContractError
 from plugrl.core.tensordict.environment import AGENT, AgentStep
 from plugrl.scenarios.gymnasium.copies import Copy, Outcome
-from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment, copy_seeds
+from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
 from plugrl.scenarios.gymnasium.making import Recipe
 from plugrl.scenarios.gymnasium.remote import RemoteCopy
+from plugrl.scenarios.gymnasium.seeding import copy_seeds
 from plugrl.scenarios.gymnasium.spaces import Spaces
 
 _FPS = 30.0
@@ -61,13 +63,26 @@ class SteppedEnvironment(GymnasiumEnvironment):
         return {AGENT: observations}
 
     def _fill(self, index: int, observation: Any) -> None:
+        try:
+            self._check_shape(observation)
+            self._raw[index] = observation
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._wrong(error) from error
+
+    def _check_shape(self, observation: Any) -> None:
+        # Not left to the assignment, which takes a single number for a row of them.
         shape = np.shape(observation)
         if shape != self._raw.shape[1:]:
             raise ContractError(
                 f"environment {self._recipe.id} gave an observation of shape {shape}, and its "
                 f"observation space has {self._raw.shape[1:]}; mend the space or wrap it"
             )
-        self._raw[index] = observation
+
+    def _wrong(self, error: Exception) -> ContractError:
+        return ContractError(
+            f"environment {self._recipe.id} gave an observation or a reward of the wrong shape or "
+            f"type ({one_line(error)}); mend its spaces or wrap it"
+        )
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
         """Take one action in every copy; see ``VectorEnvironment.step`` for shapes and errors."""
@@ -92,7 +107,7 @@ class SteppedEnvironment(GymnasiumEnvironment):
         truncated: np.ndarray,
     ) -> np.ndarray | None:
         """Fill the arrays of a step; give the last observations where episodes ended."""
-        raw, final = self._raw, None
+        raw, final, shape = self._raw, None, self._raw.shape[1:]
         try:
             for i, (observation, reward[i], ends, is_cut, last) in enumerate(outcomes):
                 if ends or is_cut:
@@ -101,13 +116,14 @@ class SteppedEnvironment(GymnasiumEnvironment):
                     truncated[i] = not ends
                     final = raw.copy() if final is None else final
                     # Where a copy broke, what was seen before still stands there.
-                    final[i] = raw[i] if last is None else last
+                    if last is not None:
+                        self._check_shape(last)
+                        final[i] = last
+                if getattr(observation, "shape", None) != shape:
+                    self._check_shape(observation)
                 raw[i] = observation
-        except (TypeError, ValueError) as error:
-            raise ContractError(
-                f"environment {self._recipe.id} gave an observation or a reward of the wrong shape "
-                f"or type ({error}); mend its spaces or wrap it"
-            ) from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._wrong(error) from error
         return final
 
     def _outcomes(self, actions: np.ndarray) -> list[Outcome]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from plugrl.core.tensordict.environment_state import unproven
 from plugrl.scenarios.gymnasium import engines
+from plugrl.scenarios.gymnasium.seeding import seed_spaces
 
 
 def unsaved(make: Callable[[], Any]) -> str | None:
@@ -25,6 +26,7 @@ def unsaved(make: Callable[[], Any]) -> str | None:
 
 def _play(environment: Any, seed: int | None, steps: range) -> list[Any]:
     """Everything that an environment gives for actions that depend on their number alone."""
+    seed_spaces(environment, seed)
     seen: list[Any] = [] if seed is None else [environment.reset(seed=seed)[0]]
     draw: Callable[[int], Any] = _drawer(environment.action_space)
     is_single = isinstance(environment, gymnasium.Env)
