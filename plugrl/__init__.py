@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from plugrl.core.experiment import train as train
     from plugrl.core.hookspecs import HOOK_API as HOOK_API
     from plugrl.core.hookspecs import hookimpl as hookimpl
+    from plugrl.core.protocol import Protocol as Protocol
+    from plugrl.core.protocol import make_protocol as make_protocol
+    from plugrl.core.protocol_config import ProtocolConfig as ProtocolConfig
+    from plugrl.core.protocol_config import ProtocolRoundsConfig as ProtocolRoundsConfig
+    from plugrl.core.protocol_state import ProtocolOutcome as ProtocolOutcome
+    from plugrl.core.protocol_state import ProtocolSignals as ProtocolSignals
+    from plugrl.core.protocol_state import ProtocolState as ProtocolState
+    from plugrl.core.protocol_state import Tally as Tally
+    from plugrl.core.protocol_state import Verdict as Verdict
     from plugrl.core.registry import Registry as Registry
     from plugrl.core.registry import register_advantage as register_advantage
     from plugrl.core.registry import register_body as register_body
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     from plugrl.core.registry import register_inference_service as register_inference_service
     from plugrl.core.registry import register_loss as register_loss
     from plugrl.core.registry import register_parser as register_parser
+    from plugrl.core.registry import register_protocol as register_protocol
     from plugrl.core.registry import register_rollout_worker as register_rollout_worker
     from plugrl.core.registry import register_scenario as register_scenario
     from plugrl.core.registry import register_tracker as register_tracker
@@ -138,6 +148,15 @@ _MODULES = {
     ),
     "plugrl.core.experiment": ("load_run", "train"),
     "plugrl.core.hookspecs": ("HOOK_API", "hookimpl"),
+    "plugrl.core.protocol": ("Protocol", "make_protocol"),
+    "plugrl.core.protocol_config": ("ProtocolConfig", "ProtocolRoundsConfig"),
+    "plugrl.core.protocol_state": (
+        "ProtocolOutcome",
+        "ProtocolSignals",
+        "ProtocolState",
+        "Tally",
+        "Verdict",
+    ),
     "plugrl.core.registry": (
         "Registry",
         "register_advantage",
@@ -146,6 +165,7 @@ _MODULES = {
         "register_inference_service",
         "register_loss",
         "register_parser",
+        "register_protocol",
         "register_rollout_worker",
         "register_scenario",
         "register_tracker",

@@ -92,6 +92,13 @@ _ROWS = (
         form="build(self, shape) -> (module from [..., *shape] to [..., F], F)",
     ),
     Kind(
+        name="protocol",
+        plural="protocols",
+        summary="who speaks, who decides, and what it is worth",
+        base="plugrl.core.protocol:Protocol",
+        form="turns(self) -> [{agent: channels}, ...]",
+    ),
+    Kind(
         name="parser",
         plural="parsers",
         summary="finds tool calls and reasoning in a reply",

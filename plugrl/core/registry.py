@@ -45,6 +45,7 @@ __all__ = [
     "register_inference_service",
     "register_loss",
     "register_parser",
+    "register_protocol",
     "register_rollout_worker",
     "register_scenario",
     "register_tracker",
@@ -317,4 +318,5 @@ register_body = _Decorator("body")
 register_inference_service = _Decorator("inference_service")
 register_train_service = _Decorator("train_service")
 register_parser = _Decorator("parser")
+register_protocol = _Decorator("protocol")
 register_tracker = _Decorator("tracker")

@@ -1,0 +1,1 @@
+"""The built-in protocols of the kind ``protocol``, one file each."""
