@@ -1,0 +1,1 @@
+"""What nested dictionaries of arrays are made of."""
