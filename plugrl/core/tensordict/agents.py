@@ -17,6 +17,7 @@ from plugrl.core.tensordict.agent_config import AgentConfig as AgentConfig
 from plugrl.core.tensordict.building import Builder, settings_of
 from plugrl.core.tensordict.distributions import ActionDistribution, Squash
 from plugrl.core.tensordict.observations import Encoder
+from plugrl.core.tensordict.parts import through
 from plugrl.core.tensordict.schedules import is_update_iteration
 
 if TYPE_CHECKING:
@@ -108,8 +109,7 @@ class Agent(nn.Module):
         if self.policy_body is None or self.policy_head is None:
             leading = encoded.shape[: encoded.ndim - len(self.encoder.shape)]
             return encoded.new_zeros(*leading, self.distribution.parameters)
-        params: torch.Tensor = self.policy_head(self.policy_body(encoded))
-        return params
+        return through(self.policy_body, self.policy_head, encoded)
 
     def value(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to values, ``[...]``.
@@ -130,8 +130,7 @@ class Agent(nn.Module):
     def _value(self, encoded: torch.Tensor) -> torch.Tensor:
         if self.value_body is None or self.value_head is None:
             raise RuntimeError(f"agent {self.name!r} has no critic")
-        value: torch.Tensor = self.value_head(self.value_body(encoded)).squeeze(-1)
-        return value
+        return through(self.value_body, self.value_head, encoded).squeeze(-1)
 
     @cached_property
     def policy_operator(self) -> ProbabilisticActor:

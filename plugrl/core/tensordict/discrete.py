@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch.nn import functional
 
 from plugrl.core.tensordict.distributions import ActionDistribution, Array
+from plugrl.core.tensordict.fast_tanh import is_plain
 
 
 class Categorical(ActionDistribution):
@@ -28,8 +31,11 @@ class Categorical(ActionDistribution):
         self, params: torch.Tensor, action: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See the base class."""
+        index = self._index(action)
+        if params.requires_grad and torch.is_grad_enabled() and is_plain(params):
+            return _LogProbAndEntropy.apply(params, index)  # type: ignore[no-any-return, no-untyped-call]
         logs = functional.log_softmax(params, -1)
-        return _picked(logs, self._index(action)), _entropy(logs)
+        return _picked(logs, index), _entropy(logs)
 
     def rsample(
         self, params: torch.Tensor, generator: torch.Generator | None = None
@@ -72,6 +78,36 @@ def _picked(logs: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def _entropy(logs: torch.Tensor) -> torch.Tensor:
     # A logit of minus infinity has probability 0 and adds nothing.
     return -(logs.exp() * logs.clamp_min(torch.finfo(logs.dtype).min)).sum(-1)
+
+
+class _LogProbAndEntropy(torch.autograd.Function):
+    """Both for ``logits [..., K]`` and ``index [...]``, as one operation of autograd.
+
+    With p the probabilities, the gradient of log p_i is e_i - p, that of the entropy H is
+    -p (log p + H).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, index: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logs = functional.log_softmax(logits, -1)
+        entropy = _entropy(logs)
+        ctx.save_for_backward(logits, index, logs, entropy)
+        return _picked(logs, index), entropy
+
+    @staticmethod
+    def backward(ctx: Any, of_log_prob: torch.Tensor, of_entropy: torch.Tensor) -> Any:
+        logits, index, logs, entropy = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Someone differentiates again: all must come from the logits.
+            logs = functional.log_softmax(logits, -1)
+            entropy = _entropy(logs)
+        inner = (logs.clamp_min(torch.finfo(logs.dtype).min) + entropy.unsqueeze(-1)) * (
+            of_entropy.unsqueeze(-1)
+        )
+        gradient = -logs.exp() * (inner + of_log_prob.unsqueeze(-1))
+        return gradient.scatter_add(-1, index.unsqueeze(-1), of_log_prob.unsqueeze(-1)), None
 
 
 def _pick(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -31,14 +31,14 @@ def fast_tanh(x: torch.Tensor) -> torch.Tensor:
     """``torch.tanh`` by NumPy's vectorised one, where that is quicker and possible."""
     differentiated = torch.is_grad_enabled() and x.requires_grad
     fewest = FEWEST_WITH_GRADIENT if differentiated else FEWEST
-    if x.numel() < fewest or x.device.type != "cpu" or not _is_plain(x):
+    if x.numel() < fewest or x.device.type != "cpu" or not is_plain(x):
         return torch.tanh(x)
     if differentiated:
         return _Tanh.apply(x)  # type: ignore[no-any-return, no-untyped-call]
     return torch.from_numpy(np.tanh(x.detach().numpy()))
 
 
-def _is_plain(x: torch.Tensor) -> bool:
+def is_plain(x: torch.Tensor) -> bool:
     """Whether ``x`` has numbers that NumPy can read: it is not traced, batched or half."""
     return (
         type(x) is torch.Tensor

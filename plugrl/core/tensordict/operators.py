@@ -9,7 +9,11 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor
 
+from plugrl.core.tensordict.parts import through
+
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
     from plugrl.core.tensordict.agents import Agent
     from plugrl.core.tensordict.distributions import ActionDistribution
 
@@ -31,6 +35,7 @@ class ParametersDistribution(torch.distributions.Distribution):
         self.params = params
         self.of = of
         self._drawn: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._entropy: torch.Tensor | None = None
         super().__init__(params.shape[:-1], torch.Size(of.action_shape), validate_args=False)
 
     @property
@@ -65,11 +70,31 @@ class ParametersDistribution(torch.distributions.Distribution):
         """Log-probabilities of actions."""
         if self._drawn is not None and self._drawn[0] is value:
             return self._drawn[1]
-        return self.of.log_prob(self.params, value)
+        # Losses ask for both, and both together cost little more than one.
+        log_prob, self._entropy = self.of.log_prob_and_entropy(self.params, value)
+        return log_prob
 
     def entropy(self) -> torch.Tensor:
         """Entropy in nats."""
-        return self.of.entropy(self.params)
+        return self.of.entropy(self.params) if self._entropy is None else self._entropy
+
+
+class Operator(TensorDictModule):  # type: ignore[misc]
+    """A module that gives one tensor, which is written without looking at what else it could be.
+
+    The base class looks for pandas at each write, on the disk where it is not installed.
+    """
+
+    def _write_to_tensordict(
+        self,
+        tensordict: TensorDictBase,
+        tensors: list[torch.Tensor],
+        tensordict_out: TensorDictBase | None = None,
+        out_keys: Any = None,
+    ) -> TensorDictBase:
+        if tensordict_out is not None or out_keys is not None or self.inplace is not True:
+            return super()._write_to_tensordict(tensordict, tensors, tensordict_out, out_keys)
+        return tensordict.set(self.out_keys_source[0], tensors[0])
 
 
 class PolicyModule(nn.Module):
@@ -84,7 +109,7 @@ class PolicyModule(nn.Module):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to ``[..., P]``."""
-        return self.head(self.body(self._encode(observation)))  # type: ignore[no-any-return]
+        return through(self.body, self.head, self._encode(observation))
 
 
 class ValueModule(nn.Module):
@@ -99,14 +124,14 @@ class ValueModule(nn.Module):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to ``[..., 1]``."""
-        return self.head(self.body(self._encode(observation)))  # type: ignore[no-any-return]
+        return through(self.body, self.head, self._encode(observation))
 
 
 def policy_operator(agent: Agent) -> ProbabilisticActor:
     """``observation`` to ``params``, ``action`` and ``action_log_prob``."""
     distribution, arguments, keys = agent.distribution.torchrl()
     return ProbabilisticActor(
-        TensorDictModule(PolicyModule(agent), [OBSERVATION], [PARAMS]),
+        Operator(PolicyModule(agent), [OBSERVATION], [PARAMS]),
         in_keys=keys,
         out_keys=[ACTION],
         distribution_class=distribution,
@@ -118,4 +143,4 @@ def policy_operator(agent: Agent) -> ProbabilisticActor:
 
 def value_operator(agent: Agent) -> TensorDictModule:
     """``observation`` to ``state_value``."""
-    return TensorDictModule(ValueModule(agent), [OBSERVATION], [VALUE])
+    return Operator(ValueModule(agent), [OBSERVATION], [VALUE])
