@@ -57,7 +57,7 @@ class LinearChain:
             outputs: torch.Tensor = _Chain.apply(rows, self._activations, *tensors)  # type: ignore[no-untyped-call]
         else:
             outputs = _forward(rows, self._activations, tensors)[-1]
-        return outputs if x.ndim == 2 else outputs.unflatten(0, x.shape[:-1])
+        return outputs if x.ndim == 2 else outputs.view(*x.shape[:-1], -1)
 
 
 def _forward(
