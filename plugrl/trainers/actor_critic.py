@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.tensordict.agents import Agent
 from plugrl.core.tensordict.continuous import SquashedNormal
+from plugrl.core.tensordict.distributions import told
 from plugrl.core.tensordict.off_policy import OffPolicyTrainer
 from plugrl.trainers.objectives.values import Critics
 
@@ -23,23 +25,24 @@ class ContinuousTrainer(OffPolicyTrainer):
         "scenario": {"type": "gymnasium", "id": "Pendulum-v1", "num_envs": 2},
     }
 
-    def _bounded(self) -> SquashedNormal:
-        """The distribution of :attr:`agent`.
-
-        Raises:
-            ConfigError: its actions are no real numbers.
-        """
-        distribution = self.agent.distribution
-        if not isinstance(distribution, SquashedNormal):
-            raise ConfigError(
-                f"{self.section} chooses real numbers, and the actions of agent "
-                f"{self.agent.name} are {self.agent.spaces.action}; take dqn or vanilla_ppo"
+    @classmethod
+    def check_actions(cls, agent: Agent) -> None:
+        """Refuse actions that are no real numbers."""
+        if not isinstance(agent.distribution, SquashedNormal):
+            remedy = (
+                "dqn or vanilla_ppo" if isinstance(agent.spaces.action, Discrete) else "vanilla_ppo"
             )
-        return distribution
+            raise ConfigError(
+                f"{cls.section} chooses real numbers, and the actions of agent "
+                f"{agent.name} are {told(agent.spaces.action)}; take {remedy}"
+            )
+
+    def _bounded(self) -> SquashedNormal:
+        """The distribution of :attr:`agent`."""
+        return cast(SquashedNormal, self.agent.distribution)
 
     def _critics(self) -> Critics:
         """New critics for :attr:`agent`, whose weights its name and the seed decide."""
-        self._bounded()
         return Critics(
             math.prod(self.agent.encoder.shape),
             cast(Box, self.agent.spaces.action),

@@ -8,10 +8,13 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.tensordict.agents import Agent
 from plugrl.core.tensordict.discrete import Categorical
+from plugrl.core.tensordict.distributions import told
 from plugrl.core.tensordict.exploration import EpsilonGreedy, Explorer
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, OffPolicyTrainer, ReplayConfig
 from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner
@@ -74,12 +77,19 @@ class DqnTrainer(OffPolicyTrainer):
         "dqn": {"learning_starts": 16, "target_update_interval": 10},
     }
 
-    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
-        if not isinstance(self.agent.distribution, Categorical):
-            raise ConfigError(
-                f"dqn chooses one of several actions, and those of agent {self.agent.name} are "
-                f"{self.agent.spaces.action}; take sac or td3 for a Box"
+    @classmethod
+    def check_actions(cls, agent: Agent) -> None:
+        """Refuse actions that are not one of several."""
+        if not isinstance(agent.distribution, Categorical):
+            remedy = (
+                "sac, td3 or vanilla_ppo" if isinstance(agent.spaces.action, Box) else "vanilla_ppo"
             )
+            raise ConfigError(
+                f"dqn chooses one of several actions, and those of agent {agent.name} are "
+                f"{told(agent.spaces.action)}; take {remedy}"
+            )
+
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
         rl, dqn = self.hyper_params.rl, self.algorithm
         loss = DqnLoss(
             self.agent,

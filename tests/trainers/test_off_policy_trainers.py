@@ -242,7 +242,11 @@ def test_entropy_is_wanted_of_actions_of_any_unit() -> None:
 @pytest.mark.parametrize(
     ("name", "action", "message"),
     [
-        ("dqn", Box(-1, 1, (1,)), "dqn chooses one of several actions.*take sac or td3"),
+        (
+            "dqn",
+            Box(-1, 1, (1,)),
+            "dqn chooses one of several actions.*take sac, td3 or vanilla_ppo",
+        ),
         ("sac", Discrete(3), "sac chooses real numbers.*take dqn"),
         ("td3", Discrete(3), "td3 chooses real numbers.*take dqn"),
         ("sac", Box(-np.inf, np.inf, (1,)), "bounds that are not finite"),

@@ -36,6 +36,10 @@ TRAINERS: dict[str, dict[str, Any]] = {
         "scenario": {**CARTPOLE, "num_envs": 8, "vectorization": "native"},
         "rl": {"frames_per_batch": 256},
     },
+    "a2c": {
+        "scenario": {**CARTPOLE, "num_envs": 2, "vectorization": "async"},
+        "rl": {"frames_per_batch": 64},
+    },
     "dqn": {"scenario": {**CARTPOLE, "num_envs": 1}, "rl": {"frames_per_batch": 64}},
     "sac": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
     "td3": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},

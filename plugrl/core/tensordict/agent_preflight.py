@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.factory import Factory
-from plugrl.core.tensordict.agents import build_agents
+from plugrl.core.tensordict.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.loading import loading_faults
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.distributions import Squash
+    from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 
 _AT_KEY = re.compile(r"(agents(?:\.[\w-]+)+): (.*)")
 
 
-def agent_faults(check: Preflight, squash: Squash) -> Iterator[Finding]:
-    """Build the agents once: names, spaces and bodies that do not fit show then.
+def agent_faults(check: Preflight, trainer: type[TensorDictRlTrainer]) -> Iterator[Finding]:
+    """Build the agents once: names, spaces, bodies and weights that do not fit show then.
 
-    Runs to load from are not opened. An environment that cannot be made says so itself.
+    An environment that cannot be made says so itself, and so does a run to load from that is not
+    there.
 
     Args:
         check: what is asked about.
-        squash: how the trainer bounds continuous actions.
+        trainer: what is to train them.
     """
     scenario = check.component("scenario")
     if scenario is None:
@@ -35,15 +38,74 @@ def agent_faults(check: Preflight, squash: Squash) -> Iterator[Finding]:
         return
     if spaces is None:
         return
+    section, folder = check.root.get("agents") or {}, check.validated.settings.runs_folder
+    missing = any(loading_faults(section, check.root.experiment_name, folder))
+    # A property depends on the sections: which parts there are is not known here.
+    critic: Any = trainer.use_critic
     try:
-        build_agents(
+        policies = build_agents(
             spaces,
-            check.root.get("agents") or {},
+            section,
             Factory(check.registry, check.validated.records),
             shared_body=bool(check.root.rl.get("use_shared_body")),
-            squash=squash,
-            load=False,
+            critic=critic if isinstance(critic, bool) else True,
+            squash=trainer.squash_actions,
+            load=not (missing or isinstance(critic, property)),
+            runs_folder=folder,
         )
-    except ConfigError as error:
+        trained = trained_of(policies)
+    except PlugrlError as error:
         said = _AT_KEY.match(str(error))
         yield (said[1], said[2]) if said else ("agents", str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        yield "agents", f"networks that do not fit into memory ({one_line(error)}); take others"
+    else:
+        yield from _action_faults(check.path, trained, trainer)
+
+
+def _action_faults(
+    path: str, trained: Mapping[str, Agent], trainer: type[TensorDictRlTrainer]
+) -> Iterator[Finding]:
+    try:
+        for agent in trained.values():
+            trainer.check_actions(agent)
+    except ConfigError as error:
+        yield path, str(error)
+
+
+def trained_of(policies: Policies) -> dict[str, Agent]:
+    """The policies whose weights can change, by name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    trained = {name: agent for name, agent in policies.policies.items() if agent.is_trained}
+    if not trained:
+        raise ConfigError(
+            "no agent is trained: each is random or has factors of 0; give one is_random: false "
+            "and an agent_lr_factor above 0"
+        )
+    return trained
+
+
+def batch_fault(frames: int, num_envs: int) -> str | None:
+    """Why a batch cannot have so many steps over all environments; None: it can."""
+    if frames % num_envs == 0:
+        return None
+    return (
+        f"{frames} is no multiple of {num_envs} environments; "
+        f"take {frames // num_envs * num_envs or num_envs}"
+    )
+
+
+def frames_faults(check: Preflight) -> Iterator[Finding]:
+    """A batch that cannot be shared out evenly among the environments."""
+    rl, scenario = check.root.rl, check.root.get("scenario") or {}
+    count = scenario.get("num_envs")
+    # More than these there may be, where each is a batch, and never fewer.
+    if isinstance(count, int) and count > 0 and rl.steps_per_env_per_iteration is None:
+        fault = batch_fault(int(rl.frames_per_batch), count)
+        if fault is not None:
+            yield "rl.frames_per_batch", fault

@@ -7,6 +7,7 @@ where a small batch costs a fraction of what it costs in torch.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
@@ -94,6 +95,11 @@ class ActionDistribution(ABC):
         return ParametersDistribution, {"of": self}, ["params"]
 
 
+def told(space: gymnasium.Space[Any]) -> str:
+    """A space on one line."""
+    return " ".join(str(space).split())
+
+
 def distribution_for(space: gymnasium.Space[Any], *, squash: Squash = False) -> ActionDistribution:
     """The distribution over the actions of a space.
 
@@ -109,6 +115,8 @@ def distribution_for(space: gymnasium.Space[Any], *, squash: Squash = False) -> 
     from plugrl.core.tensordict.discrete import Bernoulli, Categorical, MultiCategorical
 
     spaces = gymnasium.spaces
+    if math.prod(space.shape or ()) == 0:
+        raise ConfigError(f"actions of {told(space)} consist of nothing; mend the action space")
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -125,11 +133,12 @@ def distribution_for(space: gymnasium.Space[Any], *, squash: Squash = False) -> 
 
                 return SquashedPoint(low, high)
             return SquashedNormal(low, high)
+        wrong = "not finite" if (low < high).all() else "equal or the wrong way round"
         raise ConfigError(
-            f"actions of {space} cannot be squashed into bounds that are not finite; wrap the "
+            f"actions of {told(space)} cannot be squashed into bounds that are {wrong}; wrap the "
             "environment in gymnasium.wrappers.RescaleAction or take a trainer that does not squash"
         )
     raise ConfigError(
-        f"actions of {space} are not supported; wrap the environment so that they are Discrete, "
-        "MultiDiscrete, MultiBinary or a Box of real numbers"
+        f"actions of {told(space)} are not supported; wrap the environment so that they are "
+        "Discrete, MultiDiscrete, MultiBinary or a Box of real numbers"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.environment import VectorEnvironment
     from plugrl.core.tensordict.normalisers import Normalisers
 
-#: An episode longer than this is taken to be endless.
-LONGEST = 1_000_000
+logger = logging.getLogger(__name__)
+#: An episode longer than this is taken to be endless, and one of the second length is told of.
+LONGEST, LONG = 1_000_000, 100_000
+#: Steps between two looks at how long episodes are.
+_LOOK = 10_000
 
 Record = Callable[[str, Mapping[str, Any]], None]
 
@@ -152,7 +157,8 @@ def _play(
     returns = {agent: np.zeros(count) for agent in seen}
     lengths = {agent: np.zeros(count, np.int64) for agent in seen}
     going = {agent: np.ones(count, bool) for agent in seen}
-    for _ in range(LONGEST):
+    began = np.zeros(count, np.int64)
+    for number in itertools.count(1):
         if look is not None:
             look()
         actions: dict[str, np.ndarray] = {}
@@ -174,5 +180,19 @@ def _play(
             for agent in seen:
                 returns[agent][place] = lengths[agent][place] = 0
                 going[agent][place] = True
+            began[place] = number
         seen = {agent: step.observation for agent, step in steps.items()}
-    raise RunError(f"no episode of the evaluation ended within {LONGEST:,} steps")
+        if number % _LOOK == 0:
+            _check_length(number - int(began.min()))
+
+
+def _check_length(steps: int) -> None:
+    remedy = "give the environment a time limit, such as scenario.max_episode_steps"
+    if steps >= LONGEST:
+        raise RunError(f"an episode of the evaluation did not end within {steps:,} steps; {remedy}")
+    if LONG <= steps < LONG + _LOOK:
+        logger.warning(
+            "an episode of the evaluation goes on after %s steps; it may be endless: %s",
+            f"{steps:,}",
+            remedy,
+        )

@@ -13,6 +13,7 @@ import torch
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.tensordict.agent_preflight import trained_of
 from plugrl.core.tensordict.exploration import Explorer
 from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner, steps_of
 from plugrl.core.tensordict.parts import seeded
@@ -111,10 +112,8 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     def _build_learners(self) -> None:
         rl, seed = self.hyper_params.rl, self.hyper_params.seed
         self._minibatch_size = int(rl.minibatch_size)
-        trained = {n: a for n, a in self._policies.policies.items() if a.is_trained}
-        if not trained:
-            raise ConfigError("no agent is trained; each is random or has learning rate 0")
-        for number, (name, agent) in enumerate(trained.items()):
+        for number, (name, agent) in enumerate(trained_of(self._policies).items()):
+            self.check_actions(agent)
             drawing = int(np.random.default_rng([seed, 4, number]).integers(2**62))
             buffer = ReplayBuffer(self.algorithm.buffer_size, seed=drawing)
             self._current = agent

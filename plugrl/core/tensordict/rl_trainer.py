@@ -10,13 +10,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.tensordict.acting import acting_for
-from plugrl.core.tensordict.agent_preflight import agent_faults
+from plugrl.core.tensordict.agent_preflight import (
+    agent_faults,
+    batch_fault,
+    frames_faults,
+    trained_of,
+)
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.collection import Collector
 from plugrl.core.tensordict.distributions import Squash
@@ -69,11 +75,20 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._pending_state: Mapping[str, Any] | None = None
         self._learners: dict[str, Learner] = {}
         self._current: Agent | None = None
+        self._collected: dict[str, Any] | None = None
 
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
-        """Besides those of the base: agents that do not fit the environment."""
-        return [*super().preflight(check), *agent_faults(check, cls.squash_actions)]
+        """Besides those of the base: agents and batches that do not fit the environment."""
+        return [*super().preflight(check), *frames_faults(check), *agent_faults(check, cls)]
+
+    @classmethod
+    def check_actions(cls, agent: Agent) -> None:
+        """Refuse an agent whose actions are of a kind that cannot be learned in this way.
+
+        Raises:
+            ConfigError: they are; the text names a trainer that can.
+        """
 
     @abstractmethod
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
@@ -109,7 +124,11 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     def train(self) -> TrainingResult:
         """Run all iterations and the test episodes; after a resume, the remaining ones."""
-        with closing(self.scenario_instance) as instance:
+        # What is not finite is looked for; numpy's warnings would only stand in its way.
+        with (
+            np.errstate(over="ignore", invalid="ignore"),
+            closing(self.scenario_instance) as instance,
+        ):
             self._set_up(instance.train_environment)
             with ExitStack() as stack:
                 self._build_train_context(stack)
@@ -117,6 +136,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
             with ExitStack() as stack:
                 self._build_test_context(stack)
                 self._run_test_loop()
+            # The run is saved once more when it is over, and closed environments have no state.
+            self._collected = self._collector.state_dict()
         return TrainingResult(steps=self._iteration, metrics=dict(self._last_metrics))
 
     # -- building ---------------------------------------------------------------------------
@@ -183,9 +204,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     def _build_learners(self) -> None:
         rl = self.hyper_params.rl
-        for name, agent in self._policies.policies.items():
-            if not agent.is_trained:
-                continue
+        for name, agent in trained_of(self._policies).items():
+            self.check_actions(agent)
             optimizer = FlatAdam(
                 [
                     ParameterGroup(name, part, parameters, rl.lr * factor)
@@ -199,8 +219,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
             finally:
                 self._current = None
             self._learners[name] = Learner(agent, module, gae, optimizer, rl.max_grad_norm)
-        if not self._learners:
-            raise ConfigError("no agent is trained; each is random or has learning rate 0")
 
     def _build_actors(self) -> dict[str, Any]:
         seed = self.hyper_params.seed
@@ -213,11 +231,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
         rl, count = self.hyper_params.rl, environment.num_envs
         if rl.steps_per_env_per_iteration is not None:
             return int(rl.steps_per_env_per_iteration)
-        if rl.frames_per_batch % count:
-            raise ConfigError(
-                f"rl.frames_per_batch {rl.frames_per_batch} is no multiple of {count} environments;"
-                f" take {rl.frames_per_batch // count * count or count}"
-            )
+        fault = batch_fault(rl.frames_per_batch, count)
+        if fault is not None:
+            raise ConfigError(f"rl.frames_per_batch {fault}")
         return int(rl.frames_per_batch // count)
 
     # -- training ---------------------------------------------------------------------------
@@ -382,7 +398,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
                 for name, agent in self._policies.policies.items()
             },
             "learners": {name: each.state_dict() for name, each in self._learners.items()},
-            "collector": self._collector.state_dict(),
+            "collector": self._collected or self._collector.state_dict(),
             "orders": {name: each.bit_generator.state for name, each in self._orders.items()},
         }
 

@@ -54,8 +54,9 @@ class RlConfig:
         for name in ("gamma", "lmbda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be between 0 and 1")
-        if self.lr < 0 or not self.adam_eps > 0:
-            raise ConfigError("lr must not be negative and adam_eps must be more than 0")
+        for name in ("lr", "adam_eps"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be more than 0")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ConfigError("max_grad_norm must be more than 0, or null for no limit")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import plugrl
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 
@@ -44,7 +45,7 @@ def test_what_does_not_fit_is_found(agents: dict[str, Any], fault: str) -> None:
 
 def test_what_fits_is_not_a_fault() -> None:
     prepare(RUN | {"agents": {"agent": {"body": {"hidden": [3]}}}})
-    prepare(RUN | {"agents": {"_default": {"policy": "mine"}, "mine": {"is_random": True}}})
+    prepare(RUN | {"agents": {"_default": {"policy": "mine"}, "mine": {"body": {"hidden": [3]}}}})
 
 
 def test_an_environment_that_cannot_be_made_is_told_once() -> None:
@@ -71,3 +72,53 @@ def test_agents_of_any_scenario_are_looked_at(tmp_path: Path, agents: dict[str, 
         prepare(RUN | {"scenario": task, "agents": agents})
     (fault,) = caught.value.faults
     assert fault.startswith(f"agents.{next(iter(agents))}")
+
+
+FROZEN = {"_default": {"agent_lr_factor": {"actor": 0, "critic": 0}}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "fault"),
+    [
+        ({"rl": {"frames_per_batch": 9}}, "rl.frames_per_batch (Python): 9 is no multiple of 2"),
+        ({"rl": {"lr": 0}}, "rl.lr (Python): must be more than 0"),
+        ({"agents": {"agent": {"is_random": True}}}, "agents (Python): no agent is trained"),
+        ({"agents": FROZEN}, "agents (Python): no agent is trained"),
+        (
+            {"trainer": "sac"},
+            "trainer (Python): sac chooses real numbers, and the actions of agent agent are "
+            "Discrete(2); take dqn or vanilla_ppo",
+        ),
+        (
+            {"trainer": "dqn", "scenario": {**RUN["scenario"], "id": "Pendulum-v1"}},
+            "trainer (Python): dqn chooses one of several actions",
+        ),
+        (
+            {"agents": {"agent": {"body": {"hidden": [1 << 24, 1 << 24]}}}},
+            "agents (Python): networks that do not fit into memory",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_found_before_the_run(tree: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepare(RUN | tree)
+    (said,) = caught.value.faults
+    assert said.startswith(fault)
+
+
+def test_batches_of_given_steps_need_not_be_a_multiple() -> None:
+    prepare(RUN | {"rl": {"frames_per_batch": 9, "steps_per_env_per_iteration": 4}})
+
+
+def test_weights_that_do_not_fit_are_found_before_the_run(tmp_path: Path) -> None:
+    runs = {"settings": {"runs_folder": str(tmp_path), "progress": "none"}}
+    small = {"rl": {"num_iterations": 0}, "validate": {"enabled": False}}
+    source = plugrl.train(RUN | runs | small | {"agents": {"agent": {"body": {"hidden": [4]}}}})
+    agents = {"agent": {"load_from": str(source.folder), "body": {"hidden": [8]}}}
+    with pytest.raises(ConfigError) as caught:
+        prepare(RUN | runs | {"agents": agents})
+    (said,) = caught.value.faults
+    assert said.startswith("agents.agent.load_from (Python): policy_body of ")
+    assert "of shape [4, 4], and here it is [8, 4]" in said
+    agents["agent"]["body"] = {"hidden": [4]}
+    prepare(RUN | runs | {"agents": agents})

@@ -9,6 +9,7 @@ import torch
 
 from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.scenario import ScenarioInstance
+from plugrl.core.tensordict import evaluation
 from plugrl.core.tensordict.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.learner import total_loss
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
@@ -206,3 +207,40 @@ def test_a_gradient_that_is_not_finite_stops_the_run() -> None:
     )
     with pytest.raises(RunError, match="gradient norm"):
         trainer.train()
+
+
+class Gone(Counting):
+    """Has no state once it is closed, like copies in processes of their own."""
+
+    def state_dict(self) -> dict[str, Any] | None:
+        if self.closed:
+            raise RunError("its process was ended")
+        return super().state_dict()
+
+
+def test_a_run_that_is_over_is_saved_with_the_environments_it_ended_with() -> None:
+    made = []
+
+    def make(split: str) -> Gone:
+        made.append(Gone([2, 3]))
+        return made[-1]
+
+    trainer = trained(ScenarioInstance(name="gone", make_environment=make))
+    assert made[0].closed
+    saved = trainer.state_dict()["collector"]["environment"]
+    # Eight steps of episodes that are two and three steps long.
+    assert saved["count"].tolist() == [0, 2]
+
+
+def test_episodes_of_an_evaluation_may_be_longer_together_than_one_may(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(evaluation, "LONGEST", 12)
+    monkeypatch.setattr(evaluation, "LONG", 6)
+    monkeypatch.setattr(evaluation, "_LOOK", 1)
+    assert trained(task(lengths=[4, 4]), validate={"episodes": 20}).run.metrics
+    assert "may be endless" not in caplog.text
+    trained(task(lengths=[4, 8]), validate={"episodes": 20})
+    assert "an episode of the evaluation goes on after 6 steps; it may be endless" in caplog.text
+    with pytest.raises(RunError, match=r"did not end within 12 steps; .*max_episode_steps"):
+        trained(task(lengths=[4, 500]), validate={"episodes": 20})
