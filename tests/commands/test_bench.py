@@ -123,7 +123,7 @@ def test_a_missing_peer_is_one_line_with_the_remedy(command, words, said):
 
 def bench_process(*words: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-m", "plugrl", "bench", "grpo_cpu", "--json", *words],
+        [sys.executable, "-m", "plugrl", "bench", *words, "--json"],
         capture_output=True,
         text=True,
     )
@@ -135,7 +135,7 @@ def bench_process(*words: str) -> dict:
 def test_grpo_cpu_measures_plugrl_alone():
     sizes = {"prompts": 2, "samples": 2, "tokens": 4, "steps": 3, "warm-up": 1, "rounds": 2}
     tiny = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    result = bench_process("--no-peer", *tiny)
+    result = bench_process("grpo_cpu", "--no-peer", *tiny)
     assert result["benchmark"] == "grpo_cpu"
     assert result["work"] == {
         "prompts": 2,
@@ -164,7 +164,50 @@ def test_grpo_cpu_measures_plugrl_alone():
 def test_grpo_cpu_takes_at_most_half_of_the_peers_step(pytestconfig):
     given = os.environ.get("PLUGRL_BENCH_PEER_PYTHON")
     folder = str(pytestconfig.cache.mkdir("bench-peer"))
-    result = bench_process(*(["--peer-python", given] if given else ["--make-peer", folder]))
+    peer = ["--peer-python", given] if given else ["--make-peer", folder]
+    result = bench_process("grpo_cpu", *peer)
     assert len(result["ratios"]) == 3
     assert result["versions"]["peer"]["trl"].startswith("1.16.")
     assert result["ratio"] <= 0.5, result
+
+
+@pytest.mark.integration
+def test_ppo_cartpole_measures_plugrl_alone():
+    result = bench_process(
+        "ppo_cartpole", "--no-peer", "--settings", "small", "--steps", "1500", "--rounds", "2"
+    )
+    assert result["benchmark"] == "ppo_cartpole"
+    assert result["work"] == {"steps": 1500, "rounds": 2}
+    assert result["ratio"] is None
+    assert list(result["settings"]) == ["small"]
+    sides = result["settings"]["small"]["sides"]
+    assert set(sides) == {"plugrl", "torchrl_loss"}
+    for side in sides.values():
+        # 1,500 steps are three iterations of 512.
+        rates = [1536 / seconds["learn"] for seconds in side["seconds_by_round"]]
+        assert side["steps_per_second"] == pytest.approx(sum(rates) / 2)
+        for seconds in side["seconds_by_round"]:
+            assert set(seconds) == {"imports", "setup", "learn", "end"}
+        assert min(side["return_by_round"]) > 9
+
+
+@pytest.mark.parametrize("words", [[], ["--peer-python", "/bin/false"]])
+def test_ppo_cartpole_names_its_own_peers(command, words):
+    code, out, err = command("ppo_cartpole", *words)
+    assert (code, out) == (2, "")
+    assert "Stable-Baselines3 and TorchRL" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_ppo_cartpole_is_as_much_faster_as_promised(pytestconfig):
+    given = os.environ.get("PLUGRL_BENCH_PPO_PYTHON")
+    folder = str(pytestconfig.cache.mkdir("bench-ppo-peer"))
+    peer = ["--peer-python", given] if given else ["--make-peer", folder]
+    result = bench_process("ppo_cartpole", *peer)
+    small, wide = result["settings"]["small"], result["settings"]["wide"]
+    assert small["ratio"] >= 2.8, small
+    assert wide["ratio"] >= 3.4, wide
+    assert small["ratio_torchrl_loss"] >= 1.8, small
+    assert wide["ratio_torchrl_loss"] >= 2.4, wide
