@@ -64,8 +64,6 @@ class NestedArrayDict(_Indexed, _Computed):
         NestedTypeError: a value is of another type. It is a ``TypeError``.
     """
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __init__(
         self,
         source: Mapping[Any, Any] | NestedArrayDict | None = None,
@@ -158,12 +156,15 @@ class NestedArrayDict(_Indexed, _Computed):
         Raises:
             NestedTypeError: an entry is of strings, or of numbers that PyTorch has not.
         """
+        return self._to_tensordict(())
+
+    def _to_tensordict(self, above: Path) -> TensorDict:
         from tensordict import TensorDict
 
         entries = {
-            key: value.to_tensordict()
+            key: value._to_tensordict((*above, key))
             if isinstance(value, NestedArrayDict)
-            else _tensor(key, value)
+            else _tensor((*above, key), value)
             for key, value in self._entries.items()
         }
         return TensorDict(entries, batch_size=self._batch)
@@ -243,15 +244,17 @@ def _prefix(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(shared)
 
 
-def _tensor(key: str, array: Array) -> Any:
+def _tensor(path: Path, array: Array) -> Any:
     import torch
 
     if is_string(array):
-        raise NestedTypeError(f"key {key!r} is of strings, which no tensor holds; exclude it first")
+        raise NestedTypeError(
+            f"key {shown(path)} is of strings, which no tensor holds; exclude it first"
+        )
     usable = array.flags.writeable and min(array.strides, default=0) >= 0 and array.dtype.isnative
     try:
         return torch.from_numpy(array if usable else array.astype(array.dtype.newbyteorder("=")))
     except TypeError:
         raise NestedTypeError(
-            f"key {key!r} is of {array.dtype}, which PyTorch has not; convert it with astype"
+            f"key {shown(path)} is of {array.dtype}, which PyTorch has not; convert it with astype"
         ) from None

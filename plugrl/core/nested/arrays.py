@@ -131,4 +131,6 @@ def equal(left: Array, right: Any, path: Path) -> Array:
         ) from None
     if is_string(left) != is_string(other):
         return np.zeros(shape, bool)
+    if is_string(left):  # as strings, NumPy takes None for an empty one
+        return np.asarray(left.astype(object) == other.astype(object), dtype=bool)
     return np.asarray(left == other, dtype=bool)

@@ -89,28 +89,27 @@ class _Computed(_Keyed, _Shaped):
         return self._compared(other, True, ())
 
     def _compared(self, other: Any, unequal: bool, above: Path) -> Self:
-        if isinstance(other, Mapping):
-            other = self._of({}, self._batch).update(other)
+        several = isinstance(other, (Mapping, _Entries))
+        others = other._entries if isinstance(other, _Entries) else other
         entries: dict[str, Any] = {}
-        batch = self._batch
-        if isinstance(other, _Entries):
-            differing = sorted(self._entries.keys() ^ other._entries.keys())
+        if several:
+            differing = sorted(self._entries.keys() ^ others.keys(), key=str)
             if differing:
                 raise NestedKeyError(f"key {shown((*above, differing[0]))} is on one side only")
-            if other._batch != batch:
-                raise NestedShapeError(f"batch sizes {batch} and {other._batch} differ")
+        if not above and isinstance(other, _Entries) and other._batch != self._batch:
+            raise NestedShapeError(f"batch sizes {self._batch} and {other._batch} differ")
         for key, value in self._entries.items():
             path = (*above, key)
-            theirs = other._entries[key] if isinstance(other, _Entries) else other
+            theirs = others[key] if several else other
             if isinstance(value, _Computed):
                 entries[key] = value._compared(theirs, unequal, path)
-            elif isinstance(theirs, _Entries):
+            elif isinstance(theirs, (Mapping, _Entries)):
                 raise NestedKeyError(
                     f"key {shown(path)} is an array on one side, nested on the other"
                 )
             else:
                 entries[key] = equal(value, theirs, path) ^ unequal
-        return self._of({}, batch).update(entries)
+        return self._of({}, self._batch).update(entries)
 
     def all(self, dim: int | None = None) -> Any:
         """Return whether all elements are true: one truth value, or along a dimension.

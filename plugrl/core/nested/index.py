@@ -52,6 +52,7 @@ def compiled(index: Any, batch_size: tuple[int, ...]) -> Index:
     first: list[Any] = []
     second: list[Any] = []
     for part in spread:
+        _check_mask(part, batch_size, sum(map(_dims, first)))
         if isinstance(part, int):
             first.append(part)
         elif part is None:
@@ -95,6 +96,17 @@ def _part(part: Any) -> Any:
     if array.ndim:
         return array
     return np.bool_(array[()]) if array.dtype.kind == "b" else int(array[()])
+
+
+def _check_mask(part: Any, batch_size: tuple[int, ...], start: int) -> None:
+    if not isinstance(part, np.ndarray) or part.dtype.kind != "b":
+        return
+    masked = batch_size[start : start + part.ndim]
+    if part.shape != masked:
+        raise NestedIndexError(
+            f"a mask of shape {part.shape} is for dimensions of sizes {masked} of batch size "
+            f"{batch_size}; give one of their shape"
+        )
 
 
 def _dims(part: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from plugrl.core.errors import UsageError
 from plugrl.core.nested.arrays import (
     NestedKeyError,
     NestedShapeError,
@@ -132,9 +133,14 @@ class _Keyed(_Entries):
         Raises:
             NestedKeyError: there is no ``old``, or ``new`` goes through an array.
         """
-        if path_of(old) != path_of(new):
-            self._put(path_of(new), self._find(path_of(old), _MISSING), ())
-            self.del_(old)
+        path = path_of(old)
+        value = self._find(path, _MISSING)
+        self.del_(path)
+        try:
+            self._put(path_of(new), value, ())
+        except UsageError:
+            self._put(path, value, ())
+            raise
         return self
 
     def select(self, *keys: Any, strict: bool = True) -> Self:

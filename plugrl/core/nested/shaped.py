@@ -57,7 +57,7 @@ class _Shaped(_Entries):
             NestedIndexError: there is no such dimension, or they are in the wrong order.
         """
         if not self._batch:
-            return self._reshaped((1,))
+            return self.unsqueeze(0).flatten(start_dim, end_dim)
         start, end = self._dim(start_dim), self._dim(end_dim)
         if start > end:
             raise NestedIndexError(f"flatten ends at dimension {end}, before its start {start}")
@@ -238,9 +238,7 @@ class _Shaped(_Entries):
                 f"{self._batch} but for dimension {dim}"
             )
         if places.size and not 0 <= places.min() <= places.max() < total:
-            raise NestedIndexError(
-                f"gather leaves dimension {dim}; give 0 to {total - 1}"
-            )
+            raise NestedIndexError(f"gather leaves dimension {dim}; give 0 to {total - 1}")
 
     def contiguous(self) -> Self:
         """Return it with every array in one piece of memory; those that are so already are kept."""
