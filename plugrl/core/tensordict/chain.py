@@ -111,7 +111,10 @@ def _backward(
     found: list[torch.Tensor | None] = [None] * (len(tensors) + 1)
     lowest = needed.index(True)
     for i in reversed(range(len(activations))):
-        if activations[i] == "tanh":
+        if activations[i] == "tanh" and i < len(activations) - 1:
+            # A product of the layer above, which nothing else reads.
+            torch.ops.aten.tanh_backward.grad_input(gradient, passed[i + 1], grad_input=gradient)
+        elif activations[i] == "tanh":
             gradient = torch.ops.aten.tanh_backward(gradient, passed[i + 1])
         elif activations[i] == "relu":
             gradient = torch.ops.aten.threshold_backward(gradient, passed[i + 1], 0)
