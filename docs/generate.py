@@ -183,9 +183,15 @@ def _shown_signature(value: Any) -> str:
 
 
 def _members(cls: type) -> list[str]:
-    """What a class defines itself: public methods, and those that a subclass must write."""
+    """What a class defines itself: public methods, and those that a subclass must write.
+
+    Its private bases are its own: they are there to keep files short.
+    """
     parts = []
-    for name, value in vars(cls).items():
+    own = [base for base in cls.__mro__ if base is cls or base.__name__.startswith("_")]
+    for name, value in {
+        name: value for base in own[::-1] for name, value in vars(base).items()
+    }.items():
         abstract = getattr(value, "__isabstractmethod__", False)
         function = getattr(value, "__func__", value)
         if (name.startswith("_") and not abstract) or not getattr(value, "__doc__", None):

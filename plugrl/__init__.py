@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from plugrl.core.experiment import train as train
     from plugrl.core.hookspecs import HOOK_API as HOOK_API
     from plugrl.core.hookspecs import hookimpl as hookimpl
+    from plugrl.core.nested_array_dict import NestedArrayDict as NestedArrayDict
     from plugrl.core.protocol import Protocol as Protocol
     from plugrl.core.protocol import make_protocol as make_protocol
     from plugrl.core.protocol_config import ProtocolConfig as ProtocolConfig
@@ -148,6 +149,7 @@ _MODULES = {
     ),
     "plugrl.core.experiment": ("load_run", "train"),
     "plugrl.core.hookspecs": ("HOOK_API", "hookimpl"),
+    "plugrl.core.nested_array_dict": ("NestedArrayDict",),
     "plugrl.core.protocol": ("Protocol", "make_protocol"),
     "plugrl.core.protocol_config": ("ProtocolConfig", "ProtocolRoundsConfig"),
     "plugrl.core.protocol_state": (
