@@ -1,14 +1,30 @@
 """What holds for every protocol, and declarations that cannot be right."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugrl import ContractError, PluginError, ProtocolSignals, Tally, Verdict, make_protocol
+from plugrl import (
+    ConfigError,
+    ContractError,
+    PluginError,
+    ProtocolSignals,
+    Scenario,
+    ScenarioInstance,
+    Tally,
+    Verdict,
+    component,
+    make_protocol,
+    register_scenario,
+)
+from plugrl.core.experiment import prepare
 from plugrl.core.protocol import Protocol, ProtocolConfig
+from plugrl.core.registry import default_registry
+from plugrl.testing import tiny
 
 OPEN = Verdict.UNDECIDED
 LONG = ["nip", "debate", "mnip"]
@@ -273,3 +289,76 @@ def test_alternatives_of_different_number_follow_the_seed():
     state = replace(both.begin(seeds, seeds % 2), round=np.ones(12, int))
     registered = both.step(state, np.ones((12, 3), int)).registered[:, 2]
     assert registered.tolist() == [True, True, False] * 4
+
+
+@dataclass
+class CourtConfig:
+    """Options of a scenario that takes a protocol."""
+
+    protocol: Any = component("protocol", "nip")
+
+
+class Court(Scenario):
+    """A scenario of which only the options matter."""
+
+    Config = CourtConfig
+
+    def build(self, seed):
+        make_protocol(self.config.protocol)
+        return ScenarioInstance(name="court")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "path", "said"),
+    [
+        ("debate", None, None),
+        ({"type": "zero_knowledge", "base": "adp"}, None, None),
+        ({"min_message_rounds": 8}, "scenario.protocol", "it speaks in none of the rounds 7 to 7"),
+        ({"max_message_rounds": 0}, "scenario.protocol.max_message_rounds", "at least"),
+        (
+            {"type": "zero_knowledge", "base": {"min_message_rounds": 8}},
+            "scenario.protocol.base",
+            "it speaks in none of the rounds 7 to 7",
+        ),
+        (
+            {"type": "zero_knowledge", "base": {"type": "zero_knowledge"}},
+            "scenario.protocol",
+            "one verifier called 'verifier'",
+        ),
+    ],
+)
+def test_options_of_a_run_are_checked_before_it_starts(protocol, path, said, tmp_path):
+    registry = default_registry()
+    before = registry.snapshot()
+    try:
+        register_scenario("court-in-a-test")(Court)
+        sections = {"scenario": {"type": "court-in-a-test", "protocol": protocol}}
+        config = tiny.config("self_hosted_grpo", tmp_path, sections)
+        if path is None:
+            prepare(config)
+            return
+        with pytest.raises(ConfigError) as caught:
+            prepare(config)
+        (fault,) = caught.value.faults
+        assert fault.startswith((f"{path} ", f"{path}:")), fault
+        assert said in fault
+    finally:
+        registry.restore(before)
+
+
+def test_a_protocol_in_a_file_by_its_path(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from plugrl import Protocol\n\n\n"
+        "class Mine(Protocol):\n"
+        '    agent_names = ("verifier",)\n'
+        '    viewers = {"main": ("verifier",)}\n\n'
+        "    def turns(self):\n"
+        '        return [{"verifier": ["main"]}]\n'
+    )
+    by_path = {
+        "custom_protocol_module_path": str(tmp_path / "mine.py"),
+        "custom_protocol_class_name": "Mine",
+    }
+    assert make_protocol(by_path).agent_names == ("verifier",)
+    wrapped = make_protocol({"type": "zero_knowledge", "base": by_path})
+    assert wrapped.agent_names == ("verifier", "adversarial_verifier", "simulator")

@@ -9,9 +9,9 @@ own, and a simulator, which hears only itself, imitates its output. After Hammon
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from plugrl.core.protocol import (
     Verdict,
     make_protocol,
 )
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
 
 #: The copies of the channels, and who is in the verifier's place there.
 COPIES = {"standard": "verifier", "adversarial": "adversarial_verifier", "simulator": "simulator"}
@@ -82,6 +85,15 @@ class ZeroKnowledgeProtocol(Protocol):
             for channel in base.channels
         }
         super().__init__(self.config)
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Whether the base can be wrapped; what is wrong with its options, it says itself."""
+        try:
+            make_protocol(check.section.base)
+        except ConfigError:
+            return
+        yield from super().preflight(check)
 
     def turns(self) -> Sequence[Turn | Sequence[Turn]]:
         """Those of the base, in each copy of its channels."""
