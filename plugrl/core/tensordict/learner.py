@@ -10,6 +10,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives.common import LossModule
 
+from plugrl.core.tensordict.loss_contract import check_losses
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -45,6 +47,7 @@ class Learner:
         self.optimizer = optimizer
         self._gae = gae
         self._max_grad_norm = max_grad_norm
+        self._is_checked = False
 
     def estimate(self, batch: TensorDict) -> dict[str, float]:
         """Write the advantages of a batch ``[R, T]`` into it; give the metrics, if there are."""
@@ -89,7 +92,8 @@ class Learner:
                 losses, norm = self._step(minibatch, not_finite)
                 norms.append(norm)
                 for name, value in losses.items():
-                    gathered.setdefault(name, []).append(value.detach())
+                    number = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+                    gathered.setdefault(name, []).append(number.detach().float())
         metrics = {name: float(torch.stack(values).mean()) for name, values in gathered.items()}
         return {**metrics, "grad_norm": sum(norms) / len(norms)}
 
@@ -109,6 +113,9 @@ class Learner:
         if backward is not None:
             backward(losses)
             return
+        if not self._is_checked:
+            check_losses(losses, self.loss_module)
+            self._is_checked = True
         total_loss(losses).backward()  # type: ignore[no-untyped-call]
 
     def state_dict(self) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             buffer = ReplayBuffer(self.algorithm.buffer_size, seed=drawing)
             self._current = agent
             try:
-                module, _ = self._get_loss_module_and_gae()
+                module, _ = self._loss_module_and_gae()
             finally:
                 self._current = None
             self._learners[name] = OffPolicyLearner(agent, module.to(self.device), buffer, rl)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from plugrl.core.tensordict.learner import Learner, NotFinite, total_loss
+from plugrl.core.tensordict.loss_contract import check_losses
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 from plugrl.core.tensordict.replay import Key, ReplayBuffer
 
@@ -50,6 +51,9 @@ class OffPolicyLearner(Learner):
             not_finite: called for a gradient norm that is not finite.
             policy: whether the policy moves; if not, its weights and moments stay as they are.
         """
+        if not self._is_checked:
+            check_losses(losses, self.loss_module)
+            self._is_checked = True
         self.optimizer.zero_grad()
         torch.autograd.backward(total_loss(losses))
         agents = None if policy else self.optimizer.active - {self.agent.name}

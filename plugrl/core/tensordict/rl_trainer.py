@@ -29,7 +29,9 @@ from plugrl.core.tensordict.distributions import Squash
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learner import Learner
+from plugrl.core.tensordict.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.normalisers import Normalisers
+from plugrl.core.tensordict.off_policy_learner import parameter_groups
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
@@ -206,19 +208,24 @@ class TensorDictRlTrainer(TensorDictTrainer):
         rl = self.hyper_params.rl
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
-            optimizer = FlatAdam(
-                [
-                    ParameterGroup(name, part, parameters, rl.lr * factor)
-                    for part, _, parameters, factor in agent.parameter_groups()
-                ],
-                eps=rl.adam_eps,
-            )
+            groups = [
+                ParameterGroup(name, part, parameters, rl.lr * factor)
+                for part, _, parameters, factor in agent.parameter_groups()
+            ]
+            optimizer = FlatAdam(groups, eps=rl.adam_eps)
             self._current = agent
             try:
-                module, gae = self._get_loss_module_and_gae()
+                module, gae = self._loss_module_and_gae()
             finally:
                 self._current = None
+            of_loss = parameter_groups(agent, module, rl.lr)[len(groups) :]
+            if of_loss:
+                # A loss module may have weights of its own, which learn as critics do.
+                optimizer = FlatAdam([*groups, *of_loss], eps=rl.adam_eps)
             self._learners[name] = Learner(agent, module, gae, optimizer, rl.max_grad_norm)
+
+    def _loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        return loss_module_and_gae(self._get_loss_module_and_gae(), type(self).__name__)
 
     def _build_actors(self) -> dict[str, Any]:
         seed = self.hyper_params.seed

@@ -1,0 +1,94 @@
+"""What a loss module must be and give, said in terms of the trainer that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from plugrl.core.errors import ContractError
+
+
+def loss_module_and_gae(given: Any, trainer: str) -> tuple[torch.nn.Module, Any]:
+    """What ``_get_loss_module_and_gae`` gave, if it is what it must be.
+
+    Args:
+        given: what it gave.
+        trainer: the name of its class.
+
+    Raises:
+        ContractError: it is not a loss module and what estimates advantages.
+    """
+    is_pair = isinstance(given, (tuple, list)) and len(given) == 2
+    if not is_pair or not isinstance(given[0], torch.nn.Module):
+        raise ContractError(
+            f"{trainer}._get_loss_module_and_gae() gave {_told(given[0] if is_pair else given)}"
+            f"{' as loss module' if is_pair else ''}; return two: a torch.nn.Module, and "
+            "what estimates advantages or None"
+        )
+    module, gae = given
+    if gae is not None and not callable(gae):
+        raise ContractError(
+            f"{trainer}._get_loss_module_and_gae() gave {_told(gae)} to estimate advantages; "
+            "return something that is called with a batch, or None"
+        )
+    return module, gae
+
+
+def check_losses(losses: Any, module: torch.nn.Module) -> None:
+    """Refuse what cannot be differentiated.
+
+    Args:
+        losses: what the loss module gave for a minibatch.
+        module: the loss module.
+
+    Raises:
+        ContractError: it gave no mapping, no ``loss_...``, or one that is no scalar.
+    """
+    name = type(module).__name__
+    if not isinstance(losses, (Mapping, TensorDictBase)):
+        raise ContractError(
+            f"loss module {name} gave {_told(losses)}; return a mapping with loss_... scalars"
+        )
+    depends = False
+    for key, value in losses.items():
+        if not str(key).startswith("loss_"):
+            _check_metric(name, key, value)
+            continue
+        is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+        if not is_real or value.numel() != 1:
+            raise ContractError(
+                f"loss module {name} gave {_told(value)} as {key}; return one real number of the "
+                "networks as a tensor, such as a mean"
+            )
+        depends = depends or value.requires_grad
+    if not depends:
+        has = ", ".join(map(str, losses.keys())) or "nothing"
+        raise ContractError(
+            f"loss module {name} gave no loss_... that can be differentiated (it gave: {has}); "
+            "return one that depends on the networks, without detach() or no_grad()"
+        )
+
+
+def _check_metric(name: str, key: Any, value: Any) -> None:
+    is_number = isinstance(value, (int, float)) or (
+        isinstance(value, torch.Tensor) and not value.is_complex()
+    )
+    if not is_number:
+        raise ContractError(
+            f"loss module {name} gave {_told(value)} as {key}; metrics are numbers, and "
+            "losses have names that begin with loss_"
+        )
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    if isinstance(value, torch.Tensor):
+        return (
+            f"a tensor of {str(value.dtype).removeprefix('torch.')} with shape {list(value.shape)}"
+        )
+    return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list)) else f"a {kind}"
