@@ -269,6 +269,25 @@ def test_turns_that_cannot_be(written, said):
         type("Broken", (Written,), {"written": written})()
 
 
+def test_of_several_verifiers_the_first_judges_and_all_have_to_decide():
+    turns = [{"verifier": ("left",), "other": ("right",)}]
+    fields = {"written": turns, "verifier_names": ("verifier", "other"), "max_message_rounds": 4}
+    pair = type("Pair", (Written,), {**fields, "wins": {"prover": Verdict.ACCEPT}})()
+    state, seen = pair.begin([0], [1]), []
+    for says in ([2, 2, 1], [2, 2, 0], [2, 0, 0], [2, 1, 1]):
+        outcome = pair.step(state, [says])
+        state = outcome.state
+        seen.append((*outcome.rewards[0].tolist(), outcome.verdict[0], outcome.terminated[0]))
+    assert seen == [
+        (1, 0, 1, 1, False),
+        (0, 0, 0, 1, False),
+        (0, 0, 0, 1, True),
+        (0, 0, 0, 1, True),
+    ]
+    assert state.decided.tolist() == [[2, 0, 1]]
+    assert pair.prover_names == ("prover",)
+
+
 def test_alternatives_of_different_number_follow_the_seed():
     both = type(
         "Both",

@@ -164,7 +164,11 @@ def test_a_verifier_that_has_decided_is_not_punished_by_the_round_limit():
 
 
 def test_the_adversary_may_decide_first_and_is_then_left_alone():
-    outcomes = play(nip(), 0, [(OPEN, YES), (OPEN, OPEN), (OPEN, NO), (OPEN, OPEN)])
+    protocol = nip()
+    rounds = [(OPEN, YES), (OPEN, OPEN), (OPEN, NO), (OPEN, OPEN)]
+    alike = signals(protocol, (1, 0), (1, 1), (1, 0, 0), (2, 0, 0))
+    assert rewards_of(play(protocol, 0, rounds, alike))[:, 3] == pytest.approx([1 + HALF, 0, 0, 0])
+    outcomes = play(protocol, 0, rounds)
     assert [o.registered[0, 2] for o in outcomes] == [True, False, False, False]
     assert rewards_of(outcomes)[:, 1].tolist() == [-16, 0, -16, -8]
     assert rewards_of(outcomes)[:, 2] == pytest.approx([-HALF, 0, 0, 0])
