@@ -146,13 +146,17 @@ def test_assignment_by_index(pair, data):
         check_refused(lambda tree: tree.__setitem__(index, 0), tree)
         return
     how = data.draw(st.sampled_from(["scalar", "same", "part", "more", "dict", "smaller"]))
-    assume(how != "dict" or not isinstance(index, tuple) or index)
+    # What is written to the whole of a TensorDict is broadcast, or refused as a dictionary.
+    parts = index if isinstance(index, tuple) else (index,)
+    whole = all(part is ... or (isinstance(part, slice) and part == slice(None)) for part in parts)
+    assume(not (whole and how in ("dict", "smaller")))
     value = NestedArrayDict(tree[index].apply(lambda x: (x + 1).astype(x.dtype)), part.shape)
     if how == "part":
         value = value.select(("n", "b"))
     elif how == "more":
         value.set(("n", "new"), array((*value.batch_size, 2), "int64", 5))
     elif how == "smaller":
+        assume(value.batch_size)  # TensorDict takes one element for none
         value = value.unsqueeze(0)
     mine = {"scalar": 1, "dict": value.to_dict()}.get(how, value)
     given = {"scalar": 1, "dict": tensors(value).to_dict()}.get(how, tensors(value))
@@ -216,6 +220,8 @@ def shape_operations(draw, batch):
 @given(trees(), st.data())
 def test_shapes(pair, data):
     name, arguments = data.draw(shape_operations(pair[0].batch_size))
+    # TensorDict gives nested ones of more dimensions another batch size than it says.
+    assume(name != "flatten" or pair[0].batch_size)
     # TensorDict cannot squeeze a tensor of the batch size to no dimensions.
     assume((name, arguments) != ("squeeze", ()) or set(pair[0].batch_size) != {1})
     # Tensors of size 0 are not split by TensorDict, though PyTorch does so.
@@ -271,7 +277,7 @@ def test_stack_and_concatenate(data, dim):
         )
 
 
-@pytest.mark.parametrize("dtypes", itertools.combinations_with_replacement(DTYPES, 2))
+@pytest.mark.parametrize("dtypes", [*itertools.combinations_with_replacement(DTYPES, 2)])
 def test_types_are_joined_as_tensors_are(dtypes):
     trees = [NestedArrayDict({"a": array((2,), dtype)}, 2) for dtype in dtypes]
     expected = torch.promote_types(*(torch.from_numpy(tree["a"]).dtype for tree in trees))
@@ -314,8 +320,9 @@ def check_entry(mine, theirs):
 )
 def test_changing_keys(pair, keys, name, data):
     new = data.draw(st.sampled_from([key for key in KEYS if key != ("n",)]))
-    # A TensorDict lets an entry be renamed into itself, which loses it.
-    assume(name != "rename_key_" or not {str(keys[0]), str(new)} & {"n", "('n',)", "('n', 'm')"})
+    # A TensorDict lets an entry be renamed into itself, which loses it, and does not check shapes.
+    inside = {str(keys[0]), str(new)} & {"n", "('n',)", "('n', 'm')"} or "m" in str(new)
+    assume(name != "rename_key_" or not inside)
 
     def change(tree, make):
         value = make(array((*tree.batch_size, 3)))

@@ -94,6 +94,16 @@ def test_assignment(episode):
     assert episode["question"].tolist() == ["all", "all"]
 
 
+def test_without_a_batch():
+    tree = NestedArrayDict({"s": "a", "n": 3})
+    assert tree[:]["s"][()] == tree[...]["s"][()] == tree.flatten()["s"][0] == "a"
+    tree[:] = NestedArrayDict({"s": "b"})
+    assert (tree["s"][()], tree["n"][()]) == ("b", 3)
+    assert tree.flatten().shape == (1,)
+    assert len(tree) == 0
+    assert tree.numel() == 1
+
+
 def test_nothing_is_written_when_one_entry_does_not_fit(episode):
     before = episode.clone()
     value = NestedArrayDict({"round": 9, "question": "other", "agents": {"reward": np.zeros(4)}})

@@ -46,7 +46,10 @@ def compiled(index: Any, batch_size: tuple[int, ...]) -> Index:
     Raises:
         NestedIndexError: it has a part of another kind, too many parts, or leaves the batch.
     """
-    parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
+    given = index if isinstance(index, tuple) else (index,)
+    if given and all(isinstance(part, slice) and part == _ALL for part in given):
+        given = (...,)  # as [:] is of a batch size of no dimensions
+    parts = [_part(part) for part in given]
     spread = _without_ellipsis(parts, batch_size)
     arrays = any(isinstance(part, (np.ndarray, np.bool_)) for part in spread)
     first: list[Any] = []
