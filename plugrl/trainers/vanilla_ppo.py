@@ -51,6 +51,7 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
     """PPO with a clipped ratio or a penalty on the divergence (Schulman et al., 1707.06347)."""
 
     sections: ClassVar[Mapping[str, Any]] = {**TENSORDICT, "ppo": PpoConfig}
+    loss_reads_next: ClassVar[bool] = False
 
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
         if self.hyper_params.ppo.implementation == "torchrl":

@@ -69,6 +69,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
     use_critic: ClassVar[bool] = True
     #: Whether continuous actions are squashed into their bounds by a tanh.
     squash_actions: ClassVar[Squash] = False
+    #: Whether losses read what followed a step, once its advantage is there; false leaves it out of
+    #: minibatches, which are cut quicker then.
+    loss_reads_next: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -311,6 +314,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         batch = batch.to(self.device) if self.device.type != "cpu" else batch
         estimates = learner.estimate(batch)
         rows = valid_rows(batch)
+        if not self.loss_reads_next and "advantage" in rows:
+            rows = rows.exclude("next")
         if rows.batch_size[0] == 0:
             return {}
         guards = self.run.guards
