@@ -16,7 +16,15 @@ from plugrl.core.nested.arrays import (
     shown,
 )
 
-_MISSING: Any = object()
+
+class _Missing:
+    """Stands for no default."""
+
+    def __repr__(self) -> str:
+        return "MISSING"  # one that is the same in every process, for the reference
+
+
+_MISSING: Any = _Missing()
 
 
 def path_of(key: Any) -> Path:
