@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from plugrl.core.errors import ContractError
+from plugrl.core.errors import ContractError, RunError
 from plugrl.core.loading import load_file
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 from plugrl.scenarios.gymnasium.seeding import seed_spaces
@@ -154,3 +154,37 @@ def test_without_a_seed_spaces_go_on() -> None:
     before = made.action_space._np_random.bit_generator.state
     seed_spaces(made, None)
     assert made.action_space._np_random.bit_generator.state == before
+
+
+def cartpoles(
+    vectorization: str, *wrappers: str, num_envs: int = 2, id: str = "CartPole-v1"
+) -> Any:
+    section = {"id": id, "num_envs": num_envs, "wrappers": list(wrappers)}
+    scenario = GymnasiumScenario({**section, "vectorization": vectorization})
+    made = scenario.build(0).environment("train")
+    made.reset(1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: cartpoles("native"), "by sync, and now it is native; set scenario.vectorization"),
+        (lambda: cartpoles("sync", num_envs=3), "holds 2 copies"),
+        (
+            lambda: cartpoles("sync", "gymnasium.wrappers:NormalizeReward"),
+            "cannot take back its saved state (NormalizeReward was a",
+        ),
+        (lambda: cartpoles("sync", id="Acrobot-v1"), "cannot take back its saved state ("),
+    ],
+)
+def test_a_state_of_other_copies_is_refused(make: Any, said: str) -> None:
+    state = cartpoles("sync").state_dict()
+    with pytest.raises(RunError) as caught:
+        make().load_state_dict(state)
+    assert said in str(caught.value)
+
+
+def test_the_state_of_native_copies_is_for_native_ones() -> None:
+    with pytest.raises(RunError, match=r"by native, and now it is sync; .*vectorization=native"):
+        cartpoles("sync").load_state_dict(cartpoles("native").state_dict())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.run import checkpoint as checkpoints
 from plugrl.core.run.folder import find
 from plugrl.core.saved import checkpoint_of
@@ -52,6 +52,35 @@ def load_parts(agent: Agent, where: str, runs_folder: str = "runs") -> None:
                 "load_parts"
             )
         _copy(agent.parts[part], found, f"{where}.load_from: {part} of {run.name}")
+
+
+def restore_policies(policies: Mapping[str, Agent], saved: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give all policies the weights of a checkpoint of their run.
+
+    Args:
+        policies: by name.
+        saved: ``weights`` by policy name.
+
+    Raises:
+        RunError: other policies or shapes were saved, since the configuration changed.
+    """
+    remedy = "take the agents, and an environment with the spaces, that the run began with"
+    if set(policies) != set(saved):
+        raise RunError(
+            f"the checkpoint has the policies {', '.join(saved)}, and now there are "
+            f"{', '.join(policies)}; {remedy}"
+        )
+    for name, agent in policies.items():
+        own, weights = agent.state_dict(), saved[name]["weights"]
+        for key in (*own, *weights):
+            has, needs = (list(each[key].shape) if key in each else None for each in (weights, own))
+            if has != needs:
+                raise RunError(
+                    f"the checkpoint does not fit policy {name}: {key} has there "
+                    f"{f'shape {has}' if has is not None else 'no weights'}, and here "
+                    f"{f'shape {needs}' if needs is not None else 'none'}; {remedy}"
+                )
+        agent.load_state_dict(weights)
 
 
 def loading_faults(

@@ -29,6 +29,7 @@ from plugrl.core.tensordict.distributions import Squash
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learner import Learner
+from plugrl.core.tensordict.loading import restore_policies
 from plugrl.core.tensordict.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.normalisers import Normalisers
 from plugrl.core.tensordict.off_policy_learner import parameter_groups
@@ -124,7 +125,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     @property
     def clip_value(self) -> float | None:
-        """How far a value may move from the collected one: nip's reading of ``rl.clip_value``."""
+        """How far a value may move from the collected one; None without ``rl.clip_value``."""
         return self.hyper_params.ppo.clip_epsilon if self.hyper_params.rl.clip_value else None
 
     def train(self) -> TrainingResult:
@@ -343,7 +344,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
             scores = self._evaluation.run(iteration)
             self._film(iteration)
         logger.info(
-            "%s: evaluation %.1f",
+            "%s: evaluation %.4g",
             self.run.label(iteration),
             scores["validation/mean_episode_return"],
         )
@@ -373,8 +374,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
             self._policies = self._build_policies(environment)
             normalisers = self._build_normalisers(environment)
             if self._pending_state is not None:
-                for name, state in self._pending_state["policies"].items():
-                    self._policies.policies[name].load_state_dict(state["weights"])
+                restore_policies(self._policies.policies, self._pending_state["policies"])
                 held = self._pending_state["collector"]["normalisers"]
                 normalisers.load_state_dict(held, rewards=False)
             evaluation = Evaluation(
@@ -398,7 +398,10 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self.run.end_step(iteration, metrics)
 
     def _shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        return {k.rsplit("/")[-1]: v for k, v in metrics.items() if k.endswith("_return")}
+        # Of all agents together: beside a bar there is no room for each.
+        names = {"rollout": "mean_episode_return", "validation": "evaluation"}
+        found = {name: metrics.get(f"{at}/mean_episode_return") for at, name in names.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Policies, optimizers, environments, normalisers, generators and counters."""
@@ -421,8 +424,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._last_metrics = dict(state["last_metrics"])
 
     def _apply(self, state: Mapping[str, Any]) -> None:
-        for name, held in state["policies"].items():
-            self._policies.policies[name].load_state_dict(held["weights"])
+        restore_policies(self._policies.policies, state["policies"])
         for name, learner in self._learners.items():
             learner.load_state_dict(state["learners"][name])
         for name, order in self._orders.items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ContractError, PlugrlError, RunError
-from plugrl.core.tensordict.environment_state import capture, restore
+from plugrl.core.tensordict.environment_state import Unsavable, capture, restore
 from plugrl.scenarios.gymnasium.making import Recipe
 from plugrl.scenarios.gymnasium.seeding import restart_seed, seed_spaces
 from plugrl.scenarios.gymnasium.trial import unsaved
@@ -147,7 +147,10 @@ class Copy:
         """Take back what :meth:`state_dict` gave."""
         # What is made by the first reset must be there to be filled.
         self.environment.reset(seed=0)
-        restore(self.environment, state["environment"])
+        try:
+            restore(self.environment, state["environment"])
+        except (Unsavable, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise unfit(self._recipe.id, error) from error
         self._seed, self._restarts = state["seed"], state["restarts"]
 
     def unsaved(self) -> str | None:
@@ -158,3 +161,11 @@ class Copy:
         """Release what the environment holds."""
         with suppress(Exception):
             self.environment.close()
+
+
+def unfit(name: str, error: Exception) -> RunError:
+    """The error about an environment that cannot take back its state."""
+    return RunError(
+        f"environment {name} cannot take back its saved state ({error}); set scenario.id, "
+        "env_kwargs and wrappers to what they were"
+    )

@@ -76,10 +76,33 @@ class GymnasiumEnvironment(VectorEnvironment):
     def _held(self) -> dict[str, Any] | None:
         """The state of the copies."""
 
-    def _check_state(self, state: Mapping[str, Any], num_envs: int) -> None:
+    @property
+    @abstractmethod
+    def _kind(self) -> str:
+        """The value of ``scenario.vectorization`` that stands for how copies are stepped."""
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse the state of copies that were other ones, or stepped in another way.
+
+        Raises:
+            RunError: it is; the text says what to set.
+        """
+        kind = _kind_of(state)
+        if kind != self._kind:
+            raise RunError(
+                f"the checkpoint holds copies of environment {self._recipe.id} that were stepped "
+                f"by {kind}, and now it is {self._kind}; set scenario.vectorization={kind}"
+            )
+        num_envs = len(state["ended"] if kind == "native" else state["copies"])
         if num_envs != self.num_envs:
             raise RunError(
                 f"the checkpoint holds {num_envs} copies of environment {self._recipe.id} and the "
                 f"configuration asks for {self.num_envs}; set scenario.num_envs={num_envs}"
             )
         self.crashes = int(state["crashes"])
+
+
+def _kind_of(state: Mapping[str, Any]) -> str:
+    if "vector" in state:
+        return "native"
+    return "async" if "replaced" in state["copies"][0] else "sync"

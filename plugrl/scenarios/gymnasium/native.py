@@ -12,7 +12,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError
 from plugrl.core.tensordict.environment import AGENT, AgentStep
-from plugrl.core.tensordict.environment_state import capture, restore
+from plugrl.core.tensordict.environment_state import Unsavable, capture, restore
+from plugrl.scenarios.gymnasium.copies import unfit
 from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
 from plugrl.scenarios.gymnasium.making import Recipe
 from plugrl.scenarios.gymnasium.seeding import copy_seeds, restart_seed, seed_spaces
@@ -58,6 +59,10 @@ class NativeEnvironment(GymnasiumEnvironment):
         self._ended: np.ndarray | None = None
         #: What was seen last, as the environment gave it.
         self._last: Any = None
+
+    @property
+    def _kind(self) -> str:
+        return "native"
 
     def _tried(self) -> str | None:
         return unsaved(lambda: self._recipe.make_vector(self.num_envs))
@@ -173,10 +178,13 @@ class NativeEnvironment(GymnasiumEnvironment):
         Raises:
             RunError: it holds another number of copies.
         """
-        self._check_state(state, len(state["ended"]))
+        self._check_state(state)
         # What is made by the first reset must be there to be filled.
         self._vector.reset(seed=0)
-        restore(self._vector, state["vector"])
+        try:
+            restore(self._vector, state["vector"])
+        except (Unsavable, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise unfit(self._recipe.id, error) from error
         self._seed, self._restarts = state["seed"], state["restarts"]
         ended = np.array(state["ended"], bool)
         self._ended = ended if ended.any() else None

@@ -133,6 +133,10 @@ class SteppedEnvironment(GymnasiumEnvironment):
             far.begin_step(action)
         return [far.end_step() for far in self._far]
 
+    @property
+    def _kind(self) -> str:
+        return "async" if self._far else "sync"
+
     def _tried(self) -> str | None:
         # Random actions may end the process of an environment that has one of its own.
         return self._far[0].unsaved() if self._far else self._near[0].unsaved()
@@ -149,7 +153,7 @@ class SteppedEnvironment(GymnasiumEnvironment):
         Raises:
             RunError: it holds another number of copies.
         """
-        self._check_state(state, len(state["copies"]))
+        self._check_state(state)
         for each, held in zip(self._all, state["copies"], strict=True):
             each.load_state_dict(held)
         self._raw[...] = state["observation"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from plugrl.core.errors import ConfigError, RunError, UsageError
+from plugrl.core.run.progress import Progress
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict import evaluation
 from plugrl.core.tensordict.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.learner import total_loss
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
+from plugrl.core.tensordict.standalone import StandaloneRun
 from tests.core.tensordict.counting import Counting
 
 
@@ -113,6 +118,33 @@ def test_agents_with_a_policy_of_their_own_learn_apart() -> None:
     last = trainer.run.metrics[-1]
     assert {"train/left/loss_objective", "train/right/loss_objective"} <= set(last)
     assert last["rollout/left/mean_episode_return"] == last["rollout/right/mean_episode_return"]
+
+
+class Small(Counting):
+    """The second agent earns a hundred times as much as the first, which earns little."""
+
+    def step(self, actions: Mapping[str, Any]) -> dict[str, Any]:
+        given = super().step(actions)
+        of = zip(given.items(), (0.01, 1.0), strict=True)
+        return {name: replace(step, reward=step.reward * f) for (name, step), f in of}
+
+
+def test_what_is_shown_meanwhile_is_the_mean_of_all_agents_to_four_digits(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(StandaloneRun, "progress", lambda _, *told: Progress("plain").bar(*told))
+    caplog.set_level(logging.INFO)
+    agents = ("left", "right")
+    instance = ScenarioInstance(
+        name="small", make_environment=lambda split: Small([2, 2], agents=agents)
+    )
+    trained(instance)
+    # Episodes of two steps earn 1 + 2 and a hundredth of that: 1.515 in the mean.
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("Training: 2/2  mean_episode_return 1.515  evaluation 1.515  ")
+    assert [line for line in caplog.messages if "evaluation" in line] == [
+        "step 2: evaluation 1.515"
+    ]
 
 
 def test_agents_that_share_a_policy_learn_together() -> None:
@@ -244,3 +276,25 @@ def test_episodes_of_an_evaluation_may_be_longer_together_than_one_may(
     assert "an episode of the evaluation goes on after 6 steps; it may be endless" in caplog.text
     with pytest.raises(RunError, match=r"did not end within 12 steps; .*max_episode_steps"):
         trained(task(lengths=[4, 500]), validate={"episodes": 20})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"_default": {"body": {"hidden": [5]}}}, "policy_body.0.weight has there shape [4, 1]"),
+        ({"_default": {"body": {"hidden": [4, 4]}}}, "policy_body.2.weight has there no weights"),
+        (
+            {"agent": {"policy": "other", "body": {"hidden": [4]}}},
+            "has the policies agent, and now",
+        ),
+    ],
+)
+def test_a_checkpoint_of_other_agents_is_refused(changed: dict[str, Any], said: str) -> None:
+    state = trained(task(), agents={"_default": {"body": {"hidden": [4]}}}).state_dict()
+    sections = {"agents": changed, "rl": {"num_iterations": 3, "frames_per_batch": 8}}
+    for act in (Plain.train, Plain.evaluate):
+        trainer = Plain(scenario_instance=task(), hyper_params=sections)
+        trainer.load_state_dict(state)
+        with pytest.raises(RunError) as caught:
+            act(trainer)
+        assert said in str(caught.value)
