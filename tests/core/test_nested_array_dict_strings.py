@@ -13,6 +13,7 @@ from tensordict import TensorDict
 
 from plugrl import NestedArrayDict, RunError, UsageError
 from plugrl.core import nested_array_dict as module
+from plugrl.core.nested import arrays, saved
 
 LONG = "é" * 5000
 
@@ -92,6 +93,24 @@ def test_assignment(episode):
     words = episode.select("question")
     words[...] = "all"
     assert episode["question"].tolist() == ["all", "all"]
+
+
+def test_objects_hold_strings_where_numpy_has_no_type_for_them(monkeypatch, tmp_path):
+    for part in (arrays, saved):
+        monkeypatch.setattr(part, "STRING", np.dtype(object))
+    tree = NestedArrayDict({"s": ["a", None], "n": [1, 2]}, 2)
+    assert tree["s"].dtype == object
+    tree[0] = NestedArrayDict({"s": "long", "t": "new"})
+    joined = np.concatenate([tree, tree[[1]]])
+    joined.save(tmp_path / "file")
+    loaded = NestedArrayDict.load(tmp_path / "file")
+    assert loaded["s"].tolist() == ["long", None, None]
+    assert loaded["t"].tolist() == ["new", "", ""]
+    assert (loaded == joined).all()
+    with pytest.raises(UsageError, match="'s': strings and numbers do not mix"):
+        tree.set_("s", [1, 2])
+    with pytest.raises(UsageError, match="an entry is of type int"):
+        tree.set("s", np.array(["a", 1], dtype=object))
 
 
 def test_without_a_batch():
@@ -217,12 +236,11 @@ def test_damaged_files_are_refused(episode, tmp_path):
         NestedArrayDict.load(file)
     episode.save(file)
     whole = file.read_bytes()
-    other = np.savez
     for content in (b"", b"text", whole[:-30], whole[: len(whole) // 2], pickle.dumps({})):
         file.write_bytes(content)
         check_unreadable(file)
     with file.open("wb") as stream:
-        other(stream, a=np.zeros(2))
+        np.savez(stream, a=np.zeros(2))
     check_unreadable(file)
     with file.open("wb") as stream:
         np.savez(stream, tree=np.array([{"an": "object"}], dtype=object))
@@ -241,13 +259,13 @@ def test_damaged_files_are_refused(episode, tmp_path):
 def test_files_that_do_not_fit_together_are_refused(episode, tmp_path, old, new):
     episode.save(tmp_path / "file")
     with np.load(tmp_path / "file") as stored:
-        arrays = dict(stored)
-    text = arrays["tree"].tobytes().decode()
+        parts = dict(stored)
+    text = parts["tree"].tobytes().decode()
     assert old in text
     json.loads(text.replace(old, new))
-    arrays["tree"] = np.frombuffer(text.replace(old, new).encode(), np.uint8)
+    parts["tree"] = np.frombuffer(text.replace(old, new).encode(), np.uint8)
     with (tmp_path / "file").open("wb") as stream:
-        np.savez(stream, **arrays)
+        np.savez(stream, **parts)
     check_unreadable(tmp_path / "file")
 
 
