@@ -48,7 +48,7 @@ README = """\
 A plugin of plugrl: the $kind `$component`, and a recipe that uses it.
 
 ```bash
-pip install .
+pip install . pytest
 pytest
 plugrl train $component
 ```

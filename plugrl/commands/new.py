@@ -54,7 +54,7 @@ def plugin(
         file = folder / target
         _write(file, text)
         print(f"write  {file}")
-    note(f"next: cd {folder} && pip install . && pytest")
+    note(f"next: cd {folder} && pip install . pytest && pytest")
 
 
 def _write(file: Path, text: str) -> None:

@@ -39,6 +39,17 @@ HEAVY = (
 #: Of these, the ones that take seconds.
 VERY_HEAVY = frozenset(HEAVY) - {"numpy", "omegaconf", "pyarrow"}
 
+#: Environment variables that what plugrl depends on sets when it is imported. A plugin that imports
+#: it has no part in that.
+OF_DEPENDENCIES = frozenset(
+    {
+        "LAZY_LEGACY_OP",  # torchrl
+        "PYGAME_HIDE_SUPPORT_PROMPT",  # gymnasium, pettingzoo, ale_py
+        "SDL_AUDIODRIVER",  # pettingzoo
+        "TORCHINDUCTOR_CACHE_DIR",  # tensordict, peft
+    }
+)
+
 
 @dataclass(slots=True)
 class Finding:
@@ -101,8 +112,9 @@ def examine(entry: EntryPoint) -> Finding:
     finding.seconds = time.perf_counter() - started
     new = set(sys.modules) - before
     finding.heavy = [name for name in HEAVY if name in new]
-    if dict(os.environ) != environment:
-        finding.warnings.append("its import changes environment variables")
+    changed = {name for name, _ in environment.items() ^ dict(os.environ).items()}
+    if own := sorted(changed - OF_DEPENDENCIES):
+        finding.warnings.append(f"its import changes environment variables: {', '.join(own)}")
     try:
         _check(entry, value, finding)
     except BaseException as error:

@@ -149,7 +149,8 @@ def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, A
 
     Args:
         ended: the runs.
-        metrics: names of metrics; none: the rewards of the validation, else of the rollouts.
+        metrics: names of metrics; none: the rewards or returns of the validation, else of the
+            rollouts, else the loss.
     """
     combinations: dict[tuple[tuple[str, str], ...], list[EndedRun]] = {}
     for one in ended:
@@ -184,9 +185,18 @@ def unknown_metric(ended: Iterable[EndedRun], metrics: Sequence[str]) -> str | N
 
 
 def _headline(everything: Sequence[dict[str, Any]]) -> list[str]:
+    """Rewards and mean returns, of held-out tasks where there are some, else the loss.
+
+    The returns of single agents, such as ``validation/left/mean_episode_return``, are left out.
+    """
     names = dict.fromkeys(name for values in everything for name in values)
-    rewards = [name for name in names if name.endswith("/reward")]
-    return [name for name in rewards if not name.startswith("rollout/")] or rewards or ["loss"]
+    earned = [name for name in names if name.endswith("/reward") or _is_return(name)]
+    held_out = [name for name in earned if not name.startswith("rollout/")]
+    return held_out or earned or [name for name in names if name == "train/loss"]
+
+
+def _is_return(name: str) -> bool:
+    return name.endswith("/mean_episode_return") and name.count("/") == 1
 
 
 def _statistics(runs: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:

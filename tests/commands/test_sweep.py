@@ -144,3 +144,34 @@ def test_an_interrupted_sweep_shows_what_ended_before(file):
     (row,) = json.loads(out)
     assert (row["trainer.total_train_steps"], row["seeds"], row["failed"]) == ("1", 1, 0)
     assert err.splitlines()[-1].startswith("plugrl resume ")
+
+
+def rows_of(folder, **last_metrics):
+    """A table without ``--metric`` of one run that ended with these metrics."""
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, **last_metrics}) + "\n")
+    (folder / "status.json").write_text('{"state": "done", "step": 1}')
+    (folder / "config.yaml").write_text("{}")
+    planned = sweep.PlannedRun("exp.yaml", {}, (), (), 0)
+    return sweep.table([sweep.EndedRun(planned, plugrl.load_run(folder))], [])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (["train/loss", "rollout/reward", "validation/reward"], ["validation/reward"]),
+        (["train/loss", "rollout/reward"], ["rollout/reward"]),
+        (
+            ["rollout/mean_episode_return", "validation/mean_episode_return",
+             "validation/left/mean_episode_return", "train/loss_critic"],
+            ["validation/mean_episode_return"],
+        ),
+        (["rollout/mean_episode_return", "rollout/left/mean_episode_return"],
+         ["rollout/mean_episode_return"]),
+        (["train/loss", "train/log_prob"], ["train/loss"]),
+        (["rollout/frames"], []),
+    ],
+)  # fmt: skip
+def test_the_table_shows_what_each_kind_of_trainer_is_for(tmp_path, metrics, expected):
+    (row,) = rows_of(tmp_path, **dict.fromkeys(metrics, 2.5))
+    assert [name for name in row if "/" in name] == expected
+    assert all(row[name] == 2.5 for name in expected)

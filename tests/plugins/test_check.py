@@ -95,3 +95,37 @@ def test_a_name_of_a_misspelt_group_says_so(python):
         "unknown trainer 'lost': plugrl-test-wrong-group 1.0 declares it, but it is never used: "
         "there is no group [plugrl.trainer]; write [plugrl.trainers] in its setup.cfg"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        # These set PYGAME_HIDE_SUPPORT_PROMPT, SDL_AUDIODRIVER and others when they are imported.
+        ("import gymnasium, pettingzoo, torchrl", []),
+        ("import os\nos.environ['MINE'] = '1'\nimport gymnasium", ["MINE"]),
+        ("import os\nos.environ['HOME'] = '/'\ndel os.environ['PATH']", ["HOME, PATH"]),
+    ],
+)
+def test_only_a_plugin_s_own_changes_of_the_environment_are_told(
+    tmp_path, monkeypatch, code, problem
+):
+    from plugrl.core.installed import EntryPoint
+    from plugrl.core.probe import probe
+
+    (tmp_path / "plugin_that_sets.py").write_text(f"{code}\n\ndef loss(logp, batch, config): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("LAZY_LEGACY_OP", "PYGAME_HIDE_SUPPORT_PROMPT", "SDL_AUDIODRIVER",
+                 "TORCHINDUCTOR_CACHE_DIR"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    entry = EntryPoint(
+        distribution="plugin-that-sets",
+        group="plugrl.losses",
+        name="mine",
+        target="plugin_that_sets:loss",
+        version="1",
+        location=str(tmp_path),
+    )
+    finding = probe(entry)
+    assert finding.error is None
+    told = [f"its import changes environment variables: {names}" for names in problem]
+    assert finding.warnings == told
