@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -231,6 +232,8 @@ def test_a_copy_that_breaks_is_built_anew_and_its_episode_cut_off(caplog):
         ((float("nan"), 0, True, False), NonFiniteError, "observation"),
         (([1, 2], 0, False, False), ContractError, r"shape \(2,\).*observation space has \(1,\)"),
         ((1, "much", False, False), RunError, "reward 'much', which is no number"),
+        ((1, 0, "False", False), ContractError, "terminated of agent 'a' is 'False', not True or"),
+        ((1, 0, False, [True, False]), ContractError, "truncated of agent 'a' is .*, not True or"),
     ],
 )
 def test_what_an_environment_must_not_give(told, error, message):
@@ -239,6 +242,39 @@ def test_what_an_environment_must_not_give(told, error, message):
     environment.reset(1)
     with pytest.raises(error, match=message):
         environment.step(zeros(environment))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("reset", {"a": 1}, r"reset\(\) must give 2 mappings by agent: observations, infos"),
+        ("reset", None, r"reset\(\) must give 2 mappings"),
+        ("step", ({}, {}, {}, {}), r"step\(\) must give 5 mappings by agent: observations, rew"),
+        ("step", ([1], {}, {}, {}, {}), r"step\(\) must give 5 mappings"),
+    ],
+)
+def test_answers_of_another_form_are_no_crashes(name, given, message):
+    environment = scripted(["a"], {"a": 0}, [STEP], max_restarts=9)
+    environment.reset(1)
+    setattr(environment._copies[0].environment, name, lambda *words, **options: given)
+    act = environment.reset if name == "reset" else environment.step
+    with pytest.raises(ContractError, match=message):
+        act(1 if name == "reset" else zeros(environment))
+    assert environment.crashes == 0
+
+
+def test_an_episode_without_agents_is_an_error():
+    environment = scripted(["a"], {}, [STEP])
+    with pytest.raises(ContractError, match="leaves no agent in agents; list who takes part"):
+        environment.reset(1)
+
+
+def test_an_exit_is_a_crash():
+    environment = scripted(["a"], {"a": 0}, [STEP], max_restarts=1)
+    environment.reset(1)
+    environment._copies[0].environment.step = lambda actions: sys.exit(0)
+    assert environment.step(zeros(environment))["a"].truncated.tolist() == [True]
+    assert environment.crashes == 1
 
 
 def test_an_agent_that_is_not_announced_is_an_error():

@@ -96,7 +96,7 @@ def _ask(
         raise
     except PlugrlError as error:
         yield path, str(error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         name = getattr(component, "__qualname__", path)
         raise PluginError(
             f"{path}: {name}.preflight raised {type(error).__name__}: {error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.scenarios.crashes import Crashes
 
 #: Actions of longer episodes are not kept, so that their state cannot be saved.
 LONGEST = 100_000
+_OF_STEPS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 @dataclass(slots=True)
@@ -81,13 +82,16 @@ class Copy:
             try:
                 if self.environment is None:
                     self.environment = self._build()
-                observations, _ = self.environment.reset(seed=self.episode_seed)
+                begun = self.environment.reset(seed=self.episode_seed)
+                observations = self._mappings("reset", begun, ("observations", "infos"))[0]
                 break
             except PlugrlError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._drop()
                 self._crashes.add("reset", error)
+        if not self.environment.agents:
+            raise self._wrong("reset() leaves no agent in agents; list who takes part")
         self._open, self._ended = set(), set()
         for name, agent in self._agents.items():
             self._owed[name] = 0.0
@@ -123,10 +127,11 @@ class Copy:
         given = {self._agents[name]: _copied(actions[name]) for name in names}
         try:
             stepped = self.environment.step(given)
-            observations, rewards, terminated, truncated, _ = stepped
+            answers = self._mappings("step", stepped, _OF_STEPS)
+            observations, rewards, terminated, truncated, _ = answers
         except PlugrlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._drop()
             self._crashes.add("step", error)
             return self._cut_off()
@@ -157,7 +162,8 @@ class Copy:
             self.last[name] = observations[agent]
         # What an agent earns while it waits belongs to its next step.
         self._owed[name] += self._number(name, rewards.get(agent, 0.0))
-        lost, cut = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+        lost = self._flag(name, "terminated", terminated.get(agent, False))
+        cut = self._flag(name, "truncated", truncated.get(agent, False))
         outcome = Outcome(self.last[name], 0.0, lost, cut, real=acted or lost or cut)
         if outcome.real:
             outcome.reward, self._owed[name] = self._owed[name], 0.0
@@ -167,6 +173,24 @@ class Copy:
             if agent in self.environment.agents:
                 self._ended.add(name)
         return outcome
+
+    def _mappings(self, doing: str, given: Any, names: Sequence[str]) -> Sequence[Any]:
+        """What ``reset()`` or ``step()`` gave, if each is a mapping from agents."""
+        is_row = isinstance(given, (tuple, list)) and len(given) == len(names)
+        if is_row and all(isinstance(each, Mapping) for each in given):
+            answers: Sequence[Any] = given
+            return answers
+        raise self._wrong(f"{doing}() must give {len(names)} mappings by agent: {', '.join(names)}")
+
+    def _flag(self, name: str, what: str, flag: Any) -> bool:
+        if flag is True or flag is False:
+            return flag
+        if np.asarray(flag).dtype.kind not in "biuf" or np.size(flag) != 1:
+            raise self._wrong(f"{what} of agent {name!r} is {flag!r}, not True or False")
+        return bool(flag)
+
+    def _wrong(self, what: str) -> ContractError:
+        return ContractError(f"{self._crashes.name}: {what}; mend the environment")
 
     def _number(self, name: str, reward: Any) -> float:
         try:

@@ -64,7 +64,7 @@ class Maker:
             made = self._factory(**self.options, **extra)
         except KeyboardInterrupt:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             given = f" with {self.options}" if self.options else ""
             raise ConfigError(f"{self.name} cannot be built{given}: {one_line(error)}") from error
         return _parallel(made, self.name)
@@ -102,7 +102,7 @@ def _registered(name: str) -> Callable[..., Any]:
     for sort in ("parallel", "aec"):
         try:
             pettingzoo.spec(sort, name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if "v" in name.rpartition("-")[2] and "Available version" in str(error):
                 raise ConfigError(f"{name} is not registered: {one_line(error)}") from error
             continue
@@ -205,7 +205,7 @@ def raw_spaces(environment: Any, name: str, agent: Hashable) -> tuple[Any, Any]:
             # Of environments that have dictionaries of spaces only, which will do.
             warnings.simplefilter("ignore")
             return environment.observation_space(agent), environment.action_space(agent)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{name} tells no spaces of agent {agent!r}: {one_line(error)}"
         ) from error

@@ -79,7 +79,7 @@ class Copy:
                 break
             except PlugrlError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._drop()
                 self._crashes.add("reset", error)
         self.anew()
@@ -118,7 +118,7 @@ class Copy:
                 stepped, following = self._advance(tensordict)
         except PlugrlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._drop()
             self._crashes.add("step", error)
             return self._cut_off()

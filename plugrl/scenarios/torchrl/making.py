@@ -76,7 +76,7 @@ class Maker:
             given = [transform(**options) for _, transform, options in self._transforms]
             transformed = TransformedEnv(made, Compose(*given))
             _ = transformed.full_observation_spec
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             paths = ", ".join(path for path, _, _ in self._transforms)
             raise ConfigError(
                 f"{self.name} cannot be transformed by {paths}: {one_line(error)}; see "
@@ -92,7 +92,7 @@ class Maker:
             return self._factory(**self.options)
         except KeyboardInterrupt:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             given = f" with env_kwargs {self.options}" if self.options else ""
             raise ConfigError(f"{self.name} cannot be built{given}: {one_line(error)}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import plugrl
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.experiment import prepare
 
 RUN: dict[str, Any] = {
@@ -122,3 +122,18 @@ def test_weights_that_do_not_fit_are_found_before_the_run(tmp_path: Path) -> Non
     assert "of shape [4, 4], and here it is [8, 4]" in said
     agents["agent"]["body"] = {"hidden": [4]}
     prepare(RUN | runs | {"agents": agents})
+
+
+def test_an_exit_of_a_task_is_no_success(tmp_path: Path) -> None:
+    file = tmp_path / "task.py"
+    file.write_text(
+        "import sys\n"
+        "from plugrl import Scenario\n"
+        "class Task(Scenario):\n"
+        "    def build(self, seed):\n"
+        "        sys.exit(0)\n",
+        encoding="utf-8",
+    )
+    task = {"custom_scenario_module_path": str(file), "custom_scenario_class_name": "Task"}
+    with pytest.raises(PluginError, match=r"preflight raised SystemExit: 0"):
+        prepare(RUN | {"scenario": task})
