@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from plugrl.core.tensordict.environment_contract import check_ends, check_reset, check_step
 from plugrl.core.tensordict.episodes import EpisodeStatistics
 from plugrl.core.tensordict.normalisers import Normalisers
 
@@ -35,6 +36,8 @@ class Rows:
         self.terminated = np.empty((steps, rows), bool)
         self.truncated = np.empty((steps, rows), bool)
         self.real = np.ones((steps, rows), bool)
+        #: Whether ``next`` is the true last observation where an episode ended.
+        self.has_final = np.zeros((steps, rows), bool)
 
     def acted(self, t: int, action: np.ndarray, log_prob: np.ndarray | None) -> None:
         """Take in the actions of step ``t`` in all rows."""
@@ -54,6 +57,7 @@ class Rows:
         if step.final_observation is not None:
             ended = step.terminated | step.truncated
             self.next[t, rows][ended] = step.final_observation[ended]
+            self.has_final[t, rows] = True
         if step.real is not None:
             self.real[t, rows] = step.real
 
@@ -98,6 +102,7 @@ class Collector:
     def begin(self, seed: int) -> None:
         """Begin all episodes anew."""
         observations = self.environment.reset(seed)
+        check_reset(self.environment, observations)
         self._observation = {
             policy: self._joined([observations[agent] for agent in agents])
             for policy, agents in self.members.items()
@@ -154,12 +159,15 @@ class Collector:
                 for i, agent in enumerate(agents):
                     actions[agent] = action[i * count : (i + 1) * count]
             stepped = environment.step(actions)
+            if t == 0:  # what is right once is right in each step, and looking takes time
+                check_step(environment, stepped)
             for agent, rows, place in places:
                 rows.stepped(t, place, stepped[agent])
             self.statistics.add(stepped)
             if after_step is not None:
                 after_step(t, filled)
         for policy, rows in filled.items():
+            check_ends(environment, rows)
             self._observation[policy] = rows.observation[steps].copy()
             self.frames[policy] += int(rows.real.sum())
         return filled

@@ -36,7 +36,8 @@ class AgentStep:
         terminated: ``[N]``, the episode ended in a state that is worth nothing.
         truncated: ``[N]``, the episode was cut off; its last state has a value.
         final_observation: ``[N, *observation]``; rows whose episode ended hold its true last
-            observation. None: no episode ended.
+            observation. None: no episode ended, or ``observation`` is the last one and the next
+            step is not ``real``.
         real: ``[N]``; false where the agent took no part: it had left, or the environment used
             the step to begin anew. None: it took part everywhere.
     """
