@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from plugrl.core.errors import ContractError, RunError
 from plugrl.core.loading import load_file
+from plugrl.scenarios.gymnasium.remote import RemoteCopy
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 from plugrl.scenarios.gymnasium.seeding import seed_spaces
 
@@ -95,6 +96,24 @@ def test_a_choice_that_there_is_not_is_refused(space: Any, seen: Any, said: str)
     with pytest.raises(ContractError) as caught:
         made.step({"agent": np.zeros(2, np.int64)})
     assert said in str(caught.value)
+
+
+def test_a_flag_that_is_none_later_on_is_a_crash(caplog: pytest.LogCaptureFixture) -> None:
+    made = answering(answer=(SEEN, 1.0, False, False, {}))
+    made.reset(0)
+    actions = {"agent": np.zeros(2, np.int64)}
+    made.step(actions)
+    for copy in made._near:
+        copy.environment.unwrapped._answer = (SEEN, 1.0, np.array([True, False]), False, {})
+    assert made.step(actions)["agent"].truncated.tolist() == [True, True]
+    assert "copy 0 raised ValueError: The truth value of an array" in caplog.text
+
+
+def test_the_trial_of_a_copy_that_hangs_takes_little_more_than_its_steps() -> None:
+    made = RemoteCopy.__new__(RemoteCopy)
+    for seconds, expected in ((0.5, 10.0), (2.0, 40.0), (60.0, 120.0)):
+        made._seconds = seconds
+        assert made._trial_seconds == expected
 
 
 def test_an_exit_in_the_trial_of_the_state_is_no_end_of_the_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -95,10 +96,17 @@ class ReplayBuffer:
         self._size = min(self._size + count, self.capacity)
 
     def _allocate(self, forms: Mapping[Key, tuple[tuple[int, ...], torch.dtype]]) -> None:
-        self._arrays = {
-            key: torch.empty((self.capacity, *shape), dtype=dtype, device=self._device)
-            for key, (shape, dtype) in forms.items()
-        }
+        try:
+            self._arrays = {
+                key: torch.empty((self.capacity, *shape), dtype=dtype, device=self._device)
+                for key, (shape, dtype) in forms.items()
+            }
+        except (MemoryError, RuntimeError) as error:
+            size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
+            raise ConfigError(
+                f"a replay buffer of {self.capacity:,} steps takes {self.capacity * size / 1e9:,.1f}"
+                " GB, which there are not; lower buffer_size"
+            ) from error
 
     def sample(self, count: int) -> TensorDict:
         """Draw ``count`` steps, each with the same chance and independently.

@@ -70,11 +70,12 @@ class Copy:
             if self._is_new:
                 self._check(stepped)
             observation, reward, terminated, truncated, _ = stepped
+            ended = bool(terminated or truncated)
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
             return self._rebuilt("step()", error), 0.0, False, True, None
-        if terminated or truncated:
+        if ended:
             # The environment may reuse its arrays.
             last = np.array(observation)
             return self._begun(None), reward, bool(terminated), bool(truncated), last

@@ -30,6 +30,8 @@ _PROGRAM = (
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: Seconds that a process may take to start and to make its environment.
 START = 120.0
+#: Seconds that a trial of the state may take at least.
+_TRIAL = 10.0
 
 
 class _Lost(Exception):
@@ -226,7 +228,7 @@ class RemoteCopy:
     def unsaved(self) -> str | None:
         """Why environments like this one cannot be saved; None: they can. It tries others."""
         recipe, index, allowed = self._made
-        trial = RemoteCopy(recipe, index, allowed, self._tell, START)
+        trial = RemoteCopy(recipe, index, allowed, self._tell, self._trial_seconds)
         try:
             trial._ask("unsaved")
             reason: str | None = trial._answer()
@@ -235,6 +237,11 @@ class RemoteCopy:
         finally:
             trial.close()
         return reason
+
+    @property
+    def _trial_seconds(self) -> float:
+        """How long the trial may take, which is some hundred steps of which few take long."""
+        return min(START, max(_TRIAL, 20 * self._seconds))
 
     def close(self) -> None:
         """End the process."""

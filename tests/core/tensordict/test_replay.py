@@ -175,3 +175,17 @@ def test_steps_of_another_form_are_refused() -> None:
         buffer.add(steps([1]).exclude(("next", "terminated")))
     with pytest.raises(ConfigError, match="at least 1"):
         ReplayBuffer(0)
+
+
+def test_a_buffer_that_does_not_fit_into_memory_says_how_large_it_is() -> None:
+    buffer = ReplayBuffer(10**13, seed=0)
+    steps = {
+        "observation": torch.zeros(1, 4),
+        "action": torch.zeros(1, dtype=torch.int64),
+        ("next", "observation"): torch.zeros(1, 4),
+        ("next", "reward"): torch.zeros(1, 1),
+        ("next", "terminated"): torch.zeros(1, 1, dtype=torch.bool),
+    }
+    # 16 + 8 + 16 + 4 + 1 bytes a step.
+    with pytest.raises(ConfigError, match=r"takes 450,000\.0 GB, which there are not; lower buff"):
+        buffer.extend(steps)
