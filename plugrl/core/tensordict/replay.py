@@ -103,9 +103,10 @@ class ReplayBuffer:
             }
         except (MemoryError, RuntimeError) as error:
             size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
+            needed = f"{self.capacity * size / 1e9:,.1f}"
             raise ConfigError(
-                f"a replay buffer of {self.capacity:,} steps takes {self.capacity * size / 1e9:,.1f}"
-                " GB, which there are not; lower buffer_size"
+                f"a replay buffer of {self.capacity:,} steps takes {needed} GB, which there are "
+                "not; lower buffer_size"
             ) from error
 
     def sample(self, count: int) -> TensorDict:
