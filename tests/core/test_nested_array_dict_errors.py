@@ -142,7 +142,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("operation", "kind", "message"), REFUSED, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    ("operation", "kind", "message"), REFUSED, ids=[message for _, _, message in REFUSED]
+)
 def test_refusals_say_which_key_and_what_was_expected(operation, kind, message):
     with pytest.raises(UsageError) as refused:
         operation()
