@@ -119,7 +119,11 @@ def _backward(
         elif activations[i] == "relu":
             gradient = torch.ops.aten.threshold_backward(gradient, passed[i + 1], 0)
         if needed[2 * i + 1]:
-            found[2 * i + 1] = gradient.t() @ passed[i]
+            # The narrower factor goes first, which for observations of few numbers is far quicker.
+            narrow = passed[i].shape[1] < gradient.shape[1]
+            found[2 * i + 1] = (
+                (passed[i].t() @ gradient).t() if narrow else gradient.t() @ passed[i]
+            )
         if needed[2 * i + 2]:
             found[2 * i + 2] = gradient.sum(0)
         if lowest > 2 * i:

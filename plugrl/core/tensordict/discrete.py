@@ -91,23 +91,26 @@ class _LogProbAndEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: torch.Tensor, index: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logs = functional.log_softmax(logits, -1)
-        entropy = _entropy(logs)
+        logs, entropy = _by_choice(logits)
         ctx.save_for_backward(logits, index, logs, entropy)
-        return _picked(logs, index), entropy
+        return logs.gather(0, index.unsqueeze(0)).squeeze(0), entropy
 
     @staticmethod
     def backward(ctx: Any, of_log_prob: torch.Tensor, of_entropy: torch.Tensor) -> Any:
         logits, index, logs, entropy = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Someone differentiates again: all must come from the logits.
-            logs = functional.log_softmax(logits, -1)
-            entropy = _entropy(logs)
-        inner = (logs.clamp_min(torch.finfo(logs.dtype).min) + entropy.unsqueeze(-1)) * (
-            of_entropy.unsqueeze(-1)
-        )
-        gradient = -logs.exp() * (inner + of_log_prob.unsqueeze(-1))
-        return gradient.scatter_add(-1, index.unsqueeze(-1), of_log_prob.unsqueeze(-1)), None
+            logs, entropy = _by_choice(logits)
+        inner = (logs.clamp_min(torch.finfo(logs.dtype).min) + entropy) * of_entropy
+        gradient = -logs.exp() * (inner + of_log_prob)
+        gradient = gradient.scatter_add(0, index.unsqueeze(0), of_log_prob.unsqueeze(0))
+        return gradient.movedim(0, -1), None
+
+
+def _by_choice(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities ``[K, ...]`` and entropies; few long rows are quicker than many short."""
+    logs = functional.log_softmax(logits.movedim(-1, 0), 0)
+    return logs, -(logs.exp() * logs.clamp_min(torch.finfo(logs.dtype).min)).sum(0)
 
 
 def _pick(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
