@@ -1,7 +1,7 @@
 """Whole runs of PPO on CartPole-v1, beside Stable-Baselines3 and TorchRL.
 
 ``python benchmarks/ppo_cartpole.py --peer-python PATH`` trains with equal settings, on one thread,
-by four sides, each in a process of its own that takes turns of 8,192 steps with the others:
+by four sides, each in a process of its own that takes turns of 65,536 steps with the others:
 plugrl, plugrl with TorchRL's loss and advantages (``ppo.implementation: torchrl``), SB3's PPO, and
 TorchRL's own collector and PPO. It prints steps per second of each, and their ratios to SB3's, by
 wall time and by processor time; ``--json`` prints one object, whose ``ratio`` is plugrl's by wall

@@ -84,8 +84,9 @@ class Clock:
     standard error.
     """
 
-    #: Steps of a turn, or one iteration where that is longer.
-    TURN = 8192
+    #: Steps of a turn. Who comes back from waiting finds caches cold and, on some machines, memory
+    #: put away; turns of a tenth of a second measure much of that.
+    TURN = 65536
 
     def __init__(self, given: Given) -> None:
         self._given = given
