@@ -273,9 +273,14 @@ class Protocol(Component, ABC):
         judged = open_before & (verdict != Verdict.UNDECIDED)
         late = before.round >= self.max_message_rounds - 1
         turn = self.speaks(before.round, before.seed)[:, judge].any(-1)
-        cases = (judged & (verdict == before.label), judged, open_before & late, open_before & turn)
-        worth = ("reward", "incorrect_penalty", "terminated_penalty", "no_guess_reward")
-        of_judge = np.select(cases, [options[f"verifier_{name}"] for name in worth], 0.0)
+        cases = {
+            "right": (judged & (verdict == before.label), options.verifier_reward),
+            "wrong": (judged, options.verifier_incorrect_penalty),
+            "too late": (open_before & late, options.verifier_terminated_penalty),
+            "waited": (open_before & turn, options.verifier_no_guess_reward),
+        }
+        when, worth = zip(*cases.values(), strict=True)
+        of_judge = np.select(when, worth, 0.0)
         if options.get("shared_reward"):
             return np.repeat(of_judge[:, None], len(self.agent_names), 1)
         won = judged[:, None] & (self.stances(before.seed) == verdict[:, None])
