@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def run_page(page: str, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
             continue
-        done = _run(block, folder, _environment())
+        done = _run(block, folder, _environment(forked="kill -9" not in block.text))
         output = done.stdout
         assert done.returncode == 0, f"block at line {block.line}:\n{done.stdout[-3000:]}"
 
@@ -94,10 +95,16 @@ def _run(block: Block, folder: Path, env: dict[str, str]) -> subprocess.Complete
 
 
 @functools.cache
-def _environment() -> dict[str, str]:
-    """What a reader's shell has; its ``plugrl`` and ``python`` fork, as of ``forking``."""
+def _environment(*, forked: bool) -> dict[str, str]:
+    """What a reader's shell has; its ``plugrl`` and ``python`` fork, as of ``forking``.
+
+    A stand-in that is killed takes no process with it, so that such blocks start real ones.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PLUGRL_")}
     kept.pop("PYTHONPATH", None)
+    if not forked:
+        places = [str(Path(sys.executable).parent), kept.get("PATH", "")]
+        return {**kept, "PATH": os.pathsep.join(places)}
     programs = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, programs)
     return {**kept, **forking.stand_ins(Path(programs))}
