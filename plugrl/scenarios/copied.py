@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 
-from plugrl.core.errors import ConfigError, NonFiniteError, RunError
+from plugrl.core.errors import ConfigError, NonFiniteError, PlugrlError, RunError
 from plugrl.core.tensordict.environment import VectorEnvironment
 from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.gymnasium.spaces import Spaces
@@ -18,10 +19,22 @@ from plugrl.scenarios.gymnasium.spaces import Spaces
 logger = logging.getLogger(__name__)
 #: Steps after which a copy must be where another is.
 _PROOF = 20
+#: Actions of longer episodes are not kept, so that their state cannot be saved.
+LONGEST = 100_000
+
+Begun = TypeVar("Begun")
 
 
-class Copied(Protocol):
+class Copied(ABC):
     """One copy: it begins anew by itself, and its episodes have seeds.
+
+    Every episode has a seed of its own, so that an episode can be played again from its seed and
+    actions: that is how its state is saved.
+
+    Args:
+        build: makes the environment.
+        index: the place among the copies.
+        crashes: counts what breaks.
 
     Attributes:
         episode: the number of the present one.
@@ -29,24 +42,84 @@ class Copied(Protocol):
         environment: of another library; None: not built yet.
     """
 
-    episode: int
-    last: dict[str, Any]
-    environment: Any
+    def __init__(self, build: Callable[[], Any], index: int, crashes: Crashes) -> None:
+        self._build = build
+        self._index = index
+        self._crashes = crashes
+        self.environment: Any = None
+        self.episode = -1
+        self.last: dict[str, Any] = {}
+        self._seed = 0
+        #: The actions of the present episode.
+        self._taken: list[dict[str, Any]] = []
+        #: Whether the present episode does not go on as the one that was saved.
+        self._lost = False
 
+    @abstractmethod
     def begin(self, seed: int) -> dict[str, Any]:
         """Begin the first episode of a seed; give what each agent sees."""
 
+    @abstractmethod
     def step(self, actions: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take actions in terms of the environment; give what the step gave each agent."""
+        """Take actions in terms of the environment; give what the step gave each agent.
 
+        Raises:
+            RunError: the environment broke too often.
+        """
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any] | None:
         """Seed and actions of the present episode; None: that would not be all."""
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Play an episode again; say whether it went as before."""
 
+    @property
+    def episode_seed(self) -> int:
+        """The seed of the present episode."""
+        entropy = (self._seed, self._index, self.episode)
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+
+    def _next_episode(self, begin: Callable[[Any], Begun]) -> Begun:
+        """What ``begin`` makes of the next episode; an environment that breaks is built anew."""
+        while True:
+            self.episode += 1
+            self._taken, self._lost = [], False
+            try:
+                if self.environment is None:
+                    self.environment = self._build()
+                return begin(self.environment)
+            except PlugrlError:
+                raise
+            except (Exception, SystemExit) as error:
+                self._drop()
+                self._crashes.add("reset", error)
+
+    def _episode_state(self) -> dict[str, Any]:
+        """What says which episode this is, and how far it went."""
+        return {
+            "seed": self._seed,
+            "index": self._index,
+            "episode": self.episode,
+            "steps": len(self._taken),
+            "lost": self._lost,
+        }
+
+    def _go_to(self, state: Mapping[str, Any]) -> None:
+        """Let the next episode be that of :meth:`_episode_state`."""
+        self._seed, self._index = int(state["seed"]), int(state["index"])
+        self.episode = int(state["episode"]) - 1
+
+    def _drop(self) -> None:
+        broken, self.environment = self.environment, None
+        with suppress(Exception):
+            broken.close()
+
     def close(self) -> None:
         """Release what the environment holds."""
+        if self.environment is not None:
+            self._drop()
 
 
 class CopiedEnvironment(VectorEnvironment):

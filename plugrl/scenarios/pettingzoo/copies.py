@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
+from plugrl.scenarios.copied import LONGEST, Copied
 from plugrl.scenarios.crashes import Crashes
 
-#: Actions of longer episodes are not kept, so that their state cannot be saved.
-LONGEST = 100_000
+_OF_RESET = ("observations", "infos")
 _OF_STEPS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
@@ -30,11 +29,8 @@ class Outcome:
     real: bool = True
 
 
-class Copy:
+class Copy(Copied):
     """One environment, and who of its agents takes part.
-
-    Every episode has a seed of its own, so that an episode can be played again from its seed and
-    actions: that is how its state is saved.
 
     Args:
         build: makes the environment.
@@ -52,21 +48,14 @@ class Copy:
         index: int,
         crashes: Crashes,
     ) -> None:
-        self._build = build
+        super().__init__(build, index, crashes)
         self._agents = dict(agents)
         self._own = {agent: name for name, agent in agents.items()}
         self._spaces = spaces
-        self._index = index
-        self._crashes = crashes
-        self.environment: Any = None
-        self._seed = 0
-        self.episode = -1
-        self.last: dict[str, Any] = {name: _nothing(spaces[name]) for name in agents}
+        self.last = {name: _nothing(spaces[name]) for name in agents}
         self._open: set[str] = set()
         self._ended: set[str] = set()
         self._owed: dict[str, float] = dict.fromkeys(agents, 0.0)
-        self._taken: list[dict[str, Any]] = []
-        self._lost = False
 
     def begin(self, seed: int) -> dict[str, Any]:
         """Begin the first episode of ``seed``; give the agents' observations."""
@@ -76,20 +65,13 @@ class Copy:
 
     def _reset(self) -> None:
         """Begin the next episode; an environment that breaks is built anew."""
-        while True:
-            self.episode += 1
-            self._taken, self._lost = [], False
-            try:
-                if self.environment is None:
-                    self.environment = self._build()
-                begun = self.environment.reset(seed=self.episode_seed)
-                observations = self._mappings("reset", begun, ("observations", "infos"))[0]
-                break
-            except PlugrlError:
-                raise
-            except (Exception, SystemExit) as error:
-                self._drop()
-                self._crashes.add("reset", error)
+
+        def begin(environment: Any) -> Mapping[Hashable, Any]:
+            begun = environment.reset(seed=self.episode_seed)
+            seen: Mapping[Hashable, Any] = self._mappings("reset", begun, _OF_RESET)[0]
+            return seen
+
+        observations = self._next_episode(begin)
         if not self.environment.agents:
             raise self._wrong("reset() leaves no agent in agents; list who takes part")
         self._open, self._ended = set(), set()
@@ -100,12 +82,6 @@ class Copy:
                 self.last[name] = observations[agent]
             else:
                 self.last[name] = _nothing(self._spaces[name])
-
-    @property
-    def episode_seed(self) -> int:
-        """The seed of the present episode."""
-        entropy = (self._seed, self._index, self.episode)
-        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
 
     def step(self, actions: Mapping[str, Any]) -> dict[str, Outcome]:
         """Take the actions of those who take part; begin anew when all have ended.
@@ -241,16 +217,6 @@ class Copy:
             "list there all that may take part"
         )
 
-    def _drop(self) -> None:
-        broken, self.environment = self.environment, None
-        with suppress(Exception):
-            broken.close()
-
-    def close(self) -> None:
-        """Release what the environment holds."""
-        if self.environment is not None:
-            self._drop()
-
     def state_dict(self) -> dict[str, Any] | None:
         """The episode's seed and actions; None: it is too long."""
         if len(self._taken) > LONGEST:
@@ -260,11 +226,7 @@ class Copy:
             for name, action in taken.items():
                 actions[name].append(action)
         return {
-            "seed": self._seed,
-            "index": self._index,
-            "episode": self.episode,
-            "steps": len(self._taken),
-            "lost": self._lost,
+            **self._episode_state(),
             "actions": {k: np.array(v) for k, v in actions.items()},
             "last": {k: np.array(v) for k, v in self.last.items()},
             "open": sorted(self._open),
@@ -284,8 +246,7 @@ class Copy:
         return same
 
     def _replayed(self, state: Mapping[str, Any]) -> bool:
-        self._seed, self._index = int(state["seed"]), int(state["index"])
-        self.episode = int(state["episode"]) - 1
+        self._go_to(state)
         self._reset()
         queues = {name: iter(actions) for name, actions in state["actions"].items()}
         for _ in range(state["steps"]):

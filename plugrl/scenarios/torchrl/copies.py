@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,12 @@ from tensordict import TensorDictBase
 
 from plugrl.core.errors import PlugrlError
 from plugrl.core.tensordict.environment import AgentStep
+from plugrl.scenarios.copied import LONGEST, Copied
 from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.torchrl.layout import Ends, Layout, Place
 
-#: Actions of longer episodes are not kept, so that their state cannot be saved.
-LONGEST = 100_000
 
-
-class Copy:
+class Copy(Copied):
     """One environment, and who of its agents takes part.
 
     Random numbers that it draws from torch's global generator come from one of its own, so that
@@ -36,20 +34,12 @@ class Copy:
     def __init__(
         self, build: Callable[[], Any], layout: Layout, index: int, crashes: Crashes
     ) -> None:
-        self._build = build
+        super().__init__(build, index, crashes)
         self._layout = layout
-        self._index = index
-        self._crashes = crashes
-        self.environment: Any = None
-        self.episode = -1
         self.rows = layout.rows
-        self._seed = 0
         self._random: torch.Tensor | None = None
         self._tensordict: TensorDictBase | None = None
         self._alive: dict[str, np.ndarray] = {}
-        self._taken: list[dict[str, np.ndarray]] = []
-        self._lost = False
-        self.last: dict[str, np.ndarray] = {}
 
     def begin(self, seed: int) -> dict[str, np.ndarray]:
         """Begin the first episodes of ``seed``; give the agents' observations ``[rows, ...]``."""
@@ -58,30 +48,17 @@ class Copy:
         self.last = self.observe(self._tensordict)
         return dict(self.last)
 
-    @property
-    def episode_seed(self) -> int:
-        """The seed of the present episode."""
-        entropy = (self._seed, self._index, self.episode)
-        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
-
     def _reset(self) -> TensorDictBase:
         """Begin the next episode; an environment that breaks is built anew."""
-        while True:
-            self.episode += 1
-            self._taken, self._lost = [], False
+
+        def begin(environment: Any) -> TensorDictBase:
             self._random = torch.Generator().manual_seed(self.episode_seed).get_state()
-            try:
-                if self.environment is None:
-                    self.environment = self._build()
-                with self._apart():
-                    self.environment.set_seed(self.episode_seed)
-                    begun: TensorDictBase = self.environment.reset()
-                break
-            except PlugrlError:
-                raise
-            except (Exception, SystemExit) as error:
-                self._drop()
-                self._crashes.add("reset", error)
+            with self._apart():
+                environment.set_seed(self.episode_seed)
+                begun: TensorDictBase = environment.reset()
+            return begun
+
+        begun = self._next_episode(begin)
         self.anew()
         return begun
 
@@ -214,27 +191,13 @@ class Copy:
             for name in final
         }
 
-    def _drop(self) -> None:
-        broken, self.environment = self.environment, None
-        with suppress(Exception):
-            broken.close()
-
-    def close(self) -> None:
-        """Release what the environment holds."""
-        if self.environment is not None:
-            self._drop()
-
     def state_dict(self) -> dict[str, Any] | None:
         """The episode's seed and actions; None: it is too long, or a batch."""
         if len(self._taken) > LONGEST or self.environment is None or self._layout.batch:
             return None
         names = [place.name for place in self._layout.places]
         return {
-            "seed": self._seed,
-            "index": self._index,
-            "episode": self.episode,
-            "steps": len(self._taken),
-            "lost": self._lost,
+            **self._episode_state(),
             "actions": {n: np.array([taken[n] for taken in self._taken]) for n in names},
             "last": dict(self.last),
             "alive": dict(self._alive),
@@ -246,8 +209,7 @@ class Copy:
         Returns:
             Whether it went as before; if not, it will be cut off.
         """
-        self._seed, self._index = int(state["seed"]), int(state["index"])
-        self.episode = int(state["episode"]) - 1
+        self._go_to(state)
         self._tensordict = self._reset()
         self.last = self.observe(self._tensordict)
         for number in range(state["steps"]):
