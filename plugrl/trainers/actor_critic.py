@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from gymnasium.spaces import Box, Discrete
 
+from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents import Agent
 from plugrl.core.tensordict.continuous import SquashedNormal
 from plugrl.core.tensordict.distributions import told
-from plugrl.core.tensordict.off_policy import OffPolicyTrainer
+from plugrl.core.tensordict.off_policy import OffPolicyTrainer, ReplayConfig
 from plugrl.trainers.objectives.values import Critics
 
 
+@dataclass
+class TwinCriticsConfig(ReplayConfig):
+    """What learners from old steps have that ask two critics."""
+
+    critic_hidden: list[int] = described([256, 256], "widths of the layers of both critics")
+    tau: float = described(0.005, "part of its way that a target network moves each time")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.tau <= 1:
+            raise ConfigError("tau must be more than 0 and at most 1")
+        if any(width < 1 for width in self.critic_hidden):
+            raise ConfigError("critic_hidden must be widths of at least 1")
+
+
 class ContinuousTrainer(OffPolicyTrainer):
-    """Base class of ``sac`` and ``td3``; its section has ``critic_hidden``."""
+    """Base class of ``sac`` and ``td3``; its section is a :class:`TwinCriticsConfig`."""
 
     #: A task with real numbers for actions.
     conformance: ClassVar[Mapping[str, Any]] = {

@@ -10,18 +10,16 @@ import torch
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, ReplayConfig
+from plugrl.core.tensordict.off_policy import OffPolicyRlConfig
 from plugrl.core.tensordict.sections import TENSORDICT
-from plugrl.trainers.actor_critic import ContinuousTrainer
+from plugrl.trainers.actor_critic import ContinuousTrainer, TwinCriticsConfig
 from plugrl.trainers.objectives.sac import SacLoss
 
 
 @dataclass
-class SacConfig(ReplayConfig):
+class SacConfig(TwinCriticsConfig):
     """Soft actor-critic."""
 
-    critic_hidden: list[int] = described([256, 256], "widths of the layers of both critics")
-    tau: float = described(0.005, "part of its way that a target network moves in an update")
     alpha: float = described(
         1.0, "temperature, the weight of the entropy; with auto_alpha at first"
     )
@@ -32,12 +30,8 @@ class SacConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.tau <= 1:
-            raise ConfigError("tau must be more than 0 and at most 1")
         if not self.alpha > 0:
             raise ConfigError("alpha must be more than 0")
-        if any(width < 1 for width in self.critic_hidden):
-            raise ConfigError("critic_hidden must be widths of at least 1")
         if self.target_entropy is not None and not self.auto_alpha:
             raise ConfigError("target_entropy has no effect without auto_alpha; leave it out")
 

@@ -12,19 +12,17 @@ import torch
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.exploration import Explorer, GaussianNoise
-from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, ReplayConfig
+from plugrl.core.tensordict.off_policy import OffPolicyRlConfig
 from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner
 from plugrl.core.tensordict.sections import TENSORDICT
-from plugrl.trainers.actor_critic import ContinuousTrainer
+from plugrl.trainers.actor_critic import ContinuousTrainer, TwinCriticsConfig
 from plugrl.trainers.objectives.td3 import Td3Loss
 
 
 @dataclass
-class Td3Config(ReplayConfig):
+class Td3Config(TwinCriticsConfig):
     """Twin delayed deterministic policy gradients."""
 
-    critic_hidden: list[int] = described([256, 256], "widths of the layers of both critics")
-    tau: float = described(0.005, "part of its way that a target network moves each time")
     policy_delay: int = described(2, "updates of the critics for one of policy and targets")
     action_noise: float = described(
         0.1, "deviation of the noise of collected actions, in units of half their range"
@@ -34,15 +32,11 @@ class Td3Config(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.tau <= 1:
-            raise ConfigError("tau must be more than 0 and at most 1")
         if self.policy_delay < 1:
             raise ConfigError("policy_delay must be at least 1")
         for name in ("action_noise", "target_policy_noise", "target_noise_clip"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative")
-        if any(width < 1 for width in self.critic_hidden):
-            raise ConfigError("critic_hidden must be widths of at least 1")
 
 
 class Td3Trainer(ContinuousTrainer):
