@@ -53,6 +53,11 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
     sections: ClassVar[Mapping[str, Any]] = {**TENSORDICT, "ppo": PpoConfig}
     loss_reads_next: ClassVar[bool] = False
 
+    @property
+    def clip_value(self) -> float | None:
+        """How far a value may move from the collected one; None without ``rl.clip_value``."""
+        return self.hyper_params.ppo.clip_epsilon if self.hyper_params.rl.clip_value else None
+
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
         if self.hyper_params.ppo.implementation == "torchrl":
             return self._torchrl_loss_and_gae()
@@ -97,7 +102,7 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
                 beta=ppo.kl_beta,
                 increment=ppo.kl_increment,
                 decrement=ppo.kl_decrement,
-                clip_value=ppo.clip_epsilon if rl.clip_value else None,
+                clip_value=self.clip_value,
                 **common,
             )
         loss.make_value_estimator(ValueEstimators.GAE, gamma=rl.gamma, lmbda=rl.lmbda)

@@ -11,12 +11,12 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives.common import LossModule
 
 from plugrl.core.tensordict.loss_contract import check_losses
+from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 
 if TYPE_CHECKING:
     import numpy as np
 
     from plugrl.core.tensordict.agents import Agent
-    from plugrl.core.tensordict.optimizer import FlatAdam
 
 #: Called with the name and value of what is not finite; it raises, or the step is left out.
 NotFinite = Callable[[str, float], object]
@@ -136,6 +136,28 @@ class Learner:
             for name, value in state.items()
             if isinstance(value, torch.Tensor) and value.data_ptr() not in weights
         }
+
+
+def groups_of_agent(agent: Agent, lr: float) -> list[ParameterGroup]:
+    """The agent's parameters, part by part."""
+    return [
+        ParameterGroup(agent.name, group.part, group.parameters, lr * group.lr_factor)
+        for group in agent.parameter_groups()
+    ]
+
+
+def groups_of_loss(agent: Agent, loss_module: torch.nn.Module, lr: float) -> list[ParameterGroup]:
+    """Parameters that a loss module has besides the agent's; they learn as critics do."""
+    seen = {id(parameter) for parameter in agent.parameters()}
+    own: dict[str, list[torch.nn.Parameter]] = {}
+    for name, parameter in loss_module.named_parameters():
+        if id(parameter) not in seen and parameter.requires_grad:
+            own.setdefault(name.partition(".")[0], []).append(parameter)
+    factor = float(agent.config["agent_lr_factor"]["critic"])
+    return [
+        ParameterGroup(f"{agent.name}/{part}", part, parameters, lr * factor)
+        for part, parameters in own.items()
+    ]
 
 
 def total_loss(losses: Mapping[str, torch.Tensor] | TensorDictBase) -> torch.Tensor:

@@ -10,9 +10,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from plugrl.core.tensordict.learner import Learner, NotFinite, total_loss
+from plugrl.core.tensordict.learner import (
+    Learner,
+    NotFinite,
+    groups_of_agent,
+    groups_of_loss,
+    total_loss,
+)
 from plugrl.core.tensordict.loss_contract import check_losses
-from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.optimizer import FlatAdam
 from plugrl.core.tensordict.replay import Key, ReplayBuffer
 
 if TYPE_CHECKING:
@@ -32,7 +38,8 @@ class OffPolicyLearner(Learner):
     """
 
     def __init__(self, agent: Agent, loss_module: nn.Module, buffer: ReplayBuffer, rl: Any) -> None:
-        groups = parameter_groups(agent, loss_module, float(rl.lr))
+        lr = float(rl.lr)
+        groups = [*groups_of_agent(agent, lr), *groups_of_loss(agent, loss_module, lr)]
         super().__init__(
             agent, loss_module, None, FlatAdam(groups, eps=rl.adam_eps), rl.max_grad_norm
         )
@@ -91,25 +98,6 @@ class OffPolicyLearner(Learner):
         generator = getattr(self.loss_module, "generator", None)
         if generator is not None:
             generator.set_state(state["generator"])
-
-
-def parameter_groups(agent: Agent, loss_module: nn.Module, lr: float) -> list[ParameterGroup]:
-    """The agent's parameters, then those of each part of the loss module that is trained too."""
-    groups = [
-        ParameterGroup(agent.name, group.part, group.parameters, lr * group.lr_factor)
-        for group in agent.parameter_groups()
-    ]
-    seen = {id(parameter) for parameter in agent.parameters()}
-    own: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in loss_module.named_parameters():
-        if id(parameter) not in seen and parameter.requires_grad:
-            own.setdefault(name.partition(".")[0], []).append(parameter)
-    factor = float(agent.config["agent_lr_factor"]["critic"])
-    groups += [
-        ParameterGroup(f"{agent.name}/{part}", part, parameters, lr * factor)
-        for part, parameters in own.items()
-    ]
-    return groups
 
 
 def steps_of(rows: Rows, part: slice) -> tuple[dict[Key, torch.Tensor], torch.Tensor]:

@@ -28,12 +28,11 @@ from plugrl.core.tensordict.collection import Collector
 from plugrl.core.tensordict.distributions import Squash
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.evaluation import Evaluation
-from plugrl.core.tensordict.learner import Learner
+from plugrl.core.tensordict.learner import Learner, groups_of_agent, groups_of_loss
 from plugrl.core.tensordict.loading import restore_policies
 from plugrl.core.tensordict.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.normalisers import Normalisers
-from plugrl.core.tensordict.off_policy_learner import parameter_groups
-from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.optimizer import FlatAdam
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
@@ -123,11 +122,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
         """Maps ``observation`` to ``state_value`` in a TensorDict; None without a critic."""
         return self.agent.value_operator if self.use_critic else None
 
-    @property
-    def clip_value(self) -> float | None:
-        """How far a value may move from the collected one; None without ``rl.clip_value``."""
-        return self.hyper_params.ppo.clip_epsilon if self.hyper_params.rl.clip_value else None
-
     def train(self) -> TrainingResult:
         """Run all iterations and the test episodes; after a resume, the remaining ones."""
         # What is not finite is looked for; numpy's warnings would only stand in its way.
@@ -196,12 +190,10 @@ class TensorDictRlTrainer(TensorDictTrainer):
         return policies
 
     def _build_normalisers(self, environment: VectorEnvironment) -> Normalisers:
-        rl, spaces = self.hyper_params.rl, environment.spaces
-        policies = dict.fromkeys(self._policies.policy_of.values())
-        members = Counter(self._policies.policy_of.values())
-        first = {policy: agent for agent, policy in reversed(self._policies.policy_of.items())}
+        rl, members = self.hyper_params.rl, Counter(self._policies.policy_of.values())
+        policies = self._policies.policies
         return Normalisers(
-            {name: spaces[first[name]].observation.shape or () for name in policies},
+            {name: each.spaces.observation.shape or () for name, each in policies.items()},
             {name: members[name] * environment.num_envs for name in policies},
             observations=rl.normalize_observations,
             rewards=rl.normalize_rewards,
@@ -212,19 +204,16 @@ class TensorDictRlTrainer(TensorDictTrainer):
         rl = self.hyper_params.rl
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
-            groups = [
-                ParameterGroup(name, part, parameters, rl.lr * factor)
-                for part, _, parameters, factor in agent.parameter_groups()
-            ]
+            groups = groups_of_agent(agent, rl.lr)
+            # Before the loss module, which may keep views of the parameters.
             optimizer = FlatAdam(groups, eps=rl.adam_eps)
             self._current = agent
             try:
                 module, gae = self._loss_module_and_gae()
             finally:
                 self._current = None
-            of_loss = parameter_groups(agent, module, rl.lr)[len(groups) :]
+            of_loss = groups_of_loss(agent, module, rl.lr)
             if of_loss:
-                # A loss module may have weights of its own, which learn as critics do.
                 optimizer = FlatAdam([*groups, *of_loss], eps=rl.adam_eps)
             self._learners[name] = Learner(agent, module, gae, optimizer, rl.max_grad_norm)
 
