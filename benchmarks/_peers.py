@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,21 @@ class Side:
                 self._process.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+def run(
+    measure: Callable[[argparse.Namespace], dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+    given: argparse.Namespace,
+) -> int:
+    """Measure and print; 1 or 2 with one line on stderr when that cannot be done."""
+    try:
+        result = measure(given)
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.code
+    print(json.dumps(result, indent=2) if given.json else table(result))
+    return 0
 
 
 def positive(text: str) -> int:

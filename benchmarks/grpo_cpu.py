@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _peers import BenchmarkError, Peer, Side, known, machine, positive
+from _peers import BenchmarkError, Peer, Side, known, machine, positive, run
 
 GRPO = Path(__file__).parent / "grpo"
 #: What the peer's environment holds; the torch of both sides should be the same.
@@ -163,17 +163,5 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Measure and print; 1 or 2 with one line on stderr when that cannot be done."""
-    given = arguments()
-    try:
-        result = measure(given)
-    except BenchmarkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.code
-    print(json.dumps(result, indent=2) if given.json else table(result))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(measure, table, arguments()))
