@@ -14,6 +14,7 @@ from plugrl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.environment import AgentSpaces, Split, VectorEnvironment
+    from plugrl.core.tensordict.labelled import Labelled
 
 #: One problem: its prompt, its reference answer and whatever else the task needs.
 DataItem = Mapping[str, Any]
@@ -25,13 +26,28 @@ class ScenarioInstance:
 
     ``datasets`` maps the name of a split to its problems. ``make_environment`` builds the
     environments of a task for small networks; ``agents`` are its networks by policy name, which
-    the trainer builds.
+    the trainer builds. ``make_labelled`` gives the items that the episodes of such a task are
+    about, with their labels.
     """
 
     name: str
     datasets: Mapping[str, Sequence[DataItem]] = field(default_factory=dict)
     make_environment: Callable[[Split], VectorEnvironment] | None = None
     agents: Mapping[str, Any] = field(default_factory=dict)
+    make_labelled: Callable[[Split], Labelled] | None = None
+
+    def labelled(self, split: Split) -> Labelled:
+        """The items of ``split`` as arrays, with their labels.
+
+        Raises:
+            ConfigError: the task has none.
+        """
+        if self.make_labelled is None:
+            raise ConfigError(
+                f"scenario {self.name!r} has no labels to learn from; take one that has, such as "
+                "scenario: {type: image_classification}"
+            )
+        return self.make_labelled(split)
 
     def environment(self, split: Split) -> VectorEnvironment:
         """New environments for ``split``; whoever asks closes them.
