@@ -10,9 +10,9 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.parts import HeadConfig, PolicyHeadConfig
 from plugrl.core.tensordict.schedules import UpdateScheduleConfig
 
-Part = Literal["body", "policy_body", "value_body", "policy_head", "value_head"]
+Part = Literal["body", "policy_body", "value_body", "policy_head", "value_head", "solo_head"]
 #: The parts of an agent, as ``load_parts`` and parameter groups name them.
-PARTS = ("body", "policy_body", "value_body", "policy_head", "value_head")
+PARTS = ("body", "policy_body", "value_body", "policy_head", "value_head", "solo_head")
 
 
 @dataclass
@@ -42,6 +42,9 @@ class AgentConfig:
     value_body: Any = component("body", help="the critic's own body; null: one like body")
     policy_head: PolicyHeadConfig = described(PolicyHeadConfig, "layers above the body")
     value_head: HeadConfig = described(HeadConfig, "layers of the critic above its body")
+    solo_head: HeadConfig = described(
+        HeadConfig, "layers that guess the label above the body, where solo_agent trains"
+    )
     agent_lr_factor: LrFactors = described(LrFactors, "for all weights of the agent")
     body_lr_factor: LrFactors = described(LrFactors, "for those of bodies, in addition")
     update_schedule: UpdateScheduleConfig = described(

@@ -57,12 +57,15 @@ class Agent(nn.Module):
         policy_head: ``[..., features]`` to ``[..., P]``.
         value_body: as ``policy_body``, and the same one where it is shared; None: no critic.
         value_head: ``[..., features]`` to ``[..., 1]``; None: no critic.
+        solo_head: ``[..., features]`` of ``body`` to ``[..., labels]``; None: it does not learn
+            labels alone.
     """
 
     policy_body: nn.Module | None
     policy_head: nn.Module | None
     value_body: nn.Module | None
     value_head: nn.Module | None
+    solo_head: nn.Module | None
 
     def __init__(
         self,
@@ -132,6 +135,16 @@ class Agent(nn.Module):
             raise RuntimeError(f"agent {self.name!r} has no critic")
         return through(self.value_body, self.value_head, encoded).squeeze(-1)
 
+    def label_logits(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to what each label has for it, ``[..., labels]``.
+
+        Raises:
+            RuntimeError: the agent was not built to learn labels alone.
+        """
+        if self.policy_body is None or self.solo_head is None:
+            raise RuntimeError(f"agent {self.name!r} has no solo head")
+        return through(self.policy_body, self.solo_head, self.encoder.torch(observation))
+
     @cached_property
     def policy_operator(self) -> ProbabilisticActor:
         """In TensorDicts: ``observation`` to ``params``, ``action`` and ``action_log_prob``."""
@@ -188,6 +201,7 @@ def build_agents(
     shared_body: bool = False,
     critic: bool = True,
     squash: Squash = False,
+    labels: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     load: bool = True,
@@ -205,6 +219,8 @@ def build_agents(
         shared_body: one body for both heads.
         critic: whether there are value heads.
         squash: bound continuous actions by a tanh.
+        labels: give agents one body and a head that guesses one of so many labels, and neither
+            policy nor critic.
         seed: of the run.
         device: where the networks are.
         load: whether ``load_from`` is honoured; a resumed run brings its weights itself.
@@ -226,6 +242,7 @@ def build_agents(
         shared_body=shared_body,
         critic=critic,
         squash=squash,
+        labels=labels,
         seed=seed,
     )
     policies: dict[str, Agent] = {}

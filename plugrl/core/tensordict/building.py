@@ -107,16 +107,25 @@ class Builder:
         shared_body: one body for both heads.
         critic: whether there are value heads.
         squash: bound continuous actions by a tanh.
+        labels: in place of policy and critic, a head for so many labels.
         seed: of the run.
     """
 
     def __init__(
-        self, factory: Factory, *, shared_body: bool, critic: bool, squash: Squash, seed: int
+        self,
+        factory: Factory,
+        *,
+        shared_body: bool,
+        critic: bool,
+        squash: Squash,
+        seed: int,
+        labels: int | None = None,
     ) -> None:
         self._factory = factory
         self._shared_body = shared_body
         self._critic = critic
         self._squash = squash
+        self._labels = labels
         self._seed = seed
 
     def parts(
@@ -141,7 +150,16 @@ class Builder:
             raise ConfigError(f"agent {first!r}: {error}") from error
         if settings.config.is_random:
             return encoder, distribution, {}
+        if self._labels is not None:
+            return encoder, distribution, self._solo(settings, encoder, self._labels)
         return encoder, distribution, self._networks(settings, encoder, distribution)
+
+    def _solo(self, settings: Settings, encoder: Encoder, labels: int) -> dict[str, nn.Module]:
+        body, features = self._body(settings, "body", "body", encoder.shape)
+        return {
+            "body": body,
+            "solo_head": self._head(settings, "solo_head", features, outputs=labels),
+        }
 
     def _networks(
         self, settings: Settings, encoder: Encoder, distribution: ActionDistribution
