@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from gymnasium import Space
 
+    from plugrl.core.tensordict.layout import Layout
+
 #: What an environment is made for: training, evaluation, or evaluation with frames to look at.
 Split = Literal["train", "test", "film"]
 
@@ -20,10 +22,17 @@ AGENT = "agent"
 
 @dataclass(frozen=True, slots=True)
 class AgentSpaces:
-    """What an agent sees and does."""
+    """What an agent sees and does.
+
+    Attributes:
+        observation: the space of what it sees.
+        action: the space of what it does.
+        layout: the named parts of an observation; None: it has none.
+    """
 
     observation: Space[Any]
     action: Space[Any]
+    layout: Layout | None = None
 
 
 @dataclass(slots=True)
@@ -57,11 +66,16 @@ class VectorEnvironment(ABC):
         num_envs: N.
         spaces: the spaces of each agent by name, in the order of the agents.
         crashes: how many copies broke and were built again.
+        needs_params: whether :meth:`take_params` is called before each step.
+        score: of what :meth:`take_metrics` gives, the number by which a checkpoint is the best;
+            None: the mean return.
     """
 
     num_envs: int
     spaces: Mapping[str, AgentSpaces]
     crashes: int = 0
+    needs_params: bool = False
+    score: str | None = None
 
     @property
     def render_fps(self) -> float:
@@ -81,6 +95,31 @@ class VectorEnvironment(ABC):
         Raises:
             RunError: copies broke too often, or an observation or reward is not finite.
         """
+
+    def acting(self) -> Mapping[str, np.ndarray] | None:
+        """Whose next action has an effect: a mask ``[N]`` for each agent; None: all, always.
+
+        Agents are not asked where it is false: the action there is 0. What they earn there and
+        whether the episode ends there belongs to the last step in which they were asked.
+        """
+        return None
+
+    def take_params(self, params: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+        """Be told what the next actions were drawn from.
+
+        Args:
+            params: the parameters ``[N, P]`` of each agent's distribution, such as logits, with
+                -inf for what is masked; zeros where the agent is not asked.
+        """
+
+    def take_metrics(self, episodes: int | None = None) -> dict[str, float]:
+        """Numbers of the episodes that ended since the last call, besides returns and lengths.
+
+        Args:
+            episodes: of an evaluation, how many it plays, each copy its share of them; those
+                beyond do not count. None: all count.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any] | None:
         """All that the copies need to go on as they would have; None: that cannot be saved."""
