@@ -14,12 +14,12 @@ from plugrl.core.tensordict.loading import loading_faults
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
+    from plugrl.core.tensordict.trainer import TensorDictTrainer
 
 _AT_KEY = re.compile(r"(agents(?:\.[\w-]+)+): (.*)")
 
 
-def agent_faults(check: Preflight, trainer: type[TensorDictRlTrainer]) -> Iterator[Finding]:
+def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator[Finding]:
     """Build the agents once: names, spaces, bodies and weights that do not fit show then.
 
     An environment that cannot be made says so itself, and so does a run to load from that is not
@@ -42,14 +42,17 @@ def agent_faults(check: Preflight, trainer: type[TensorDictRlTrainer]) -> Iterat
     missing = any(loading_faults(section, check.root.experiment_name, folder))
     # A property depends on the sections: which parts there are is not known here.
     critic: Any = trainer.use_critic
+    alone = trainer.trainer_type == "solo_agent"
     try:
         policies = build_agents(
             spaces,
             section,
             Factory(check.registry, check.validated.records),
-            shared_body=bool(check.root.rl.get("use_shared_body")),
+            shared_body=bool((check.root.get("rl") or {}).get("use_shared_body")),
             critic=critic if isinstance(critic, bool) else True,
             squash=trainer.squash_actions,
+            # How many labels there are changes no name and no body.
+            labels=2 if alone else None,
             load=not (missing or isinstance(critic, property)),
             runs_folder=folder,
         )
@@ -66,7 +69,7 @@ def agent_faults(check: Preflight, trainer: type[TensorDictRlTrainer]) -> Iterat
 
 
 def _action_faults(
-    path: str, trained: Mapping[str, Agent], trainer: type[TensorDictRlTrainer]
+    path: str, trained: Mapping[str, Agent], trainer: type[TensorDictTrainer]
 ) -> Iterator[Finding]:
     try:
         for agent in trained.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,38 @@ if TYPE_CHECKING:
 
 #: What a part may be taken from where the other run has no part of its name.
 _STANDS_FOR = {"policy_body": "body", "value_body": "body", "body": "policy_body"}
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """What one phase of a sequence gives the next: the weights of each policy by name."""
+
+    policies: Mapping[str, Mapping[str, torch.Tensor]]
+
+    def give(self, policies: Mapping[str, Agent]) -> None:
+        """Copy every part that both have; a body of one phase begins both bodies of the next.
+
+        Args:
+            policies: those of the next phase; one that loaded from a run keeps what it loaded.
+
+        Raises:
+            ConfigError: there is no such part, or one has another shape.
+        """
+        given = 0
+        for name, agent in policies.items():
+            if agent.config["load_from"] is not None:
+                given += 1
+                continue
+            for part, module in agent.parts.items():
+                found = _of_part(self.policies.get(name, {}), part)
+                if found:
+                    _copy(module, found, f"agents.{name}: {part} of the phase before")
+                    given += 1
+        if not given:
+            raise ConfigError(
+                f"agents: the phase before trained {', '.join(self.policies)}, and this one has "
+                f"{', '.join(policies)} and no part to take over; give policies the same names"
+            )
 
 
 def load_parts(agent: Agent, where: str, runs_folder: str = "runs") -> None:

@@ -25,7 +25,6 @@ from plugrl.core.tensordict.agent_preflight import (
 )
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.collection import Collector
-from plugrl.core.tensordict.distributions import Squash
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learner import Learner, groups_of_agent, groups_of_loss
@@ -65,10 +64,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
         "validate": {"data": None, "every": 1, "episodes": 2},
         "trainer": {"total_train_steps": None},
     }
-    #: Whether agents have a value head.
-    use_critic: ClassVar[bool] = True
-    #: Whether continuous actions are squashed into their bounds by a tanh.
-    squash_actions: ClassVar[Squash] = False
     #: Whether losses read what followed a step, once its advantage is there; false leaves it out of
     #: minibatches, which are cut quicker then.
     loss_reads_next: ClassVar[bool] = True
@@ -86,14 +81,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
     def preflight(cls, check: Preflight) -> list[Finding]:
         """Besides those of the base: agents and batches that do not fit the environment."""
         return [*super().preflight(check), *frames_faults(check), *agent_faults(check, cls)]
-
-    @classmethod
-    def check_actions(cls, agent: Agent) -> None:
-        """Refuse an agent whose actions are of a kind that cannot be learned in this way.
-
-        Raises:
-            ConfigError: they are; the text names a trainer that can.
-        """
 
     @abstractmethod
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
@@ -186,6 +173,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
             load=self._pending_state is None,
             runs_folder=self.settings.get("runs_folder", "runs"),
         )
+        if self._pending_state is None:
+            self._receive(policies)
         self.scenario_instance.agents = policies.policies
         return policies
 

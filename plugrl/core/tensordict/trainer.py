@@ -11,6 +11,8 @@ import torch
 
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.tensordict.distributions import Squash
+from plugrl.core.tensordict.loading import TrainedWeights
 from plugrl.core.tensordict.progress import total_num_iterations
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.core.tensordict.standalone import StandaloneRun, default_hyper_params
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.run.run import Run
     from plugrl.core.scenario import ScenarioInstance
-    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.agents import Agent, Policies
 
 
 @dataclass
@@ -48,7 +50,12 @@ class TensorDictTrainer(Trainer):
     Config: ClassVar[type] = TensorDictTrainerConfig
     sections: ClassVar[Mapping[str, Any]] = TENSORDICT
     #: Which parts agents are built with: ``rl`` gives policy heads and, for a critic, value heads.
+    #: ``solo_agent`` gives one body and a head that guesses labels.
     trainer_type: ClassVar[str] = "rl"
+    #: Whether agents have a value head.
+    use_critic: ClassVar[bool] = True
+    #: Whether continuous actions are squashed into their bounds by a tanh.
+    squash_actions: ClassVar[Squash] = False
 
     def __init__(
         self,
@@ -63,6 +70,7 @@ class TensorDictTrainer(Trainer):
         self._given_settings = settings
         self._given_hyper_params = hyper_params
         self._standalone: StandaloneRun | None = None
+        self._handed: TrainedWeights | None = None
 
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
@@ -79,6 +87,14 @@ class TensorDictTrainer(Trainer):
         example = "scenario: {type: gymnasium, id: CartPole-v1}"
         missing = f"is missing; {check.section.type} needs one, such as {example}"
         return [("scenario", missing), *faults]
+
+    @classmethod
+    def check_actions(cls, agent: Agent) -> None:
+        """Refuse an agent whose actions are of a kind that cannot be learned in this way.
+
+        Raises:
+            ConfigError: they are; the text names a trainer that can.
+        """
 
     @property
     def scenario_instance(self) -> ScenarioInstance:
@@ -133,6 +149,32 @@ class TensorDictTrainer(Trainer):
     def agents(self) -> Mapping[str, Agent]:
         """The networks by policy name."""
         return self.scenario_instance.agents
+
+    def hand_over(self) -> TrainedWeights | None:
+        """The weights of all policies, for the next phase of a sequence."""
+        weights = {name: dict(agent.state_dict()) for name, agent in self.agents.items()}
+        return TrainedWeights(weights) if any(weights.values()) else None
+
+    def take_over(self, handed: Any) -> None:
+        """Begin with the weights of the phase before, part by part; see :meth:`_receive`.
+
+        Raises:
+            UsageError: the phase before trained no small networks.
+        """
+        if not isinstance(handed, TrainedWeights):
+            super().take_over(handed)
+        self._handed = handed
+
+    def _receive(self, policies: Policies) -> None:
+        """Give new policies the parts that the phase before has trained under their names.
+
+        A policy with a ``load_from`` of its own keeps what it loaded.
+
+        Raises:
+            ConfigError: the phase before has none of their parts, or one of another shape.
+        """
+        if self._handed is not None:
+            self._handed.give(policies.policies)
 
     def get_total_num_iterations(self) -> int:
         """The iterations of all loops that have a progress bar."""

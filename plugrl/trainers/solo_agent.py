@@ -1,0 +1,271 @@
+"""``solo_agent``: each agent learns the labels of a task alone, before or instead of talking."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
+from plugrl.core.registry import default_registry
+from plugrl.core.tensordict.agent_config import AgentConfig
+from plugrl.core.tensordict.agent_preflight import agent_faults, trained_of
+from plugrl.core.tensordict.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.learner import Learner
+from plugrl.core.tensordict.loading import restore_policies
+from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
+from plugrl.core.tensordict.seeding import generator_of
+from plugrl.core.tensordict.trainer import TensorDictTrainer
+from plugrl.core.trainer import TrainingResult
+from plugrl.trainers.objectives.labels import LabelObjective, accuracies, sight_of
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.tensordict.labelled import Labelled
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class SoloAgentConfig:
+    """Supervised training of each agent on the labels."""
+
+    num_epochs: int = described(100, "passes over the training items")
+    batch_size: int = described(256, "items of one optimizer step")
+    learning_rate: float = described(1e-3, "learning rate of Adam")
+    body_lr_factor_override: bool = described(
+        False, "let bodies learn at the full rate, whatever agents.NAME.body_lr_factor says"
+    )
+    max_grad_norm: float | None = described(None, "largest gradient norm of an agent; null: any")
+    test_size: float = described(
+        0.2, "part of the training items that is held out, to be evaluated on after each epoch"
+    )
+
+    def __post_init__(self) -> None:
+        if self.num_epochs < 0:
+            raise ConfigError("num_epochs must not be negative")
+        if self.batch_size < 1:
+            raise ConfigError("batch_size must be at least 1")
+        if not self.learning_rate > 0:
+            raise ConfigError("learning_rate must be more than 0")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ConfigError("max_grad_norm must be more than 0, or null for no limit")
+        if not 0 <= self.test_size < 1:
+            raise ConfigError("test_size must be at least 0 and less than 1")
+
+
+class SoloAgentTrainer(TensorDictTrainer):
+    """Cross-entropy on the label, through a head of its own above each agent's body.
+
+    Bodies learn too. Their weights can begin a run of reinforcement learning, by
+    ``agents.NAME.load_from`` or as the next phase of a ``sequence``.
+    """
+
+    sections: ClassVar[Mapping[str, Any]] = {
+        "scenario": component("scenario", help="the task, one with labels"),
+        "agents": dict[str, AgentConfig],
+        "solo_agent": SoloAgentConfig,
+    }
+    trainer_type: ClassVar[str] = "solo_agent"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._epoch = -1
+        self._last_metrics: dict[str, float] = {}
+        self._pending_state: Mapping[str, Any] | None = None
+        self._learners: dict[str, Learner] = {}
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> list[Finding]:
+        """Besides those of the base: agents that do not fit the task."""
+        return [*super().preflight(check), *agent_faults(check, cls)]
+
+    def train(self) -> TrainingResult:
+        """Run all epochs and the test; after a resume, the remaining ones."""
+        with closing(self.scenario_instance), ExitStack() as stack:
+            self._set_up()
+            self._build_train_context(stack)
+            self._run_train_loop()
+        return TrainingResult(steps=self._epoch, metrics=dict(self._last_metrics))
+
+    # -- building ---------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        seed, section = self.hyper_params.seed, self.hyper_params.solo_agent
+        labelled = self.scenario_instance.labelled("train")
+        train, held_out = split_of(len(labelled), section.test_size, seed)
+        self._train_items, self._held_out = labelled.take(train), labelled.take(held_out)
+        self._policies = self._build_policies(labelled)
+        self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
+        for name, agent in trained_of(self._policies).items():
+            optimizer = FlatAdam(self._groups(agent))
+            loss = LabelObjective(agent)
+            self._learners[name] = Learner(agent, loss, None, optimizer, section.max_grad_norm)
+        if self._pending_state is None:
+            return
+        restore_policies(self._policies.policies, self._pending_state["policies"])
+        for name, learner in self._learners.items():
+            learner.load_state_dict(self._pending_state["learners"][name])
+            self._orders[name].bit_generator.state = self._pending_state["orders"][name]
+        self._pending_state = None
+
+    def _build_policies(self, labelled: Labelled) -> Policies:
+        factory = Factory(default_registry()) if self._context is None else self._context.factory
+        policies = build_agents(
+            self.scenario_instance.train_environment.spaces,
+            self.hyper_params.agents,
+            factory,
+            labels=max(2, int(labelled.labels.max(initial=0)) + 1),
+            seed=self.hyper_params.seed,
+            device=self.device,
+            load=self._pending_state is None,
+            runs_folder=self.settings.get("runs_folder", "runs"),
+        )
+        if self._pending_state is None:
+            self._receive(policies)
+        self.scenario_instance.agents = policies.policies
+        return policies
+
+    def _groups(self, agent: Agent) -> list[ParameterGroup]:
+        section = self.hyper_params.solo_agent
+        factor = float(agent.config["agent_lr_factor"]["actor"])
+        return [
+            ParameterGroup(
+                agent.name,
+                group.part,
+                group.parameters,
+                section.learning_rate
+                * (factor if section.body_lr_factor_override else group.lr_factor),
+            )
+            for group in agent.parameter_groups()
+        ]
+
+    # -- training ---------------------------------------------------------------------------
+
+    @attach_progress_bar(lambda self: self.hyper_params.solo_agent.num_epochs)
+    def _run_train_loop(self, iteration_context: IterationContext) -> None:
+        """Run the epochs that are left; the last one ends with the test."""
+        iteration_context.set_description("Training alone")
+        total = self.hyper_params.solo_agent.num_epochs
+        if self._epoch < 0:
+            self._end_epoch(0, {})
+        self._rows = {
+            name: TensorDict(
+                {
+                    "observation": sight_of(learner.agent, self._train_items),
+                    "label": torch.from_numpy(np.asarray(self._train_items.labels, np.int64)),
+                },
+                [len(self._train_items)],
+            ).to(self.device)
+            for name, learner in self._learners.items()
+        }
+        while self._epoch < total:
+            epoch = self._epoch + 1
+            metrics = self._run_epoch(epoch) | self._scores(self._held_out, "validation")
+            if "validation/accuracy" in metrics:
+                self.run.report_score(metrics["validation/accuracy"])
+            if epoch == total:
+                metrics |= self._run_test_loop()
+            self._end_epoch(epoch, metrics)
+            shown = metrics.get("validation/accuracy", metrics.get("train/accuracy"))
+            iteration_context.step(epoch, **({} if shown is None else {"accuracy": shown}))
+
+    def _run_epoch(self, epoch: int) -> dict[str, float]:
+        """Pass over the training items once; give the metrics."""
+        metrics: dict[str, float] = {}
+        guards = self.run.guards
+        with self.run.phase("train"):
+            for name, learner in self._learners.items():
+                if not learner.agent.is_updated(epoch):
+                    continue
+                learner.agent.train()
+                report = learner.learn(
+                    self._rows[name],
+                    self._orders[name],
+                    epochs=1,
+                    minibatch_size=self.hyper_params.solo_agent.batch_size,
+                    not_finite=lambda what, value: guards.check_finite(what, value, step=epoch),
+                )
+                prefix = "train" if len(self._learners) == 1 else f"train/{name}"
+                metrics |= {f"{prefix}/{key}": value for key, value in report.items()}
+        return metrics
+
+    @attach_progress_bar(lambda self: len(self._learners))
+    def _run_test_loop(self, iteration_context: IterationContext) -> dict[str, float]:
+        """Evaluate on the items that are kept for tests."""
+        iteration_context.set_description("Testing")
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            items = self.scenario_instance.labelled("test")
+            return self._scores(items, "test", iteration_context)
+
+    def _scores(
+        self, items: Labelled, prefix: str, iteration_context: IterationContext | None = None
+    ) -> dict[str, float]:
+        """Metrics of each agent that has a solo head on items, and their mean accuracy."""
+        metrics: dict[str, float] = {}
+        heads = {n: a for n, a in self._policies.policies.items() if a.solo_head is not None}
+        for number, (name, agent) in enumerate(heads.items() if len(items) else (), start=1):
+            agent.eval()
+            scores = accuracies(agent, items)
+            metrics |= {f"{prefix}/{name}/{key}": value for key, value in scores.items()}
+            if iteration_context is not None:
+                iteration_context.step(number)
+        means = [metrics[f"{prefix}/{name}/accuracy"] for name in heads if metrics]
+        return metrics | ({f"{prefix}/accuracy": float(np.mean(means))} if means else {})
+
+    def evaluate(self) -> dict[str, float]:
+        """How often each agent of the loaded state is right about the test items."""
+        with closing(self.scenario_instance) as instance:
+            self._policies = self._build_policies(instance.labelled("train"))
+            if self._pending_state is not None:
+                restore_policies(self._policies.policies, self._pending_state["policies"])
+            return self._scores(instance.labelled("test"), "validation")
+
+    # -- state ------------------------------------------------------------------------------
+
+    def _end_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
+        self._epoch = epoch
+        self._last_metrics |= metrics
+        self.run.end_step(epoch, metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Policies, optimizers, the orders of items and the epoch."""
+        return {
+            "epoch": self._epoch,
+            "last_metrics": dict(self._last_metrics),
+            "policies": {
+                name: {"weights": dict(agent.state_dict())}
+                for name, agent in self._policies.policies.items()
+            },
+            "learners": {name: each.state_dict() for name, each in self._learners.items()},
+            "orders": {name: each.bit_generator.state for name, each in self._orders.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave; it is applied when training goes on."""
+        self._pending_state = state
+        self._epoch = state["epoch"]
+        self._last_metrics = dict(state["last_metrics"])
+
+
+def split_of(count: int, test_size: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The items to train on and those held out, which depend on the seed alone.
+
+    Args:
+        count: of all items.
+        test_size: part of them that is held out, rounded down.
+        seed: of the run.
+    """
+    shuffled = generator_of(seed, "split").permutation(count)
+    held_out = int(count * test_size)
+    return np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out])
