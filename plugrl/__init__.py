@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from plugrl.core.registry import register_advantage as register_advantage
     from plugrl.core.registry import register_body as register_body
     from plugrl.core.registry import register_evaluator as register_evaluator
+    from plugrl.core.registry import register_fine_tune_service as register_fine_tune_service
     from plugrl.core.registry import register_inference_service as register_inference_service
     from plugrl.core.registry import register_loss as register_loss
     from plugrl.core.registry import register_parser as register_parser
@@ -89,6 +90,12 @@ if TYPE_CHECKING:
     from plugrl.core.text.evaluation import BaseEvaluationTarget as BaseEvaluationTarget
     from plugrl.core.text.evaluation import EvaluationRunResult as EvaluationRunResult
     from plugrl.core.text.evaluation import Evaluator as Evaluator
+    from plugrl.core.text.fine_tuning import FineTuneConfig as FineTuneConfig
+    from plugrl.core.text.fine_tuning import FineTuneService as FineTuneService
+    from plugrl.core.text.fine_tuning import JobContext as JobContext
+    from plugrl.core.text.fine_tuning import JobStatus as JobStatus
+    from plugrl.core.text.fine_tuning import PreferenceExample as PreferenceExample
+    from plugrl.core.text.fine_tuning import SupervisedExample as SupervisedExample
     from plugrl.core.text.guides import (
         compute_grpo_advantage_for_trajectories as compute_grpo_advantage_for_trajectories,
     )
@@ -164,6 +171,7 @@ _MODULES = {
         "register_advantage",
         "register_body",
         "register_evaluator",
+        "register_fine_tune_service",
         "register_inference_service",
         "register_loss",
         "register_parser",
@@ -194,6 +202,14 @@ _MODULES = {
     ),
     "plugrl.core.text.batch": ("Batch", "compute_position_id_with_mask", "padding_data"),
     "plugrl.core.text.evaluation": ("BaseEvaluationTarget", "EvaluationRunResult", "Evaluator"),
+    "plugrl.core.text.fine_tuning": (
+        "FineTuneConfig",
+        "FineTuneService",
+        "JobContext",
+        "JobStatus",
+        "PreferenceExample",
+        "SupervisedExample",
+    ),
     "plugrl.core.text.guides": (
         "compute_grpo_advantage_for_trajectories",
         "log_grpo_metrics",

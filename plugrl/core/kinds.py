@@ -120,6 +120,13 @@ _ROWS = (
         form="forward_backward(self, batch, loss) -> {name: (sum, count)}; and optimizer_step",
     ),
     Kind(
+        name="fine_tune_service",
+        plural="fine_tune_services",
+        summary="trains a model by jobs, on examples as a whole",
+        base="plugrl.core.text.fine_tuning:FineTuneService",
+        form="create(self, name, examples, base) -> job; and find, status, cancel",
+    ),
+    Kind(
         name="tracker",
         plural="trackers",
         summary="where metrics go",

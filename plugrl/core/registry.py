@@ -42,6 +42,7 @@ __all__ = [
     "register_advantage",
     "register_body",
     "register_evaluator",
+    "register_fine_tune_service",
     "register_inference_service",
     "register_loss",
     "register_parser",
@@ -317,6 +318,7 @@ register_loss = _Decorator("loss")
 register_body = _Decorator("body")
 register_inference_service = _Decorator("inference_service")
 register_train_service = _Decorator("train_service")
+register_fine_tune_service = _Decorator("fine_tune_service")
 register_parser = _Decorator("parser")
 register_protocol = _Decorator("protocol")
 register_tracker = _Decorator("tracker")

@@ -354,10 +354,13 @@ class ModelConfig:
     source: ModelSourceConfig = described(ModelSourceConfig, "weights and tokenizer")
     inference: Any = component("inference_service", "transformers", help="how it is asked")
     train: Any = component("train_service", help="how it is trained; absent: frozen")
+    fine_tune: Any = component("fine_tune_service", help="how jobs train it; absent: none do")
     adapter: AdapterConfig | None = described(None, "train an adapter; null: all weights")
 
     def __post_init__(self) -> None:
-        if self.adapter is not None and self.train is None:
+        if self.train is not None and self.fine_tune is not None:
+            raise ConfigError("train and fine_tune exclude each other")
+        if self.adapter is not None and self.train is None and self.fine_tune is None:
             raise ConfigError("adapter is for a trained model; give it a train service, or drop it")
 
 

@@ -20,7 +20,7 @@ CONFIG = "config"
 _FIXED = re.compile(
     r"(trainer\.phases\[\d+\]\.)*"
     r"(seed|name|data\.(seed|shuffle)|trainer\.type"
-    r"|models\.[^.]+(\.train(\.type)?|\.(source|adapter)\b.*)?)"
+    r"|models\.[^.]+(\.(train|fine_tune)(\.type)?|\.(source|adapter)\b.*)?)"
 )
 #: Sections that change nothing of what is learned.
 _FREE = ("settings",)

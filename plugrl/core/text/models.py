@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
+from plugrl.core.text.fine_tuning import FineTuneService, JobContext
 from plugrl.core.text.services import (
     BaseTrainService,
     InferenceService,
@@ -16,6 +17,8 @@ from plugrl.core.text.services import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from plugrl.core.config.view import ConfigView
     from plugrl.core.factory import Factory
 
@@ -24,11 +27,12 @@ Service = TypeVar("Service", bound=BaseTrainService)
 
 @dataclass
 class Model:
-    """One model; without a train service it is frozen."""
+    """One model; without a train service it is frozen, but for jobs of a fine-tuning service."""
 
     name: str
     inference: InferenceService
     train: BaseTrainService | None
+    fine_tune: FineTuneService | None = None
 
     def trained(self) -> TrainService:
         """The train service, which takes the gradient of any loss.
@@ -73,11 +77,26 @@ class Models(Mapping[str, Model]):
         self._given: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    def load(cls, section: ConfigView, factory: Factory, *, seed: int, device: str) -> Models:
+    def load(
+        cls,
+        section: ConfigView,
+        factory: Factory,
+        *,
+        seed: int,
+        device: str,
+        folder: Path | None = None,
+    ) -> Models:
         """Build and load the services of every entry of ``models``.
 
         Models with one configuration and one seed begin with the same random weights, so that a
         reference model equals the policy; ``source.seed`` tells them apart.
+
+        Args:
+            section: the section ``models``.
+            factory: builds the services.
+            seed: of random weights, where a source has none of its own.
+            device: for what runs in this process.
+            folder: of fine-tuning jobs; None: models have no such service.
 
         Raises:
             ConfigError: there is no model, or a source cannot be loaded.
@@ -98,6 +117,11 @@ class Models(Mapping[str, Model]):
                 train = factory.build("train_service", config.train, f"{path}.train")
                 train.load(replace(spec, adapter=config.get("adapter")))
             loaded[name] = Model(name, inference, train)
+            if folder is not None and config.get("fine_tune") is not None:
+                service = factory.build("fine_tune_service", config.fine_tune, f"{path}.fine_tune")
+                own = replace(spec, adapter=config.get("adapter"), trained=True)
+                service.load(own, JobContext(folder / name, factory))
+                loaded[name].fine_tune = service
         return cls(loaded)
 
     def __getitem__(self, name: str) -> Model:
@@ -147,8 +171,11 @@ class Models(Mapping[str, Model]):
                 self._give(name, own)
 
     def _give(self, name: str, weights: Mapping[str, Any]) -> None:
+        model = self._models[name]
         try:
-            self._models[name].inference.take_over(weights)
+            model.inference.take_over(weights)
+            if model.fine_tune is not None:
+                model.fine_tune.take_over(weights)
         except (RuntimeError, ValueError, KeyError) as error:
             raise RunError(
                 f"frozen model {name!r} does not fit the weights that an earlier phase trained "
@@ -158,9 +185,11 @@ class Models(Mapping[str, Model]):
         self._given[name] = dict(weights)
 
     def close(self) -> None:
-        """End what the inference services run in the background."""
+        """End what the services run in the background."""
         for model in self._models.values():
             model.inference.close()
+            if model.fine_tune is not None:
+                model.fine_tune.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The state and version of every trained model, and the weights that frozen ones got."""
