@@ -119,6 +119,11 @@ class Protocol(Component, ABC):
         return tuple(agent for agent in self.agent_names if agent not in self.verifier_names)
 
     @property
+    def imitates(self) -> Mapping[str, str]:
+        """Agents whose decisions count for nothing but are compared with those of another."""
+        return {}
+
+    @property
     def stackelberg_sequence(self) -> tuple[tuple[str, ...], ...]:
         """Groups of agents, those that commit themselves first at the front."""
         others = tuple(agent for agent in self.agent_names if agent not in self.verifier_names)

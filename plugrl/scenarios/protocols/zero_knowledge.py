@@ -116,6 +116,11 @@ class ZeroKnowledgeProtocol(Protocol):
         return self.base.prover_names
 
     @property
+    def imitates(self) -> Mapping[str, str]:
+        """The simulator imitates the adversarial verifier."""
+        return {"simulator": "adversarial_verifier"}
+
+    @property
     def force_guess(self) -> str | None:
         """What the base says; it goes for both verifiers."""
         return self.base.force_guess
