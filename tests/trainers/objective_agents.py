@@ -13,11 +13,11 @@ from plugrl.core.tensordict.distributions import distribution_for
 class TableAgent(nn.Module):
     """Logits and values by state; observations are the numbers of states, ``[rows, 1]``."""
 
-    def __init__(self, logits, values):
+    def __init__(self, logits, values, start=0):
         super().__init__()
         self.logits = nn.Parameter(torch.as_tensor(logits, dtype=torch.float32))
         self.values = nn.Parameter(torch.as_tensor(values, dtype=torch.float32))
-        self.distribution = distribution_for(Discrete(self.logits.shape[1]))
+        self.distribution = distribution_for(Discrete(self.logits.shape[1], start=start))
 
     def policy(self, observation):
         return self.logits[observation.squeeze(-1).long()]

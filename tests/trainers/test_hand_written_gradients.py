@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch.nn import functional
 
 from plugrl.core.tensordict.discrete import Categorical
+from plugrl.trainers.objectives import ppo_in_numpy
 from plugrl.trainers.objectives.actor_critic import _ClippedSquares
+from plugrl.trainers.objectives.ppo import PpoObjective
+from tests.trainers.objective_agents import TableAgent
 
 
 def test_gradients_of_a_choice_are_those_of_its_formulas():
@@ -59,3 +63,74 @@ def test_gradients_of_clipped_values_are_those_of_their_formula(clip):
         rtol=0,
         atol=1e-12,
     )
+
+
+def several_choices(dtype, masked):
+    torch.manual_seed(4)
+    logits = torch.randn(300, 5, dtype=dtype)
+    if masked:
+        logits[::3, 4] = -torch.inf
+    action = torch.randint(4, (300,)) + 7
+    rows = TensorDict(
+        {
+            "observation": torch.arange(300)[:, None],
+            "action": action,
+            "action_log_prob": (logits.log_softmax(-1).gather(-1, action[:, None] - 7))[:, 0]
+            + 0.3 * torch.randn(300, dtype=dtype),
+            "advantage": 3 * torch.randn(300, 1, dtype=dtype) + 1,
+            "value_target": torch.randn(300, 1, dtype=dtype),
+            "state_value": torch.randn(300, 1, dtype=dtype),
+        },
+        batch_size=[300],
+    )
+    return logits, torch.randn(300, dtype=dtype), rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("clip_value", [None, 0.1])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("entropy_eps", [0.0, 0.05])
+def test_losses_in_numpy_are_those_in_torch(
+    monkeypatch, dtype, normalize, clip_value, masked, entropy_eps
+):
+    logits, value, rows = several_choices(dtype, masked)
+    agent = TableAgent(logits.tolist(), value.tolist(), start=7).to(dtype)
+    objective = PpoObjective(
+        agent,
+        critic_coef=0.7,
+        entropy_eps=entropy_eps,
+        normalize_advantage=normalize,
+        clip_value=clip_value,
+    )
+    own = objective(rows)
+    weights = torch.tensor([0.3, 1.7, -2.0], dtype=dtype)
+    given = torch.autograd.grad(summed(own, weights), agent.parameters())
+    monkeypatch.setattr(ppo_in_numpy, "suits", lambda *args: False)
+    expected = objective(rows)
+    assert own.keys() == expected.keys()
+    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 0, "atol": 1e-12}
+    for name, number in expected.items():
+        torch.testing.assert_close(own[name], number, **close)
+    wanted = torch.autograd.grad(summed(expected, weights), agent.parameters())
+    torch.testing.assert_close(given, wanted, **close)
+
+
+def summed(losses, weights):
+    parts = [value for name, value in losses.items() if name.startswith("loss_")]
+    return sum(weight * part for weight, part in zip(weights, parts, strict=False))
+
+
+def test_losses_in_numpy_refuse_a_second_derivative():
+    logits, value, rows = several_choices(torch.float32, False)
+    agent = TableAgent(logits.tolist(), value.tolist(), start=7)
+    losses = PpoObjective(agent)(rows)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(losses["loss_objective"], agent.logits, create_graph=True)
+
+
+def test_clipped_values_refuse_a_second_derivative():
+    value = torch.randn(5, requires_grad=True)
+    loss = _ClippedSquares.apply(value, torch.zeros(5), torch.zeros(5), 0.2)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(loss, value, create_graph=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class ActorCriticObjective(nn.Module):
         self.entropy_eps = entropy_eps
         self.normalize_advantage = normalize_advantage
         self.clip_value = clip_value
+        self.loss_critic_type = loss_critic_type
         self._distance = _DISTANCES[loss_critic_type]
 
     @abstractmethod
@@ -95,6 +95,21 @@ class ActorCriticObjective(nn.Module):
         return terms
 
 
+def refuse_second_derivative() -> None:
+    """To be called in a backward pass whose numbers cannot be differentiated again.
+
+    ``once_differentiable`` of torch is not enough: networks below would take the gradient for a
+    constant, without a word.
+
+    Raises:
+        RuntimeError: a second derivative was asked for.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "the losses of PPO have no second derivative; write the loss in plain torch to take one"
+        )
+
+
 class _ClippedSquares(torch.autograd.Function):
     """The mean of the larger squared error: of values, or of values near the collected ones.
 
@@ -113,8 +128,8 @@ class _ClippedSquares(torch.autograd.Function):
         return torch.maximum(squares, near_squares).mean()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        refuse_second_derivative()
         error, counts = ctx.saved_tensors
         return error * counts * (gradient * (2 / error.numel())), None, None, None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from plugrl.trainers.objectives import ppo_in_numpy
 from plugrl.trainers.objectives.actor_critic import ActorCriticObjective, valid_rows
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class PpoObjective(ActorCriticObjective):
         """
         td = valid_rows(td)
         parameters, value = self.agent.policy_and_value(td["observation"])
+        if self._in_numpy and ppo_in_numpy.suits(self.agent.distribution, parameters, value):
+            return self._clipped_in_numpy(parameters, value, td)
         log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
         log_ratio = log_prob - td["action_log_prob"].reshape(log_prob.shape)
         ratio = log_ratio.exp()
@@ -82,6 +85,28 @@ class PpoObjective(ActorCriticObjective):
             **self._entropy_terms(entropy),
             **self._metrics(ratio.detach(), log_ratio.detach()),
         }
+
+    @property
+    def _in_numpy(self) -> bool:
+        return self.loss_type == "clip" and self.loss_critic_type == "l2"
+
+    def _clipped_in_numpy(
+        self, parameters: torch.Tensor, value: torch.Tensor, td: TensorDictBase
+    ) -> dict[str, torch.Tensor]:
+        options = ppo_in_numpy.ClippedOptions(
+            clip_epsilon=self.clip_epsilon,
+            critic_coef=self.critic_coef,
+            entropy_eps=self.entropy_eps,
+            normalize_advantage=self.normalize_advantage,
+            clip_value=self.clip_value,
+        )
+        distribution = self.agent.distribution
+        losses, metrics = ppo_in_numpy.clipped_losses(distribution, parameters, value, td, options)
+        if not self.entropy_eps:
+            del losses["loss_entropy"]
+        fraction = torch.tensor(metrics.pop("clip_fraction"))
+        own = {name: parameters.new_tensor(number) for name, number in metrics.items()}
+        return {**losses, **own, "clip_fraction": fraction}
 
     def _clipped(
         self, ratio: torch.Tensor, log_ratio: torch.Tensor, advantage: torch.Tensor
