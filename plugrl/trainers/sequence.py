@@ -99,9 +99,10 @@ class _PhaseRun:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
 
-    def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def end_step(self, step: int, metrics: Mapping[str, Any], *, save: bool = False) -> None:
         """End a step of the phase."""
-        self._run.end_step(self._offset + step, {**metrics, "phase": self.phase_number})
+        numbered = {**metrics, "phase": self.phase_number}
+        self._run.end_step(self._offset + step, numbered, save=save)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write metrics of a step of the phase."""

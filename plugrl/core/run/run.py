@@ -265,11 +265,12 @@ class Run:
 
     # -- steps ------------------------------------------------------------------------------
 
-    def end_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def end_step(self, step: int, metrics: Mapping[str, Any], *, save: bool = False) -> None:
         """End a step: the only point at which a run is saved, stopped and resumed.
 
         Writes the metrics, asks the guards and hooks, saves a checkpoint when one is due or a
-        stop was asked for, and then honours the stop.
+        stop was asked for, and then honours the stop. With ``save`` one is due whatever the
+        settings say, as for what would cost money to do again.
 
         Raises:
             UsageError: steps do not grow, or a metric is not a number.
@@ -289,7 +290,7 @@ class Run:
         self.last_metrics = numbers
         self._call_hooks("plugrl_step_end", run=self, step=step, metrics=numbers)
         requested = self._signals.requested
-        if self._due(step) or self._stop or requested:
+        if save or self._due(step) or self._stop or requested:
             self.save()
         self._score = None
         self._status.step(step)
