@@ -35,6 +35,7 @@ class Actor(ABC):
         self.agent = agent
         self.rng = rng
         self._distribution = agent.distribution
+        self._mask = agent.mask
 
     @abstractmethod
     def params(self, observation: Array) -> Array:
@@ -46,6 +47,11 @@ class Actor(ABC):
     def act(self, observation: Array) -> tuple[Array, Array]:
         """Actions ``[N, *action]`` that are drawn, and their log-probabilities ``[N]``."""
         return self._distribution.sample_numpy(self.params(observation), self.rng)
+
+    def act_with_params(self, observation: Array) -> tuple[Array, Array, Array]:
+        """As :meth:`act`, and the parameters ``[N, P]`` that actions were drawn from."""
+        params = self.params(observation)
+        return (*self._distribution.sample_numpy(params, self.rng), params)
 
     def best(self, observation: Array) -> Array:
         """The likeliest actions, ``[N, *action]``."""
@@ -68,10 +74,13 @@ class RandomActor(Actor):
 
     def params(self, observation: Array) -> Array:
         """Zeros: nothing is preferred."""
-        return np.zeros((len(observation), self._distribution.parameters), np.float32)
+        params = np.zeros((len(observation), self._distribution.parameters), np.float32)
+        return params if self._mask is None else self._mask.numpy(params, observation)
 
     def act(self, observation: Array) -> tuple[Array, Array]:
         """See the base class."""
+        if self._mask is not None:
+            return super().act(observation)
         return self._distribution.uniform_numpy(len(observation), self.rng)
 
     def best(self, observation: Array) -> Array:
@@ -141,6 +150,8 @@ class NumpyActor(Actor):
                 activation(numbers, out=numbers)
         if self._free_numbers is not None:
             columns = np.concatenate([columns, np.broadcast_to(self._free_numbers, columns.shape)])
+        if self._mask is not None:
+            return self._mask.numpy(columns.T, observation)
         return columns.T
 
     def _laid_out(self, rows: int) -> list[tuple[Array, Array, Any, Array]]:

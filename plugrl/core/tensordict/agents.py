@@ -16,6 +16,7 @@ from plugrl.core.tensordict.agent_config import PARTS
 from plugrl.core.tensordict.agent_config import AgentConfig as AgentConfig
 from plugrl.core.tensordict.building import Builder, settings_of
 from plugrl.core.tensordict.distributions import ActionDistribution, Squash
+from plugrl.core.tensordict.masks import mask_for
 from plugrl.core.tensordict.observations import Encoder
 from plugrl.core.tensordict.parts import through
 from plugrl.core.tensordict.schedules import is_update_iteration
@@ -57,6 +58,7 @@ class Agent(nn.Module):
         policy_head: ``[..., features]`` to ``[..., P]``.
         value_body: as ``policy_body``, and the same one where it is shared; None: no critic.
         value_head: ``[..., features]`` to ``[..., 1]``; None: no critic.
+        mask: rules out choices that observations do not allow; None: all are allowed.
         solo_head: ``[..., features]`` of ``body`` to ``[..., labels]``; None: it does not learn
             labels alone.
     """
@@ -81,6 +83,7 @@ class Agent(nn.Module):
         self.spaces = spaces
         self.encoder = encoder
         self.distribution = distribution
+        self.mask = mask_for(spaces, distribution)
         self.config = config
         self.is_random = not parts
         self.shared_body = "body" in parts
@@ -106,13 +109,15 @@ class Agent(nn.Module):
     def policy(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to the parameters of the distribution, ``[..., P]``.
 
-        An agent that acts at random gives zeros.
+        An agent that acts at random gives zeros. Choices that the observation rules out have -inf.
         """
         encoded = self.encoder.torch(observation)
         if self.policy_body is None or self.policy_head is None:
             leading = encoded.shape[: encoded.ndim - len(self.encoder.shape)]
-            return encoded.new_zeros(*leading, self.distribution.parameters)
-        return through(self.policy_body, self.policy_head, encoded)
+            params = encoded.new_zeros(*leading, self.distribution.parameters)
+        else:
+            params = through(self.policy_body, self.policy_head, encoded)
+        return params if self.mask is None else self.mask.torch(params, observation)
 
     def value(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to values, ``[...]``.
@@ -128,7 +133,8 @@ class Agent(nn.Module):
             return self.policy(observation), self.value(observation)
         assert self.policy_body is not None
         features = self.policy_body(self.encoder.torch(observation))
-        return self.policy_head(features), self.value_head(features).squeeze(-1)
+        params, value = self.policy_head(features), self.value_head(features).squeeze(-1)
+        return params if self.mask is None else self.mask.torch(params, observation), value
 
     def _value(self, encoded: torch.Tensor) -> torch.Tensor:
         if self.value_body is None or self.value_head is None:

@@ -12,6 +12,10 @@ from plugrl.core.tensordict.distributions import ActionDistribution, Array
 from plugrl.core.tensordict.fast_tanh import is_plain
 
 
+#: Stands for the logarithm of 0, which times 0 is no number; a probability like this is 0 too.
+_LEAST_LOG = -1e30
+
+
 class Categorical(ActionDistribution):
     """One of ``count`` actions, numbered from ``start``; params are logits."""
 
@@ -77,7 +81,7 @@ def _picked(logs: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 def _entropy(logs: torch.Tensor) -> torch.Tensor:
     # A logit of minus infinity has probability 0 and adds nothing.
-    return -(logs.exp() * logs.clamp_min(torch.finfo(logs.dtype).min)).sum(-1)
+    return -(logs.exp() * logs.clamp_min(_LEAST_LOG)).sum(-1)
 
 
 class _LogProbAndEntropy(torch.autograd.Function):
@@ -101,7 +105,7 @@ class _LogProbAndEntropy(torch.autograd.Function):
         if torch.is_grad_enabled():
             # Someone differentiates again: all must come from the logits.
             logs, entropy = _by_choice(logits)
-        inner = (logs.clamp_min(torch.finfo(logs.dtype).min) + entropy) * of_entropy
+        inner = (logs.clamp_min(_LEAST_LOG) + entropy) * of_entropy
         gradient = -logs.exp() * (inner + of_log_prob)
         gradient = gradient.scatter_add(0, index.unsqueeze(0), of_log_prob.unsqueeze(0))
         return gradient.movedim(0, -1), None
@@ -110,7 +114,7 @@ class _LogProbAndEntropy(torch.autograd.Function):
 def _by_choice(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities ``[K, ...]`` and entropies; few long rows are quicker than many short."""
     logs = functional.log_softmax(logits.movedim(-1, 0), 0)
-    return logs, -(logs.exp() * logs.clamp_min(torch.finfo(logs.dtype).min)).sum(0)
+    return logs, -(logs.exp() * logs.clamp_min(_LEAST_LOG)).sum(0)
 
 
 def _pick(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -163,6 +167,17 @@ class MultiCategorical(ActionDistribution):
         """See the base class."""
         parts = zip(self._parts, self._split(params), strict=True)
         return torch.stack([part.entropy(p) for part, p in parts]).sum(0)
+
+    def log_prob_and_entropy(
+        self, params: torch.Tensor, action: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See the base class."""
+        actions = action.reshape(*params.shape[:-1], len(self.counts)).unbind(-1)
+        parts = zip(self._parts, self._split(params), actions, strict=True)
+        log_probs, entropies = zip(
+            *(part.log_prob_and_entropy(p, a) for part, p, a in parts), strict=True
+        )
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
     def rsample(
         self, params: torch.Tensor, generator: torch.Generator | None = None

@@ -105,11 +105,12 @@ class PolicyModule(nn.Module):
         assert agent.policy_body is not None, "an agent that acts at random has no networks"
         assert agent.policy_head is not None
         self.body, self.head = agent.policy_body, agent.policy_head
-        self._encode = agent.encoder.torch
+        self._encode, self._mask = agent.encoder.torch, agent.mask
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to ``[..., P]``."""
-        return through(self.body, self.head, self._encode(observation))
+        params = through(self.body, self.head, self._encode(observation))
+        return params if self._mask is None else self._mask.torch(params, observation)
 
 
 class ValueModule(nn.Module):
