@@ -26,7 +26,12 @@ from plugrl.core.tensordict.progress import IterationContext, attach_progress_ba
 from plugrl.core.tensordict.seeding import generator_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
 from plugrl.core.trainer import TrainingResult
-from plugrl.trainers.objectives.labels import LabelObjective, accuracies, sight_of
+from plugrl.trainers.objectives.labels import (
+    LabelObjective,
+    accuracies,
+    check_sight,
+    sight_of,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -76,6 +81,16 @@ class SoloAgentTrainer(TensorDictTrainer):
         "solo_agent": SoloAgentConfig,
     }
     trainer_type: ClassVar[str] = "solo_agent"
+    #: Sections with which the conformance kit trains it.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        "models": None,
+        "data": None,
+        "rollout_worker": None,
+        "validate": None,
+        "scenario": {"type": "image_classification", "num_envs": 2, "max_train_size": 64},
+        "solo_agent": {"num_epochs": 2, "batch_size": 16},
+        "trainer": {"total_train_steps": None},
+    }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -88,6 +103,11 @@ class SoloAgentTrainer(TensorDictTrainer):
     def preflight(cls, check: Preflight) -> list[Finding]:
         """Besides those of the base: agents that do not fit the task."""
         return [*super().preflight(check), *agent_faults(check, cls)]
+
+    @classmethod
+    def check_actions(cls, agent: Agent) -> None:
+        """Refuse an agent that sees no items with labels."""
+        check_sight(agent)
 
     def train(self) -> TrainingResult:
         """Run all epochs and the test; after a resume, the remaining ones."""

@@ -11,6 +11,7 @@ from torch.nn import functional
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents import Agent
 from plugrl.core.tensordict.labelled import Labelled
+from plugrl.core.tensordict.layout import Layout
 
 #: Items that are evaluated at a time.
 _AT_ONCE = 4096
@@ -30,18 +31,28 @@ class LabelObjective(nn.Module):
         return {"loss_label": functional.cross_entropy(logits, labels), "accuracy": accuracy}
 
 
+def check_sight(agent: Agent, items: Labelled | None = None) -> Layout:
+    """The parts of what ``agent`` sees.
+
+    Raises:
+        ConfigError: there are none, or none of the arrays of ``items`` is among them.
+    """
+    layout = agent.spaces.layout
+    if layout is None or (items is not None and not set(layout.fields) & set(items.arrays)):
+        raise ConfigError(
+            f"agent {agent.name!r} sees no items that have labels; take a scenario whose agents "
+            "do, such as {type: image_classification}"
+        )
+    return layout
+
+
 def sight_of(agent: Agent, items: Labelled) -> torch.Tensor:
     """What ``agent`` sees of items about which nothing was said yet, ``[M, size]``.
 
     Raises:
         ConfigError: it sees nothing of them.
     """
-    layout = agent.spaces.layout
-    if layout is None or not set(layout.fields) & set(items.arrays):
-        raise ConfigError(
-            f"agent {agent.name!r} sees nothing of the items that have labels; solo_agent needs a "
-            "scenario whose agents do, such as {type: image_classification}"
-        )
+    layout = check_sight(agent, items)
     fields = {
         name: items.arrays[name]
         if name in items.arrays

@@ -1,0 +1,1 @@
+"""Pictures with two labels, about which agents point at places to one another."""
