@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -81,7 +81,7 @@ class PreferenceExample:
             raise ContractError("the replies of a preference are equal, so none is preferred")
 
 
-Examples = Sequence[SupervisedExample] | Sequence[PreferenceExample]
+Examples = Sequence[SupervisedExample | PreferenceExample]
 
 
 def _checked(messages: Sequence[Message]) -> list[Message]:
@@ -101,12 +101,14 @@ class JobStatus:
         fine_tuned_model: of a job that succeeded, what :meth:`FineTuneService.use` takes; None:
             the model stays as it is.
         wait: seconds after which it is worth asking again; None: as the settings say.
+        metrics: numbers that tell how it goes, such as ``loss``.
     """
 
     state: JobState
     message: str = ""
     fine_tuned_model: str | None = None
     wait: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -116,10 +118,17 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What a service gets of the run: a folder of its own, and what builds components."""
+    """What a service gets of the run.
+
+    Args:
+        folder: for it alone.
+        factory: builds components.
+        inference: samples from the model.
+    """
 
     folder: Path
     factory: Factory
+    inference: InferenceService
 
 
 @dataclass

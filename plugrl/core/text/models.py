@@ -120,7 +120,7 @@ class Models(Mapping[str, Model]):
             if folder is not None and config.get("fine_tune") is not None:
                 service = factory.build("fine_tune_service", config.fine_tune, f"{path}.fine_tune")
                 own = replace(spec, adapter=config.get("adapter"), trained=True)
-                service.load(own, JobContext(folder / name, factory))
+                service.load(own, JobContext(folder / name, factory, inference))
                 loaded[name].fine_tune = service
         return cls(loaded)
 

@@ -1,0 +1,253 @@
+"""``TrainedJobs``: fine-tuning jobs that a train service of plugrl carries out, part by part."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError, NonFiniteError, RunError
+from plugrl.core.text.chat import chat_tokenizer
+from plugrl.core.text.fine_tuning import Examples, FineTuneConfig, FineTuneService, JobStatus
+from plugrl.core.text.job_examples import trajectories
+from plugrl.core.text.job_folder import JobFolder
+from plugrl.core.text.job_steps import JobData, batches, train_on
+from plugrl.core.text.losses import WeightedLoss
+from plugrl.core.text.services import BaseTrainService, ModelSpec
+
+if TYPE_CHECKING:
+    from plugrl.core.text.fine_tuning import JobContext
+    from plugrl.core.text.services import InferenceService
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainedJobsConfig(FineTuneConfig):
+    """How a job trains on its examples."""
+
+    epochs: int = described(3, "passes over the examples of a job")
+    batch_size: int = described(16, "examples of an optimizer step")
+    max_length: int | None = described(
+        None, "tokens of the longest example; longer ones are left out; null: the model's context"
+    )
+    save_interval: float = described(60.0, "seconds of training after which a job is saved")
+    train: Any = component("train_service", "local", help="takes the optimizer steps")
+    supervised_loss: Any = component("loss", "cross_entropy", help="for replies to learn")
+    preference_loss: Any = component("loss", "dpo", help="for preferences")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.max_length is not None and self.max_length < 2:
+            raise ConfigError("max_length must be at least 2")
+        if self.save_interval < 0:
+            raise ConfigError("save_interval must not be negative")
+
+
+@dataclass
+class _Training:
+    """A job that is being trained."""
+
+    folder: JobFolder
+    service: BaseTrainService
+    data: JobData
+    steps: list[list[int]]
+    done: int
+    metrics: dict[str, float]
+
+
+class TrainedJobs(FineTuneService):
+    """Trains jobs with a train service while their status is asked for.
+
+    A job is a folder. Each question trains for ``save_interval`` seconds at most and saves, so that
+    a job goes on where a killed process left it. The loss of preferences compares with the weights
+    that the job began with.
+    """
+
+    Config: ClassVar[type] = TrainedJobsConfig
+    _training: _Training | None = None
+    _handed: Mapping[str, Any] | None = None
+
+    def load(self, spec: ModelSpec, context: JobContext) -> None:
+        """Take the model that jobs begin with; its weights are loaded when a job trains.
+
+        Raises:
+            ConfigError: its tokenizer has no chat template.
+        """
+        self._spec, self._context = spec, context
+        self._tokenizer = chat_tokenizer(context.inference.tokenizer, spec.name)
+
+    def find(self, name: str) -> str | None:
+        """The job's id, which is its name; None: it was not made."""
+        return name if self._folder(name).exists else None
+
+    def create(self, name: str, examples: Examples, base: str | None) -> str:
+        """Make the job's folder; nothing is trained yet.
+
+        Raises:
+            RunError: the disk is full, or the model to begin with is not there.
+        """
+        if base is not None:
+            self._folder(base).about()
+        self._folder(name).make(examples, {"base": base, "examples": len(examples)})
+        return name
+
+    def again(self, name: str, job: str, base: str | None) -> str:
+        """Make the job ``name`` with the examples of ``job``, which failed."""
+        return self.create(name, self._folder(job).examples(), base)
+
+    def status(self, job: str) -> JobStatus:
+        """Train a part of the job, and say where it is.
+
+        Raises:
+            RunError: there is no such job, or its folder is damaged.
+        """
+        folder = self._folder(job)
+        about, ended = folder.about(), folder.ended()
+        if ended is not None:
+            return JobStatus(ended["state"], ended["message"])
+        if folder.has_model:
+            result = folder.result()
+            return JobStatus("succeeded", result["message"], job, metrics=result["metrics"])
+        try:
+            return self._part(folder, about)
+        except JobFailedError as failure:
+            self._training = None
+            folder.end("failed", str(failure))
+            return JobStatus("failed", str(failure))
+
+    def cancel(self, job: str) -> None:
+        """End a job that is open."""
+        folder = self._folder(job)
+        if folder.ended() is None and not folder.has_model:
+            self._training = None
+            folder.end("cancelled", "it was asked to")
+
+    def use(self, inference: InferenceService, model: str, version: int) -> None:
+        """Let ``inference`` sample from the model of a job, as ``version``.
+
+        Raises:
+            RunError: it is no longer there, or does not fit.
+        """
+        handed = self._folder(model).model()
+        try:
+            self._give(inference, handed, version)
+        except (ValueError, KeyError) as error:
+            raise RunError(
+                f"the model of job {model} does not fit models.{self._spec.name}.source as it is "
+                f"now ({error}); restore the source that the run began with"
+            ) from error
+
+    def _give(self, inference: InferenceService, handed: Mapping[str, Any], version: int) -> None:
+        """Give the result of a job to a sampler: here, its weights."""
+        inference.update_weights(handed, version)
+
+    def take_over(self, handed: Mapping[str, Any]) -> None:
+        """Begin with what the train service of an earlier phase handed over."""
+        self._handed = dict(handed)
+
+    def hand_over(self, model: str) -> Mapping[str, Any]:
+        """The result of a job, as its train service handed it over."""
+        return self._folder(model).model()
+
+    def close(self) -> None:
+        """Forget a job that is half trained; what was saved of it stays."""
+        self._training = None
+
+    # -- training -----------------------------------------------------------------------------
+
+    def _folder(self, name: str) -> JobFolder:
+        return JobFolder(Path(self._context.folder), name)
+
+    def _part(self, folder: JobFolder, about: Mapping[str, Any]) -> JobStatus:
+        held = self._training
+        if held is None or held.folder.name != folder.name:
+            held = self._training = self._begun(folder, about)
+        started = time.monotonic()
+        while held.done < len(held.steps):
+            self._step(held)
+            if time.monotonic() - started >= self.config.save_interval:
+                break
+        if held.done == len(held.steps):
+            return self._finished(held)
+        folder.save(held.done, self._state(held))
+        said = f"step {held.done} of {len(held.steps)}"
+        return JobStatus("running", said, wait=0.0, metrics=dict(held.metrics))
+
+    def _begun(self, folder: JobFolder, about: Mapping[str, Any]) -> _Training:
+        """The job with the weights that it begins with, or with what was saved of it."""
+        config = self.config
+        limit = min(config.max_length or 1 << 62, self._context.inference.max_sequence_length)
+        made, dropped = trajectories(folder.examples(), self._tokenizer, limit)
+        if dropped:
+            logger.warning(
+                "job %s leaves out %d examples of more than %d tokens", folder.name, dropped, limit
+            )
+        if not made:
+            raise JobFailedError(f"all {dropped} examples have more than {limit} tokens")
+        service = self._service(about["base"])
+        data = JobData(made, self._tokenizer.pad_token_id)
+        seed = (self._spec.seed & 0xFFFFFFFF, folder.fingerprint())
+        steps = batches(seed, len(made), config.batch_size, config.epochs)
+        held = _Training(folder, service, data, steps, 0, {})
+        state = folder.restore()
+        if state is not None:
+            service.load_state_dict(state["service"])
+            data.load_state_dict(state["data"])
+            held.done, held.metrics = int(state["done"]), dict(state["metrics"])
+        elif data.prefers:
+            data.ask_reference(service, config.batch_size)
+        return held
+
+    def _service(self, base: str | None) -> BaseTrainService:
+        factory, path = self._context.factory, f"models.{self._spec.name}.fine_tune.train"
+        service: BaseTrainService = factory.build("train_service", self.config.train, path)
+        service.load(replace(self._spec, trained=True))
+        handed = self._handed if base is None else self._folder(base).model()
+        if handed is not None:
+            service.take_over(handed)
+        return service
+
+    def _step(self, held: _Training) -> None:
+        batch = held.data.batch(held.steps[held.done])
+        try:
+            held.metrics = train_on(held.service, batch, self._loss(held.data.prefers))
+        except NonFiniteError as error:
+            raise JobFailedError(
+                f"step {held.done + 1} of {len(held.steps)}: {error}; lower "
+                f"models.{self._spec.name}.fine_tune.train.learning_rate"
+            ) from error
+        held.done += 1
+
+    def _loss(self, prefers: bool) -> WeightedLoss:
+        name = "preference_loss" if prefers else "supervised_loss"
+        section = self.config[name]
+        path = f"models.{self._spec.name}.fine_tune.{name}"
+        return WeightedLoss(self._context.factory.load("loss", section, path), section)
+
+    @staticmethod
+    def _state(held: _Training) -> dict[str, Any]:
+        return {
+            "service": held.service.state_dict(),
+            "data": held.data.state_dict(),
+            "done": held.done,
+            "metrics": held.metrics,
+        }
+
+    def _finished(self, held: _Training) -> JobStatus:
+        message = f"{held.done} steps over {len(held.data.examples)} examples"
+        about = {"message": message, "metrics": held.metrics}
+        held.folder.finish(held.service.hand_over(), about)
+        self._training = None
+        return JobStatus("succeeded", message, held.folder.name, metrics=dict(held.metrics))
+
+
+class JobFailedError(Exception):
+    """A job that cannot succeed; the text says why."""
