@@ -16,10 +16,12 @@ from tensordict import TensorDict
 from plugrl.core.tensordict.environment_contract import check_ends, check_reset, check_step
 from plugrl.core.tensordict.episodes import EpisodeStatistics
 from plugrl.core.tensordict.normalisers import Normalisers
+from plugrl.core.tensordict.turns import Turns, finished
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.acting import Actor
     from plugrl.core.tensordict.environment import AgentStep, VectorEnvironment
+    from plugrl.core.tensordict.turns import Asked
 
 
 class Rows:
@@ -38,6 +40,8 @@ class Rows:
         self.real = np.ones((steps, rows), bool)
         #: Whether ``next`` is the true last observation where an episode ended.
         self.has_final = np.zeros((steps, rows), bool)
+        #: Where agents take turns: whose turn each step was, with one row more for what follows.
+        self.acting: np.ndarray | None = None
 
     def acted(self, t: int, action: np.ndarray, log_prob: np.ndarray | None) -> None:
         """Take in the actions of step ``t`` in all rows."""
@@ -60,6 +64,21 @@ class Rows:
             self.has_final[t, rows] = True
         if step.real is not None:
             self.real[t, rows] = step.real
+
+    def asked(self, t: int, answers: Asked) -> None:
+        """Take in the answers of step ``t`` of the agents whose turn it was."""
+        if self.acting is None:
+            self.acting = np.empty((len(self.reward) + 1, *answers.acting.shape), bool)
+        self.acting[t] = answers.acting
+        self.acted(t, answers.action, answers.log_prob)
+
+    def learnable(self) -> dict[str, np.ndarray]:
+        """Which steps can be learned from and, where agents take turns, whose they were."""
+        if self.acting is None:
+            return {"valid": self.real}
+        acting = self.acting[:-1] & self.real
+        known = finished(acting, self.terminated | self.truncated, self.acting[-1])
+        return {"valid": known, "acting": acting, "waiting": self.real & ~acting}
 
 
 #: Called after each step: its number in the batch, and what was collected so far by policy.
@@ -130,6 +149,10 @@ class Collector:
         (false: nothing may learn from the step), and under ``next``: ``observation`` (the true
         one, also where an episode ended), ``reward``, ``done`` and ``terminated``
         ``[R, T, 1]``.
+
+        Where agents take turns, ``acting`` ``[R, T]`` are steps in which the agent was asked and
+        ``waiting`` those in which it took part and was not. Of the former the last one is not
+        valid if it is not known what it led to.
         """
         filled = self._filled(after_step)
         batches = {name: self._wrapped(name, rows) for name, rows in filled.items()}
@@ -150,8 +173,11 @@ class Collector:
         for policy, rows in filled.items():
             rows.observation[0] = self._observation[policy]
         actions: dict[str, np.ndarray] = {}
+        turns = self._turns()
         for t in range(steps):
-            for policy, agents in self.members.items():
+            if turns is not None:
+                self._ask(turns, t, filled, actions)
+            for policy, agents in self.members.items() if turns is None else ():
                 rows = filled[policy]
                 seen = self.normalisers.observation(policy, rows.observation[t])
                 action, log_prob = self.actors[policy].act(seen)
@@ -166,11 +192,38 @@ class Collector:
             self.statistics.add(stepped)
             if after_step is not None:
                 after_step(t, filled)
+        follows = None if turns is None else turns.acting()
         for policy, rows in filled.items():
+            if follows is not None and rows.acting is not None:
+                rows.acting[steps] = follows[policy]
             check_ends(environment, rows)
             self._observation[policy] = rows.observation[steps].copy()
             self.frames[policy] += int(rows.real.sum())
         return filled
+
+    def _turns(self) -> Turns | None:
+        """What asks the agents where they take turns; None: all always act."""
+        if self.environment.acting() is None:
+            return None
+        distributions = {name: actor.agent.distribution for name, actor in self.actors.items()}
+        return Turns(self.environment, self.members, distributions)
+
+    def _ask(
+        self, turns: Turns, t: int, filled: Mapping[str, Rows], actions: dict[str, np.ndarray]
+    ) -> None:
+        """Take in the actions of step ``t`` of those whose turn it is."""
+
+        def seen(policy: str, rows: np.ndarray) -> np.ndarray:
+            return self.normalisers.observation(policy, filled[policy].observation[t][rows])
+
+        def choose(policy: str, observation: np.ndarray) -> Any:
+            return self.actors[policy].act_with_params(observation)
+
+        count = self.environment.num_envs
+        for policy, answers in turns.ask(seen, choose).items():
+            filled[policy].asked(t, answers)
+            for i, agent in enumerate(self.members[policy]):
+                actions[agent] = answers.action[i * count : (i + 1) * count]
 
     def _observe(self, filled: Mapping[str, Rows]) -> None:
         for policy, rows in filled.items():
@@ -197,7 +250,7 @@ class Collector:
                 "observation": _batch(normalisers.observation(policy, rows.observation[:-1])),
                 "action": _batch(rows.action),
                 "action_log_prob": _batch(rows.log_prob),
-                "valid": _batch(rows.real),
+                **{name: _batch(steps) for name, steps in rows.learnable().items()},
                 "next": TensorDict(following, batch_size=size),
             },
             batch_size=size,
@@ -211,6 +264,11 @@ class Collector:
     def total_frames(self) -> int:
         """Real steps of the agents that took most of them."""
         return max(self.frames.values(), default=0)
+
+    @property
+    def batch_steps(self) -> int:
+        """The steps of a batch over all environments."""
+        return self.steps * self.environment.num_envs
 
     def state_dict(self) -> dict[str, Any]:
         """Environments, where they allow it, generators, normalisers and open episodes."""

@@ -11,7 +11,6 @@ from torch.nn import functional
 from plugrl.core.tensordict.distributions import ActionDistribution, Array
 from plugrl.core.tensordict.fast_tanh import is_plain
 
-
 #: Stands for the logarithm of 0, which times 0 is no number; a probability like this is 0 too.
 _LEAST_LOG = -1e30
 

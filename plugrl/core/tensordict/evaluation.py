@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from plugrl.core.tensordict.acting import acting_for
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.film import write_film
 from plugrl.core.tensordict.seeding import generator_of
+from plugrl.core.tensordict.turns import Choose, Turns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +73,9 @@ class Evaluation:
                 ended.setdefault(agent, []).append((total, length))
             if record is not None:
                 record("evaluation", {"step": iteration, **episode})
-        return episode_metrics(ended, "validation")
+        metrics = episode_metrics(ended, "validation")
+        told = self._scenario.test_environment.take_metrics(self._section.episodes)
+        return metrics | {f"validation/{name}": value for name, value in told.items()}
 
     def episodes(self, count: int) -> Iterator[dict[str, Any]]:
         """Play ``count`` episodes: ``{"episode": i, "agents": {agent: (return, length)}}``.
@@ -81,7 +85,7 @@ class Evaluation:
         if count == 0:
             return
         environment = self._scenario.test_environment
-        played = _play(environment, self._chooser(), self._members, self._seed)
+        played = self._play(environment)
         shares = [
             count // environment.num_envs + (i < count % environment.num_envs)
             for i in range(environment.num_envs)
@@ -114,22 +118,35 @@ class Evaluation:
             frames.append(frame)
 
         try:
-            next(_play(environment, self._chooser(), self._members, self._seed, look))
+            next(self._play(environment, look))
             write_film(path, frames, environment.render_fps)
         finally:
             environment.close()
 
-    def _chooser(self) -> Callable[[str, np.ndarray], np.ndarray]:
+    def _play(
+        self, environment: VectorEnvironment, look: Callable[[], None] | None = None
+    ) -> Iterator[tuple[int, dict[str, tuple[float, int]]]]:
+        policies = self._policies.policies
+        distributions = {name: agent.distribution for name, agent in policies.items()}
+        turns = Turns(environment, self._members, distributions)
+        choose = self._chooser(environment.needs_params)
+        return _play(environment, choose, self._members, self._seed, turns, look)
+
+    def _chooser(self, with_params: bool) -> Choose:
         """Maps a policy and its observations to actions; draws depend on the seed alone."""
         actors = {
             name: acting_for(agent, generator_of(self._seed, "evaluation", name))
             for name, agent in self._policies.policies.items()
         }
 
-        def choose(policy: str, observation: np.ndarray) -> np.ndarray:
+        def choose(policy: str, observation: np.ndarray) -> Any:
             seen = self._normalisers.observation(policy, observation)
             actor = actors[policy]
-            return actor.best(seen) if self._section.deterministic else actor.act(seen)[0]
+            if self._section.deterministic:
+                return actor.best(seen), None, actor.params(seen) if with_params else None
+            if with_params:
+                return actor.act_with_params(seen)
+            return (*actor.act(seen), None)
 
         return choose
 
@@ -143,9 +160,10 @@ class Evaluation:
 
 def _play(
     environment: VectorEnvironment,
-    choose: Callable[[str, np.ndarray], np.ndarray],
+    choose: Choose,
     members: Mapping[str, list[str]],
     seed: int,
+    turns: Turns,
     look: Callable[[], None] | None = None,
 ) -> Iterator[tuple[int, dict[str, tuple[float, int]]]]:
     """Step environments; give the place and the agents' outcomes of each episode that ends.
@@ -157,15 +175,20 @@ def _play(
     returns = {agent: np.zeros(count) for agent in seen}
     lengths = {agent: np.zeros(count, np.int64) for agent in seen}
     going = {agent: np.ones(count, bool) for agent in seen}
-    began = np.zeros(count, np.int64)
+    began, takes_turns = np.zeros(count, np.int64), environment.acting() is not None
     for number in itertools.count(1):
         if look is not None:
             look()
         actions: dict[str, np.ndarray] = {}
+        together = {policy: _joined(seen, agents) for policy, agents in members.items()}
+        if takes_turns:
+            answers = turns.ask(partial(_picked, together), choose)
+            chosen = {policy: answer.action for policy, answer in answers.items()}
+        else:
+            chosen = {policy: choose(policy, rows)[0] for policy, rows in together.items()}
         for policy, agents in members.items():
-            chosen = choose(policy, np.concatenate([seen[agent] for agent in agents]))
             for i, agent in enumerate(agents):
-                actions[agent] = chosen[i * count : (i + 1) * count]
+                actions[agent] = chosen[policy][i * count : (i + 1) * count]
         steps = environment.step(actions)
         for agent, step in steps.items():
             real = going[agent] if step.real is None else going[agent] & step.real
@@ -184,6 +207,15 @@ def _play(
         seen = {agent: step.observation for agent, step in steps.items()}
         if number % _LOOK == 0:
             _check_length(number - int(began.min()))
+
+
+def _joined(seen: Mapping[str, np.ndarray], agents: Sequence[str]) -> np.ndarray:
+    return np.concatenate([seen[agent] for agent in agents])
+
+
+def _picked(together: Mapping[str, np.ndarray], policy: str, rows: np.ndarray) -> np.ndarray:
+    picked: np.ndarray = together[policy][rows]
+    return picked
 
 
 def _check_length(steps: int) -> None:

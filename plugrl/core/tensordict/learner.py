@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives.common import LossModule
 
+from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.loss_contract import check_losses
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 
@@ -50,9 +51,18 @@ class Learner:
         self._is_checked = False
 
     def estimate(self, batch: TensorDict) -> dict[str, float]:
-        """Write the advantages of a batch ``[R, T]`` into it; give the metrics, if there are."""
+        """Write the advantages of a batch ``[R, T]`` into it; give the metrics, if there are.
+
+        Raises:
+            ConfigError: agents take turns, and what estimates advantages does not know of it.
+        """
         if self._gae is None:
             return {}
+        if "waiting" in batch and not getattr(self._gae, "knows_turns", False):
+            raise ConfigError(
+                f"agents take turns, and {type(self._gae).__name__} takes each step for its own "
+                "agent's; give GeneralisedAdvantage, such as with ppo.implementation: plugrl"
+            )
         with torch.no_grad():
             answer = self._gae(batch, **self._value_parameters())
         return answer if isinstance(answer, dict) else {}

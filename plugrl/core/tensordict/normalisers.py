@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plugrl.core.tensordict.normalisation import ObservationNormaliser, RewardNormaliser
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.environment import AgentSpaces
+
+
+def scaled_shape(spaces: AgentSpaces) -> tuple[int, ...] | None:
+    """The shape of observations that may be scaled; None: those with named parts may not."""
+    return None if spaces.layout is not None else spaces.observation.shape or ()
 
 
 class Normalisers:
     """Scales what the agents of each policy see and earn, or leaves it as it is.
 
     Args:
-        shapes: of one observation, by policy.
+        shapes: of one observation, by policy; None: those of this policy are never scaled.
         rows: agents times environments, by policy.
         observations: whether observations are scaled.
         rewards: whether rewards are scaled.
@@ -23,7 +31,7 @@ class Normalisers:
 
     def __init__(
         self,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Mapping[str, tuple[int, ...] | None],
         rows: Mapping[str, int],
         *,
         observations: bool,
@@ -31,7 +39,9 @@ class Normalisers:
         gamma: float,
     ) -> None:
         self._observations = {
-            name: ObservationNormaliser(shape) for name, shape in shapes.items() if observations
+            name: ObservationNormaliser(shape)
+            for name, shape in shapes.items()
+            if observations and shape is not None
         }
         self._rewards = {
             name: RewardNormaliser(count, gamma) for name, count in rows.items() if rewards

@@ -144,6 +144,11 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     # -- training ---------------------------------------------------------------------------
 
     def _run_iteration(self, iteration: int) -> dict[str, float]:
+        if self._collector.environment.acting() is not None:
+            raise ConfigError(
+                f"agents of {self.scenario_instance.name} take turns, which {self.section} cannot "
+                "learn from; take vanilla_ppo, a2c or reinforce"
+            )
         metrics: dict[str, float] = {}
         self._learning = {
             name: learner

@@ -40,6 +40,56 @@ def gae(
     return _discounted(delta, done, gamma * lmbda, valid)
 
 
+def gae_in_turns(
+    reward: np.ndarray,
+    value: np.ndarray,
+    next_value: np.ndarray,
+    terminated: np.ndarray,
+    done: np.ndarray,
+    gamma: float,
+    lmbda: float,
+    *,
+    acting: np.ndarray,
+    waiting: np.ndarray,
+    finished: np.ndarray,
+) -> np.ndarray:
+    """Advantages of the own steps of agents that take turns, ``[T, N]`` in float32; 0 elsewhere.
+
+    What an agent earns while it waits belongs to its last own step, discounted step by step. From
+    an own step at t to the next one k steps later, with g the discount:
+    delta = r_t + g r_(t+1) + ... + g^(k-1) r_(t+k-1) + g^k V_(t+k) - V_t, A_t = delta + g^k lambda
+    A_(t+k). An end between the two is the end of the step at t.
+
+    Args:
+        reward: ``[T, N]``.
+        value: ``[T, N]``; read at own steps.
+        next_value: ``[T, N]``; read where an episode was cut off, and in the last row.
+        terminated: ``[T, N]``, the episode ended in a state that is worth nothing.
+        done: ``[T, N]``, the episode ended in this step in whatever way.
+        gamma: the discount, of each step.
+        lmbda: weight of longer returns, of each own step.
+        acting: ``[T, N]``, own steps.
+        waiting: ``[T, N]``, steps of others in which the agent takes part. Steps that are neither
+            are passed over, and no number of theirs reaches another step.
+        finished: ``[T, N]``, the own steps of which it is known what they led to. Others get 0,
+            and those before them end with their value.
+    """
+    result = np.zeros(reward.shape, np.float32)
+    g = np.float32(gamma)
+    ahead, tail = next_value[-1].astype(np.float32), np.zeros(reward.shape[1:], np.float32)
+    for t in range(len(reward) - 1, -1, -1):
+        own, idle = acting[t], waiting[t]
+        if done[t].any():
+            ahead = np.where(done[t], np.where(terminated[t], 0, next_value[t]), ahead)
+            tail = np.where(done[t], 0, tail)
+        future = reward[t] + g * ahead
+        advantage = future - value[t] + g * np.float32(lmbda) * tail
+        result[t] = np.where(finished[t], advantage, 0)
+        ahead = np.where(own, value[t], np.where(idle, future, ahead))
+        tail = np.where(own, result[t], np.where(idle, g * tail, tail))
+    return result
+
+
 def reward_to_go(
     reward: np.ndarray,
     done: np.ndarray,

@@ -30,7 +30,7 @@ from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learner import Learner, groups_of_agent, groups_of_loss
 from plugrl.core.tensordict.loading import restore_policies
 from plugrl.core.tensordict.loss_contract import loss_module_and_gae
-from plugrl.core.tensordict.normalisers import Normalisers
+from plugrl.core.tensordict.normalisers import Normalisers, scaled_shape
 from plugrl.core.tensordict.optimizer import FlatAdam
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
@@ -182,7 +182,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         rl, members = self.hyper_params.rl, Counter(self._policies.policy_of.values())
         policies = self._policies.policies
         return Normalisers(
-            {name: each.spaces.observation.shape or () for name, each in policies.items()},
+            {name: scaled_shape(each.spaces) for name, each in policies.items()},
             {name: members[name] * environment.num_envs for name in policies},
             observations=rl.normalize_observations,
             rewards=rl.normalize_rewards,
@@ -257,6 +257,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         )
         with self._timed("train", metrics):
             metrics |= self._learn(batches, iteration)
+        seconds = metrics["time/rollout"] + metrics["time/train"]
+        metrics["time/steps_per_second"] = self._collector.batch_steps / max(seconds, 1e-9)
         return metrics
 
     def _rollout_metrics(self) -> dict[str, float]:
@@ -265,7 +267,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         metrics["rollout/frames"] = collector.total_frames
         if collector.environment.crashes:
             metrics["rollout/crashes"] = collector.environment.crashes
-        return metrics
+        told = collector.environment.take_metrics()
+        return metrics | {f"rollout/{name}": value for name, value in told.items()}
 
     def _learn(self, batches: Mapping[str, TensorDict], iteration: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -292,9 +295,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
         rl = self.hyper_params.rl
         batch = batch.to(self.device) if self.device.type != "cpu" else batch
         estimates = learner.estimate(batch)
+        if not self.loss_reads_next and "advantage" in batch:
+            batch = batch.exclude("next")
         rows = valid_rows(batch)
-        if not self.loss_reads_next and "advantage" in rows:
-            rows = rows.exclude("next")
         if rows.batch_size[0] == 0:
             return {}
         guards = self.run.guards
@@ -321,14 +324,16 @@ class TensorDictRlTrainer(TensorDictTrainer):
         with self._timed("validate", metrics), torch.no_grad():
             scores = self._evaluation.run(iteration)
             self._film(iteration)
-        logger.info(
-            "%s: evaluation %.4g",
-            self.run.label(iteration),
-            scores["validation/mean_episode_return"],
-        )
-        self.run.report_score(scores["validation/mean_episode_return"])
+        score = self._score_of(scores)
+        logger.info("%s: evaluation %.4g", self.run.label(iteration), score)
+        self.run.report_score(score)
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
         return metrics | scores
+
+    def _score_of(self, scores: Mapping[str, float]) -> float:
+        """The number of an evaluation by which a checkpoint is the best."""
+        name = self.scenario_instance.test_environment.score or "mean_episode_return"
+        return scores[f"validation/{name}"]
 
     def _film(self, iteration: int) -> None:
         kind = self.hyper_params.validate.film
@@ -426,7 +431,10 @@ def _collector_for(environment: VectorEnvironment) -> type[Collector]:
 
 
 def valid_rows(batch: TensorDict) -> TensorDict:
-    """The rows of a batch ``[R, T]`` that may be learned from, as ``[rows]`` without ``valid``."""
-    rows = batch.reshape(-1)
-    valid = rows.pop("valid")
-    return rows if bool(valid.all()) else rows[valid]
+    """The rows of a batch ``[R, T]`` that may be learned from, as ``[rows]``.
+
+    What says which these are is left out.
+    """
+    valid = batch["valid"]
+    batch = batch.exclude("valid", "acting", "waiting")
+    return batch.reshape(-1) if bool(valid.all()) else batch[valid]

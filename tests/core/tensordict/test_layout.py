@@ -36,7 +36,7 @@ def agent_of(layout, action=CHOICES, **settings):
 
 def test_what_is_packed_is_found_again_in_numpy_and_torch() -> None:
     layout, flat, mask, parts = packed()
-    assert layout.size == 17 and flat.shape == (5, 17) and flat.dtype == np.float32
+    assert (layout.size, flat.shape, flat.dtype) == (17, (5, 17), np.float32)
     assert layout.space().contains(flat[0])
     for name in ("graph", "round"):
         np.testing.assert_allclose(layout.view(flat, name), parts[name], rtol=1e-6)
@@ -79,7 +79,7 @@ def test_no_way_of_asking_a_policy_gives_what_is_masked(body) -> None:
     }
     rows = np.arange(len(flat))
     for name, action in ways.items():
-        assert mask[rows, action[:, 0]].all() and mask[rows, 4 + action[:, 1]].all(), name
+        assert (mask[rows, action[:, 0]] & mask[rows, 4 + action[:, 1]]).all(), name
     again = agent.distribution.log_prob(logits, torch.from_numpy(drawn)).detach()
     np.testing.assert_allclose(log_prob, again, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(np.isneginf(params), ~mask)
