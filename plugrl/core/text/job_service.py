@@ -37,8 +37,7 @@ class TrainedJobsConfig(FineTuneConfig):
     )
     save_interval: float = described(60.0, "seconds of training after which a job is saved")
     train: Any = component("train_service", "local", help="takes the optimizer steps")
-    supervised_loss: Any = component("loss", "cross_entropy", help="for replies to learn")
-    preference_loss: Any = component("loss", "dpo", help="for preferences")
+    preference_loss: Any = component("loss", "dpo", help="of preferences, a loss of pairs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,10 +226,12 @@ class TrainedJobs(FineTuneService):
         held.done += 1
 
     def _loss(self, prefers: bool) -> WeightedLoss:
-        name = "preference_loss" if prefers else "supervised_loss"
-        section = self.config[name]
-        path = f"models.{self._spec.name}.fine_tune.{name}"
-        return WeightedLoss(self._context.factory.load("loss", section, path), section)
+        factory = self._context.factory
+        if not prefers:
+            return WeightedLoss(factory.registry.get("loss", "plugrl/cross_entropy"), None)
+        section = self.config.preference_loss
+        path = f"models.{self._spec.name}.fine_tune.preference_loss"
+        return WeightedLoss(factory.load("loss", section, path), section)
 
     @staticmethod
     def _state(held: _Training) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 
 from plugrl.core.errors import ContractError, NonFiniteError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.datums import said
 from plugrl.core.text.losses import LOSS_WEIGHTS, Aggregation, WeightedLoss, aggregation_weights
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.pairs import PREFERRED
@@ -116,29 +117,31 @@ def train_on(service: BaseTrainService, batch: Batch, loss: WeightedLoss) -> dic
 def _gradient_elsewhere(
     service: RemoteTrainService, batch: Batch, loss: WeightedLoss
 ) -> dict[str, tuple[float, float]]:
-    """The gradient of any loss, of a service that knows losses by name alone.
+    """The gradient of a loss, of a service that knows losses by name alone.
 
-    The gradient of a loss with respect to the log-probabilities, with its sign turned, is what
-    ``cross_entropy`` takes as weights: its gradient is then that of the loss.
+    The slope of a loss of preferences with respect to the log-probabilities, with its sign turned,
+    goes out as the advantages of ``importance_sampling``: at a ratio of 1 its gradient is that of
+    the loss.
     """
+    if "ref_log_probs" not in batch.values:
+        datums = list(_datums(batch, weights=batch.values[LOSS_WEIGHTS]))
+        answer = service.forward_backward(datums, "cross_entropy").result()
+        return {**said(datums, answer), "loss": (answer.loss, 1.0)}
     log_probs = service.compute_log_prob(batch).requires_grad_()
     value, metrics = loss(log_probs, batch)
     (slope,) = torch.autograd.grad(value, log_probs)
-    service.forward_backward(list(_datums(batch, -slope)), "cross_entropy").result()
+    datums = list(_datums(batch, advantages=-slope, logprobs=log_probs.detach()))
+    service.forward_backward(datums, "importance_sampling").result()
     return {**metrics, "loss": (float(value.detach()), 1.0)}
 
 
-def _datums(batch: Batch, weights: torch.Tensor) -> Iterator[Datum]:
+def _datums(batch: Batch, **inputs: torch.Tensor) -> Iterator[Datum]:
+    """The rows of a batch, with numbers per token, [B, T], that a loss reads."""
     mask, ids = batch.values["loss_mask"], batch.values["input_ids"]
     for row, length in enumerate(batch.values["attention_mask"].sum(1).tolist()):
-        tokens = ids[row, :length].tolist()
-        trained = mask[row, 1:length]
-        own = torch.where(trained != 0, weights[row, 1:length], 0.0)
-        yield Datum(
-            tokens[:-1],
-            {
-                "target_tokens": tokens[1:],
-                "mask": trained.tolist(),
-                "weights": own.tolist(),
-            },
-        )
+        tokens, trained = ids[row, :length].tolist(), mask[row, 1:length]
+        own = {
+            name: torch.where(trained != 0, values[row, 1:length], 0.0).tolist()
+            for name, values in inputs.items()
+        }
+        yield Datum(tokens[:-1], {"target_tokens": tokens[1:], "mask": trained.tolist(), **own})
