@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugrl.core.errors import UsageError
@@ -36,10 +37,16 @@ class UnrecordedRun(NoRun):
     """A run whose samples are kept in memory and of which nothing else is written.
 
     Close it when the trainer that has it is done.
+
+    Args:
+        what: what is done without a run, for messages.
+        folder: of the run whose state it is; it is read alone. None: there is none.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, folder: Path | None = None) -> None:
         super().__init__(what)
+        if folder is not None:
+            self.folder = folder
         self.samples: list[dict[str, Any]] = []
         self._kept = Kept()
         #: Bounds the worker processes of an evaluation.

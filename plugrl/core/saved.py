@@ -76,6 +76,7 @@ def opened(
         ConfigError: the evaluation does not fit.
     """
     state: Mapping[str, Any] | None = None
+    folder: Path | None = None
     if is_model(target):
         if checkpoint != "newest":
             raise UsageError(
@@ -90,7 +91,7 @@ def opened(
         experiment, origin = _of_run(tree, evaluation, overrides, alone), str(path)
     if alone:
         enter(experiment)
-    run = UnrecordedRun("a saved state")
+    run = UnrecordedRun("a saved state", folder)
     stand_in: Any = run
     trainer = build_trainer(_last(experiment.validated), experiment.registry, stand_in)
     if state is not None:

@@ -39,12 +39,13 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
         yield from model_findings(check, "rollout_worker.model", worker.model)
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
-    yield from _findings(check, "data", files, [data.split], "split")
+    yield from data_findings(check, "data", files, [data.split], "split")
     yield from _pool_findings(root, check.validated.trainer)
     yield from _context_findings(check)
     if validate.enabled:
         section = validate.data
-        yield from _findings(check, "validate.data", section.data_files, section.splits, "splits")
+        files = section.data_files
+        yield from data_findings(check, "validate.data", files, section.splits, "splits")
 
 
 def model_findings(
@@ -150,7 +151,8 @@ def _key_findings(check: Preflight, item: Mapping[str, Any], origin: str) -> Ite
     if gives is None:
         return
     known = {*(field.name for field in fields(Trajectory)), *gives, *item}
-    for number, key in enumerate(check.root.trajectory_pool.key_list):
+    pool = check.root.get("trajectory_pool")
+    for number, key in enumerate(() if pool is None else pool.key_list):
         if key not in known:
             yield (
                 f"trajectory_pool.key_list[{number}]",
@@ -159,9 +161,18 @@ def _key_findings(check: Preflight, item: Mapping[str, Any], origin: str) -> Ite
             )
 
 
-def _findings(
+def data_findings(
     check: Preflight, path: str, files: Sequence[str], splits: Sequence[str], key: str
 ) -> Iterator[Finding]:
+    """Data that is missing or lacks columns.
+
+    Args:
+        check: the configuration.
+        path: the section, `data` or `validate.data`.
+        files: that it names; without any, the problems are those of the scenario.
+        splits: of the scenario.
+        key: of the section, which names the splits.
+    """
     is_val = path != "data"
     columns = _columns(check, is_val)
     if files:
@@ -217,7 +228,7 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
             columns["data.curriculum.column"] = data.curriculum.column
         own = getattr(check.validated.trainer, "columns", None)
         columns |= {} if own is None else own(check.root.trainer)
-    source = check.root.validate.data_source_key
+    source = check.root.validate.get("data_source_key", "data_source")
     if is_val and source != "data_source":
         columns["validate.data_source_key"] = source
     judges = getattr(check.component("rollout_worker"), "judges_training", True)
