@@ -65,9 +65,15 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.environment import AgentSpaces as AgentSpaces
     from plugrl.core.tensordict.environment import AgentStep as AgentStep
     from plugrl.core.tensordict.environment import VectorEnvironment as VectorEnvironment
+    from plugrl.core.tensordict.labelled import Labelled as Labelled
+    from plugrl.core.tensordict.layout import Layout as Layout
+    from plugrl.core.tensordict.message_space import MessageSpace as MessageSpace
     from plugrl.core.tensordict.parts import Body as Body
     from plugrl.core.tensordict.progress import IterationContext as IterationContext
     from plugrl.core.tensordict.progress import attach_progress_bar as attach_progress_bar
+    from plugrl.core.tensordict.protocol_environment import (
+        ProtocolEnvironment as ProtocolEnvironment,
+    )
     from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer as TensorDictRlTrainer
     from plugrl.core.tensordict.trainer import TensorDictTrainer as TensorDictTrainer
     from plugrl.core.tensordict.trainer import TensorDictTrainerConfig as TensorDictTrainerConfig
@@ -187,8 +193,12 @@ _MODULES = {
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
     "plugrl.core.tensordict.advantages": ("GeneralisedAdvantage",),
     "plugrl.core.tensordict.environment": ("AgentSpaces", "AgentStep", "VectorEnvironment"),
+    "plugrl.core.tensordict.labelled": ("Labelled",),
+    "plugrl.core.tensordict.layout": ("Layout",),
+    "plugrl.core.tensordict.message_space": ("MessageSpace",),
     "plugrl.core.tensordict.parts": ("Body",),
     "plugrl.core.tensordict.progress": ("IterationContext", "attach_progress_bar"),
+    "plugrl.core.tensordict.protocol_environment": ("ProtocolEnvironment",),
     "plugrl.core.tensordict.rl_trainer": ("TensorDictRlTrainer",),
     "plugrl.core.tensordict.trainer": ("TensorDictTrainer", "TensorDictTrainerConfig"),
     "plugrl.core.text.advantages": ("group_numbers",),

@@ -171,6 +171,10 @@ _UFUNCS = {"tanh": np.tanh, "relu": partial(np.maximum, np.float32(0))}
 
 def acting_for(agent: Agent, rng: np.random.Generator) -> Actor:
     """What chooses actions for an agent, in the quickest way that its networks allow."""
+    if agent.script is not None:
+        from plugrl.core.tensordict.scripts import ScriptedActor
+
+        return ScriptedActor(agent, rng)
     if agent.is_random:
         return RandomActor(agent, rng)
     body, head = agent.policy_body, agent.policy_head

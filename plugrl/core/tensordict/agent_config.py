@@ -38,6 +38,9 @@ class AgentConfig:
         None, "agents that name one policy share its networks; null: the agent has its own"
     )
     is_random: bool = described(False, "act uniformly at random, without networks")
+    scripted: str | None = described(
+        None, "act as a hand-made policy: one of the task's, or package.module:function"
+    )
     body: Any = component("body", "mlp", help="the network below the heads")
     value_body: Any = component("body", help="the critic's own body; null: one like body")
     policy_head: PolicyHeadConfig = described(PolicyHeadConfig, "layers above the body")
@@ -71,5 +74,8 @@ class AgentConfig:
         for name in ("load_policy", "load_parts"):
             if getattr(self, name) and self.load_from is None:
                 raise ConfigError(f"{name} needs load_from, the run to load from")
-        if self.is_random and self.load_from is not None:
-            raise ConfigError("load_from cannot be set for an agent with is_random")
+        if self.is_random and self.scripted is not None:
+            raise ConfigError("is_random and scripted exclude each other; remove one")
+        for name in ("is_random", "scripted"):
+            if getattr(self, name) and self.load_from is not None:
+                raise ConfigError(f"load_from cannot be set for an agent with {name}")

@@ -66,6 +66,7 @@ def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator
         yield "agents", f"networks that do not fit into memory ({one_line(error)}); take others"
     else:
         yield from _action_faults(check.path, trained, trainer)
+        yield from _scaling_faults(check, policies)
 
 
 def _action_faults(
@@ -76,6 +77,15 @@ def _action_faults(
             trainer.check_actions(agent)
     except ConfigError as error:
         yield path, str(error)
+
+
+def _scaling_faults(check: Preflight, policies: Policies) -> Iterator[Finding]:
+    asked = (check.root.get("rl") or {}).get("normalize_observations")
+    if asked and all(agent.spaces.layout is not None for agent in policies.policies.values()):
+        yield (
+            "rl.normalize_observations",
+            "has no effect here: observations with named parts are not scaled; remove it",
+        )
 
 
 def trained_of(policies: Policies) -> dict[str, Agent]:

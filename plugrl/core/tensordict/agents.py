@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import nn
 
+from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.tensordict.agent_config import PARTS
 from plugrl.core.tensordict.agent_config import AgentConfig as AgentConfig
-from plugrl.core.tensordict.building import Builder, settings_of
+from plugrl.core.tensordict.building import Builder, Settings, settings_of
 from plugrl.core.tensordict.distributions import ActionDistribution, Squash
 from plugrl.core.tensordict.masks import mask_for
 from plugrl.core.tensordict.observations import Encoder
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from plugrl.core.kinds import Record
     from plugrl.core.tensordict.environment import AgentSpaces
+    from plugrl.core.tensordict.scripts import Script
 
 Role = Literal["actor", "critic"]
 
@@ -53,6 +55,7 @@ class Agent(nn.Module):
 
     Attributes:
         is_random: whether it acts uniformly at random, without networks.
+        script: what it acts by in the place of networks; None: it has none.
         shared_body: whether the value head reads the features of the policy's body.
         policy_body: ``[..., *encoded observation]`` to ``[..., features]``.
         policy_head: ``[..., features]`` to ``[..., P]``.
@@ -85,6 +88,7 @@ class Agent(nn.Module):
         self.distribution = distribution
         self.mask = mask_for(spaces, distribution)
         self.config = config
+        self.script: Script | None = None
         self.is_random = not parts
         self.shared_body = "body" in parts
         for part in PARTS:
@@ -96,6 +100,10 @@ class Agent(nn.Module):
         if self.shared_body:
             self.__dict__["policy_body"] = parts["body"]
             self.__dict__["value_body"] = parts["body"] if "value_head" in parts else None
+
+    def follow(self, script: Script) -> None:
+        """Act as ``script`` says, without networks."""
+        self.script, self.is_random = script, False
 
     @property
     def parts(self) -> dict[str, nn.Module]:
@@ -255,6 +263,8 @@ def build_agents(
     for each in settings:
         parts = builder.parts(each, spaces)
         agent = Agent(each.policy, spaces[each.members[0]], *parts, each.config)
+        if each.config.scripted is not None:
+            agent.follow(_script_of(each, agent))
         if load and each.config.load_from is not None:
             from plugrl.core.tensordict.loading import load_parts
 
@@ -262,3 +272,12 @@ def build_agents(
         policies[each.policy] = agent.to(device)
     policy_of = {member: each.policy for each in settings for member in each.members}
     return Policies(policies, {agent: policy_of[agent] for agent in spaces})
+
+
+def _script_of(settings: Settings, agent: Agent) -> Script:
+    from plugrl.core.tensordict.scripts import script_for
+
+    try:
+        return script_for(settings.config.scripted, agent.spaces)
+    except ConfigError as error:
+        raise ConfigError(f"{settings.path}.scripted: {error}") from error

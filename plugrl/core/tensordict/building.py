@@ -148,7 +148,7 @@ class Builder:
             distribution = distribution_for(spaces[first].action, squash=self._squash)
         except ConfigError as error:
             raise ConfigError(f"agent {first!r}: {error}") from error
-        if settings.config.is_random:
+        if settings.config.is_random or settings.config.scripted is not None:
             return encoder, distribution, {}
         if self._labels is not None:
             return encoder, distribution, self._solo(settings, encoder, self._labels)

@@ -148,9 +148,10 @@ class MultiCategorical(ActionDistribution):
         self.counts = [int(count) for count in counts.reshape(-1)]
         self.parameters = sum(self.counts)
         starts = np.zeros_like(counts) if starts is None else np.broadcast_to(starts, counts.shape)
+        self.starts = starts.reshape(-1)
         self._parts = [
             Categorical(count, int(start))
-            for count, start in zip(self.counts, starts.reshape(-1), strict=True)
+            for count, start in zip(self.counts, self.starts, strict=True)
         ]
 
     def _split(self, params: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from plugrl.core.tensordict.layout import Layout
+    from plugrl.core.tensordict.scripts import Script
 
 #: What an environment is made for: training, evaluation, or evaluation with frames to look at.
 Split = Literal["train", "test", "film"]
@@ -28,11 +29,13 @@ class AgentSpaces:
         observation: the space of what it sees.
         action: the space of what it does.
         layout: the named parts of an observation; None: it has none.
+        scripts: hand-made policies that the task has, by name.
     """
 
     observation: Space[Any]
     action: Space[Any]
     layout: Layout | None = None
+    scripts: Mapping[str, Script] = field(default_factory=dict, compare=False)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from plugrl.core.tensordict.labelled import Labelled
 from plugrl.core.tensordict.message_space import SILENCE, MessageSpace
 from plugrl.core.tensordict.protocol_metrics import ProtocolMetrics
 from plugrl.core.tensordict.protocol_view import Items, ProtocolView
+from plugrl.core.tensordict.scripts import Script
 from plugrl.core.tensordict.seeding import generator_of
 
 
@@ -41,6 +42,7 @@ class ProtocolEnvironment(VectorEnvironment):
         num_envs: N.
         once: play each item once in its order, as in evaluations; else items come in an order
             that the seed decides, another one each time.
+        scripts: hand-made policies that agents can take.
 
     Raises:
         ContractError: there are no items, or labels other than 0 and 1.
@@ -56,6 +58,7 @@ class ProtocolEnvironment(VectorEnvironment):
         *,
         num_envs: int,
         once: bool = False,
+        scripts: Mapping[str, Script] | None = None,
     ) -> None:
         if not len(data) or data.labels.max() > 1:
             raise ContractError(
@@ -66,7 +69,7 @@ class ProtocolEnvironment(VectorEnvironment):
         self.num_envs, self.once = num_envs, once
         self.needs_params = protocol.needs_signals
         self._views = {
-            agent: ProtocolView(protocol, agent, data, messages, num_envs)
+            agent: ProtocolView(protocol, agent, data, messages, num_envs, scripts or {})
             for agent in protocol.agent_names
         }
         self.spaces = {agent: view.spaces for agent, view in self._views.items()}

@@ -13,6 +13,7 @@ from plugrl.core.protocol import Protocol, ProtocolState, Verdict
 from plugrl.core.tensordict.environment import AgentSpaces
 from plugrl.core.tensordict.layout import ACTION_MASK, Layout
 from plugrl.core.tensordict.message_space import SILENCE, MessageSpace
+from plugrl.core.tensordict.scripts import Script
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.labelled import Labelled
@@ -44,6 +45,7 @@ class ProtocolView:
         data: what the episodes are about.
         messages: what can be said.
         num_envs: N.
+        scripts: hand-made policies that the agent can take.
 
     Attributes:
         observation: ``[N, size]``, what the agent sees; whoever gives it away copies it.
@@ -59,6 +61,7 @@ class ProtocolView:
         data: Labelled,
         messages: MessageSpace,
         num_envs: int,
+        scripts: Mapping[str, Script],
     ) -> None:
         self.protocol, self.agent, self.messages = protocol, agent, messages
         self.place = protocol.index(agent)
@@ -70,7 +73,7 @@ class ProtocolView:
         )
         self.layout = self._laid_out()
         choices = [messages.size] * len(self._seen) + [3] * self.decides
-        self.spaces = AgentSpaces(self.layout.space(), MultiDiscrete(choices), self.layout)
+        self.spaces = AgentSpaces(self.layout.space(), MultiDiscrete(choices), self.layout, scripts)
         self.observation = np.zeros((num_envs, self.layout.size), np.float32)
         self.shown = np.tile(self._seen, (num_envs, 1))
         self._rows = np.arange(num_envs)
