@@ -191,7 +191,8 @@ class SoloAgentTrainer(TensorDictTrainer):
         while self._epoch < total:
             epoch = self._epoch + 1
             metrics = self._run_epoch(epoch) | self._scores(self._held_out, "validation")
-            if "validation/accuracy" in metrics:
+            # Of a phase it would be compared with scores of another kind.
+            if "validation/accuracy" in metrics and not self.run.phase_number:
                 self.run.report_score(metrics["validation/accuracy"])
             if epoch == total:
                 metrics |= self._run_test_loop()

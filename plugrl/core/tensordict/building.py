@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
@@ -46,6 +46,21 @@ class Settings:
     def path(self) -> str:
         """Where they stand in the configuration."""
         return f"agents.{self.entry}"
+
+
+class Seen(NamedTuple):
+    """What a policy sees and does, and the shape of what it sees once it is encoded."""
+
+    spaces: AgentSpaces
+    shape: tuple[int, ...]
+
+
+class Built(NamedTuple):
+    """A body with the network that it built and the features that this gives."""
+
+    body: Body
+    network: nn.Module
+    features: int
 
 
 def settings_of(
@@ -150,28 +165,25 @@ class Builder:
             raise ConfigError(f"agent {first!r}: {error}") from error
         if settings.config.is_random or settings.config.scripted is not None:
             return encoder, distribution, {}
+        seen = Seen(spaces[first], encoder.shape)
         if self._labels is not None:
-            return encoder, distribution, self._solo(settings, encoder, self._labels)
-        return encoder, distribution, self._networks(settings, encoder, distribution)
-
-    def _solo(self, settings: Settings, encoder: Encoder, labels: int) -> dict[str, nn.Module]:
-        body, features = self._body(settings, "body", "body", encoder.shape)
-        return {
-            "body": body,
-            "solo_head": self._head(settings, "solo_head", features, outputs=labels),
-        }
+            built = self._body(settings, "body", "body", seen)
+            head = self._head(settings, "solo_head", built, seen, outputs=self._labels)
+            return encoder, distribution, {"body": built.network, "solo_head": head}
+        return encoder, distribution, self._networks(settings, seen, distribution)
 
     def _networks(
-        self, settings: Settings, encoder: Encoder, distribution: ActionDistribution
+        self, settings: Settings, seen: Seen, distribution: ActionDistribution
     ) -> dict[str, nn.Module]:
         body = "body" if self._shared_body else "policy_body"
-        network, features = self._body(settings, body, "body", encoder.shape)
+        built = self._body(settings, body, "body", seen)
         parts = {
-            body: network,
+            body: built.network,
             "policy_head": self._head(
                 settings,
                 "policy_head",
-                features,
+                built,
+                seen,
                 outputs=distribution.parameters,
                 free=distribution.free_parameters,
             ),
@@ -180,31 +192,40 @@ class Builder:
             return parts
         if not self._shared_body:
             key = "body" if settings.config.value_body is None else "value_body"
-            parts["value_body"], features = self._body(settings, "value_body", key, encoder.shape)
-        parts["value_head"] = self._head(settings, "value_head", features, outputs=1)
+            built = self._body(settings, "value_body", key, seen)
+            parts["value_body"] = built.network
+        parts["value_head"] = self._head(settings, "value_head", built, seen, outputs=1)
         return parts
 
-    def _body(
-        self, settings: Settings, part: str, key: str, shape: tuple[int, ...]
-    ) -> tuple[nn.Module, int]:
+    def _body(self, settings: Settings, part: str, key: str, seen: Seen) -> Built:
         config, path = settings.config, f"{settings.path}.{key}"
         body: Body = self._factory.build("body", config[key], path)
         with seeded(self._seed, settings.policy, part):
             try:
-                network, features = body.build(shape)
+                network, features = body.build_for(seen.spaces, seen.shape)
             except ConfigError as error:
                 raise ConfigError(f"{path}: {error}") from error
             if config.use_orthogonal_initialisation:
                 initialise(network, config.orthogonal_initialisation_gain)
-        return network, features
+        return Built(body, network, features)
 
     def _head(
-        self, settings: Settings, part: str, features: int, *, outputs: int, free: int = 0
-    ) -> Head:
+        self,
+        settings: Settings,
+        part: str,
+        built: Built,
+        seen: Seen,
+        *,
+        outputs: int,
+        free: int = 0,
+    ) -> nn.Module:
         config = settings.config
         with seeded(self._seed, settings.policy, part):
+            own = built.body.head(part, seen.spaces, built.features, outputs)
+            if own is not None:
+                return own
             head = Head(
-                features,
+                built.features,
                 outputs,
                 free=free,
                 hidden=config[part].hidden,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.chain import LinearChain
 from plugrl.core.tensordict.fast_tanh import FastTanh
 from plugrl.core.tensordict.seeding import seed_of
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.environment import AgentSpaces
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -41,6 +44,30 @@ class Body(Component, ABC):
         Raises:
             ConfigError: observations of this shape do not fit.
         """
+
+    def build_for(self, spaces: AgentSpaces, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        """The network as :meth:`build` gives it, for an agent with these spaces.
+
+        Override it for a body that reads the named parts of an observation, ``spaces.layout``.
+
+        Raises:
+            ConfigError: observations do not fit.
+        """
+        return self.build(shape)
+
+    def head(self, part: str, spaces: AgentSpaces, features: int, outputs: int) -> nn.Module | None:
+        """A head of its own above the body; None: an ordinary one, as the agent's settings say.
+
+        Args:
+            part: ``policy_head``, ``value_head`` or ``solo_head``.
+            spaces: of the agent.
+            features: what the network gives.
+            outputs: what the head must give.
+
+        Returns:
+            Maps ``[..., features]`` to ``[..., outputs]``; its weights stay as they are drawn.
+        """
+        return None
 
 
 @dataclass
