@@ -1,0 +1,165 @@
+"""Sampling rollouts in lockstep, each written down as it finishes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import ContractError, PlugrlError, RunError
+from plugrl.core.nested_array_dict import NestedArrayDict, concatenate
+from plugrl.core.text.attempts import Attempts, Occasion
+from plugrl.core.text.lockstep import Pending, Round, serve
+from plugrl.core.text.pure_text.journal import as_plain, from_plain
+from plugrl.core.text.pure_text.limits import LimitReachedError, Usage
+from plugrl.core.text.returned import Limits
+from plugrl.core.text.timing import run_coroutine
+from plugrl.core.text.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from plugrl.core.text.data import Prompt
+    from plugrl.core.text.pure_text.journal import Journal, Key
+    from plugrl.core.text.pure_text.limits import Meter
+    from plugrl.core.text.services import InferenceService
+    from plugrl.core.text.worker import RolloutTask, RolloutWorker
+
+#: Plays one attempt and gives its rollouts ``[m, R]``: one, or as many as an algorithm compares.
+Play = Callable[["RolloutTask"], Awaitable[NestedArrayDict]]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The rollouts of some attempts.
+
+    Attributes:
+        rollouts: ``[n, R]``, in the order of the prompts; None: not one attempt was valid.
+        failures: what is known of the attempts that failed.
+    """
+
+    rollouts: NestedArrayDict | None
+    failures: Sequence[Trajectory]
+
+    def valid(self, what: str) -> NestedArrayDict:
+        """The rollouts.
+
+        Raises:
+            RunError: there is not one.
+        """
+        if self.rollouts is None:
+            raise RunError(
+                f"none of the {len(self.failures)} attempts of {what} is valid; one of the "
+                f"failures: {self.failures[0].failure}"
+            )
+        return self.rollouts
+
+
+class Sampler:
+    """Plays attempts at problems, all at once, and writes them down.
+
+    Args:
+        worker: whose attempts they are.
+        services: inference services by model name.
+        meter: counts what they cost, and ends them at a limit.
+        timeout: seconds that one attempt may take, models left out; None: any number.
+    """
+
+    def __init__(
+        self,
+        worker: RolloutWorker,
+        services: Mapping[str, InferenceService],
+        meter: Meter,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        self._worker = worker
+        self._services = services
+        self._meter = meter
+        self._timeout = timeout
+
+    def sample(
+        self, prompts: Sequence[Prompt], occasion: Occasion, play: Play, journal: Journal | None
+    ) -> Sampled:
+        """The rollouts of all prompts; those in the journal are not played again.
+
+        What a limit or an error leaves out, is played when the stage begins again.
+
+        Raises:
+            LimitReachedError: a limit of ``text_rl`` does not let all of them finish.
+            PlugrlError: a fault that must end the run.
+        """
+        found: dict[Key, NestedArrayDict] = {}
+        waiting: dict[int, Prompt] = {}
+        for number, prompt in enumerate(prompts):
+            record = None if journal is None else journal.get(_key(prompt))
+            if record is None:
+                waiting[number] = prompt
+                continue
+            self._meter.total.add(Usage(**record["usage"]))
+            found[_key(prompt)] = from_plain(record["rollouts"])
+        failed = self._play(waiting, occasion, self._recorded(play, found, journal))
+        rollouts = [found[_key(prompt)] for prompt in prompts if _key(prompt) in found]
+        return Sampled(concatenate(rollouts) if rollouts else None, failed)
+
+    def _play(
+        self, prompts: Mapping[int, Prompt], occasion: Occasion, worker: RolloutWorker
+    ) -> list[Trajectory]:
+        """Play the prompts and give what failed, in their order."""
+        services, failed = self._services, dict[int, list[Trajectory]]()
+        tokenizers = {name: service.tokenizer for name, service in services.items()}
+        attempts = Attempts(worker, tokenizers, Limits.of(services), timeout=self._timeout)
+        try:
+            running = attempts.run(
+                Round(tuple(services), self._serve), prompts, occasion, failed.__setitem__
+            )
+            run_coroutine(running)
+        except PlugrlError as error:
+            if self._meter.reached is not None:
+                raise LimitReachedError(self._meter.reached) from error
+            raise
+        return [trajectory for number in sorted(failed) for trajectory in failed[number]]
+
+    def _serve(self, pending: list[Pending]) -> None:
+        outcomes = serve(self._services, [entry.asked for entry in pending])
+        for entry, outcome in zip(pending, outcomes, strict=True):
+            entry.settle(outcome)
+
+    def _recorded(
+        self, play: Play, found: dict[Key, NestedArrayDict], journal: Journal | None
+    ) -> RolloutWorker:
+        """The worker, with attempts that are written down as they finish."""
+
+        async def rollout(task: RolloutTask) -> list[Trajectory]:
+            usage = Usage()
+            metered = replace(task, ask=self._meter.metered(task.ask, usage))
+            rollouts = _checked(await play(metered))
+            key = (task.seed[2], task.run_id)
+            if journal is not None:
+                record = {"usage": usage.state_dict(), "rollouts": as_plain(rollouts)}
+                # Read back, so that a resumed run goes on with the same values.
+                rollouts = from_plain(journal.add(key, record)["rollouts"])
+            found[key] = rollouts
+            return []
+
+        worker: Any = copy.copy(self._worker)
+        worker.rollout = rollout
+        return worker  # type: ignore[no-any-return]
+
+
+def _key(prompt: Prompt) -> Key:
+    return prompt.turn, prompt.run_id
+
+
+def _checked(rollouts: Any) -> NestedArrayDict:
+    """What an attempt gave, if it is rollouts.
+
+    Raises:
+        ContractError: it is not.
+    """
+    if not isinstance(rollouts, NestedArrayDict) or len(rollouts.batch_size) != 2:
+        kind = getattr(rollouts, "batch_size", type(rollouts).__name__)
+        raise ContractError(
+            f"an attempt gave {kind}; a NestedArrayDict of batch size (rollouts, rounds) is "
+            "expected, as nested_rollouts makes it"
+        )
+    return rollouts

@@ -1,0 +1,88 @@
+"""Finished rollouts are found again, whatever a kill leaves of the file."""
+
+import json
+
+import numpy as np
+import pytest
+from written_rollouts import chat, rollouts
+
+from plugrl.core.nested_array_dict import NestedArrayDict
+from plugrl.core.text.pure_text.files import RunFiles
+from plugrl.core.text.pure_text.journal import Journal, as_plain, from_plain
+
+ORIGIN = {"models": {"policy": "a"}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rollouts" / "iteration-0001.jsonl"
+
+
+def test_records_are_there_for_the_next_process(path):
+    journal = Journal(path, ORIGIN)
+    journal.add((3, 0), {"text": "ä"})
+    journal.add((4, 1), {"text": "b"})
+    again = Journal(path, ORIGIN)
+    assert len(again) == 2
+    assert again.get((3, 0))["text"] == "ä"
+    assert again.get((4, 1))["text"] == "b"
+    assert again.get((4, 0)) is None
+
+
+def test_at_whatever_byte_a_kill_cuts_it_whole_records_stay_and_new_ones_follow(path):
+    journal = Journal(path, ORIGIN)
+    ends = []
+    for number in range(3):
+        journal.add((number, 0), {"value": number})
+        ends.append(path.stat().st_size)
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        cut = Journal(path, ORIGIN)
+        assert len(cut) == sum(end <= size for end in ends), size
+        cut.add((9, 0), {"value": 9})
+        after = Journal(path, ORIGIN)
+        assert len(after) == len(cut)
+        assert after.get((9, 0))["value"] == 9
+        for line in path.read_bytes().splitlines():
+            json.loads(line)
+
+
+def test_rollouts_of_other_models_are_set_aside(path, caplog):
+    Journal(path, ORIGIN).add((0, 0), {"value": 1})
+    other = Journal(path, {"models": {"policy": "b"}})
+    assert len(other) == 0
+    other.add((0, 0), {"value": 2})
+    assert "set aside as iteration-0001.1.jsonl" in caplog.text
+    assert Journal(path.with_name("iteration-0001.1.jsonl"), ORIGIN).get((0, 0))["value"] == 1
+    assert len(Journal(path, ORIGIN)) == 0
+    assert len(list(path.parent.glob("*.jsonl"))) == 2
+
+
+def test_rollouts_are_the_same_after_json():
+    before = rollouts(
+        [{"y": 1, "rounds": [{"prover": (chat("q"), "ünicode \n", 2, 1 / 3)}]}],
+        small=np.array([[1.1, float("inf")]], np.float32),
+    )
+    before["nothing"] = np.array([[None, "x"]], object)
+    after = from_plain(json.loads(json.dumps(as_plain(before))))
+    assert isinstance(after, NestedArrayDict)
+    assert after.batch_size == before.batch_size
+    assert bool((after == before).all())
+    assert after["small"].dtype == np.float32
+    assert after["nothing"][0, 0] is None
+
+
+def test_an_intent_is_written_once_also_after_half_a_line(tmp_path):
+    files = RunFiles(tmp_path)
+    files.intend("a-iteration-1-policy", 0)
+    file = tmp_path / "jobs.jsonl"
+    with file.open("a") as cut:
+        cut.write('{"job": "a-iter')
+    RunFiles(tmp_path).intend("a-iteration-1-policy", 0)
+    RunFiles(tmp_path).intend("a-iteration-2-policy", 1)
+    whole = [line for line in file.read_text().splitlines() if line.endswith("}")]
+    assert [json.loads(line)["job"][-18:] for line in whole] == [
+        "iteration-1-policy",
+        "iteration-2-policy",
+    ]
