@@ -1,0 +1,173 @@
+"""The scenario ``code_validation``: is a program right? Half of them have a bug."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
+from plugrl.scenarios.code_validation.apps import AppsOptions, first_of, read_apps
+from plugrl.scenarios.code_validation.bank import PROBLEMS
+from plugrl.scenarios.code_validation.examined import Examined, Program, examined
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+#: Seed of what must be the same in every run: which problems are held out, and their programs.
+_FIXED = 20_251_128
+
+
+@dataclass
+class CodeValidationConfig:
+    """Which programs. The held-out ones do not depend on the seed."""
+
+    train: int | None = described(None, "programs for training, half of them wrong; null: all")
+    validation: int | None = described(96, "held-out programs, half of them wrong; null: all")
+    held_out: float = described(0.2, "share of the problems whose programs are held out")
+    min_passed: float = described(0.05, "share of the tests that a wrong program passes, at least")
+    renamings: int = described(4, "sets of variable names for each solution of a built-in problem")
+    data_files: list[str] = described([], "problems in APPS form, in place of the built-in ones")
+    difficulty: str | None = described(None, "only problems of this difficulty, of data_files")
+    max_problems: int | None = described(None, "the first problems of data_files; null: all")
+    max_solutions: int = described(1, "right programs of a problem of data_files, and wrong ones")
+    max_tests: int = described(8, "the first tests of a problem of data_files are run")
+    seconds: float = described(2.0, "processor time of a test of data_files")
+    truth_seconds: float = described(600.0, "time by the clock to run all programs")
+
+    def __post_init__(self) -> None:
+        for name in ("train", "validation"):
+            value = getattr(self, name)
+            if value is not None and (value < 2 or value % 2):
+                raise ConfigError(f"{name} must be an even number of at least 2, or null")
+        for name in ("renamings", "max_solutions", "max_tests"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.max_problems is not None and self.max_problems < 2:
+            raise ConfigError("max_problems must be at least 2, one of them held out, or null")
+        for name in ("seconds", "truth_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0")
+        if not 0 < self.held_out < 1:
+            raise ConfigError("held_out must be between 0 and 1")
+        if not 0 <= self.min_passed < 1:
+            raise ConfigError("min_passed must be at least 0 and below 1")
+        if self.difficulty is not None and not self.data_files:
+            raise ConfigError("difficulty needs data_files; built-in problems have none")
+
+
+class CodeValidationScenario(Scenario):
+    """Programs for problems; the label is 1 where the program is right.
+
+    All programs are run in boxes when the task is built: right ones pass every test, wrong ones
+    are mutants that fail one. No problem has programs on both sides of the line between held-out
+    and training data, and every problem has as many right as wrong ones. Columns: ``question``,
+    ``solution``, ``label``, ``answer`` (accept or reject), ``prompt`` with question and solution,
+    ``problem``, ``passed`` (share of the tests) and ``change`` (what is wrong, where it is known).
+    """
+
+    Config: ClassVar[type] = CodeValidationConfig
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Whether programs can be run here."""
+        if os.name != "posix":
+            yield check.path, "programs can be run on Linux and other POSIX systems alone"
+
+    def build(self, seed: int) -> ScenarioInstance:
+        """Run the programs, then split the problems.
+
+        Raises:
+            ConfigError: a file cannot be read, there are fewer programs than asked for, or
+                running them takes too long.
+            RunError: no box can be made.
+        """
+        problems = self._examined()
+        count = max(1, min(len(problems) - 1, round(self.config.held_out * len(problems))))
+        if len(problems) < 2:
+            raise ConfigError(
+                f"scenario code_validation: {len(problems)} problems have right and wrong "
+                "programs; give it two or more, one to be held out"
+            )
+        order = np.random.default_rng(_FIXED).permutation(len(problems))
+        held, rest = sorted(order[:count]), sorted(order[count:])
+        return ScenarioInstance(
+            name="code_validation",
+            datasets={
+                "train": self._items([problems[i] for i in rest], "train", [seed]),
+                "validation": self._items([problems[i] for i in held], "validation", [_FIXED]),
+            },
+        )
+
+    def preview(self, seed: int) -> Mapping[str, Sequence[DataItem]]:
+        """A problem of each split, without running its program."""
+        if self.config.data_files:
+            first = first_of(self.config.data_files, self._options())
+        else:
+            program = (Program(PROBLEMS[0].solutions[0].strip()),)
+            first = Examined(PROBLEMS[0].name, PROBLEMS[0].question, program, program)
+        item = _item(first, first.right[0], 1)
+        return {"train": [item], "validation": [item]}
+
+    def _examined(self) -> Sequence[Examined]:
+        config = self.config
+        if config.data_files:
+            return read_apps(config.data_files, self._options())
+        return _built_in(config.renamings, config.min_passed, config.truth_seconds)
+
+    def _options(self) -> AppsOptions:
+        return AppsOptions(**{name: self.config[name] for name in AppsOptions.__slots__})
+
+    def _items(
+        self, problems: Sequence[Examined], split: str, seed: Sequence[int]
+    ) -> list[DataItem]:
+        """Programs of ``problems`` in the order of ``seed``, as many right as wrong ones."""
+        random = np.random.default_rng(seed)
+        pairs = [pair for problem in problems for pair in _pairs(problem, random)]
+        size = self.config[split]
+        if size is not None and size > 2 * len(pairs):
+            raise ConfigError(
+                f"scenario code_validation: {split}={size} programs are more than the "
+                f"{2 * len(pairs)} of its problems; ask for fewer, or give more problems"
+            )
+        chosen = [pairs[i] for i in random.permutation(len(pairs))][: (size or 2 * len(pairs)) // 2]
+        items = [item for pair in chosen for item in pair]
+        return [items[i] for i in random.permutation(len(items))]
+
+
+@cache
+def _built_in(renamings: int, min_passed: float, seconds: float) -> tuple[Examined, ...]:
+    """The built-in problems that have wrong programs, run once in a process."""
+    found = examined(PROBLEMS, renamings, min_passed, seconds)
+    return tuple(each for each in found if each.wrong)
+
+
+def _pairs(problem: Examined, random: np.random.Generator) -> list[tuple[DataItem, DataItem]]:
+    count = min(len(problem.right), len(problem.wrong))
+    drawn = [
+        [programs[i] for i in random.permutation(len(programs))[:count]]
+        for programs in (problem.right, problem.wrong)
+    ]
+    return [
+        (_item(problem, right, 1), _item(problem, wrong, 0))
+        for right, wrong in zip(*drawn, strict=True)
+    ]
+
+
+def _item(problem: Examined, program: Program, label: int) -> dict[str, Any]:
+    return {
+        "prompt": f"{problem.question}\n\n```python\n{program.text}\n```\n\nIs the program right?",
+        "question": problem.question,
+        "solution": program.text,
+        "label": label,
+        "answer": "accept" if label else "reject",
+        "problem": problem.name,
+        "passed": program.passed,
+        "change": program.change,
+    }
