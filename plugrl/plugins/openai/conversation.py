@@ -84,6 +84,10 @@ class Conversation:
         """
         self.calls.result(LOAD, self._transport.submit(lambda: self._move(control, version)))
 
+    def renamed(self, version: int) -> None:
+        """Answers are those of another model from now on, whose version is ``version``."""
+        self._version, self._loaded = version, None
+
     def close(self) -> None:
         """End open requests and the thread; a later request starts another."""
         self._transport.close()

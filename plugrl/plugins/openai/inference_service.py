@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Seconds in which a server that cannot be reached is tried again when a run begins.
 _AT_START = 3.0
+#: What jobs of the fine-tuning service hand over, by this name.
+MODEL = "model"
 _CONTROLS = {"vllm": vllm, "sglang": sglang}
 
 
@@ -242,6 +244,28 @@ class OpenAiInferenceService(InferenceService):
                 f"{temperature:g} are needed; set rollout_worker.temperature=1"
             )
         return super().score(sequences, temperature)
+
+    def use_saved_weights(self, path: str, version: int) -> None:
+        """Sample from another model of the server, by its name, such as a fine-tuned one.
+
+        Raises:
+            ConfigError: this sort of server is not told which model to sample from.
+        """
+        if not self._dialect.names_model:
+            raise ConfigError(
+                f"the server at {self._address.base} (engine {self._engine}) samples from one "
+                f"model and cannot be asked for {path}; use a server that has several"
+            )
+        self._dialect.model = path
+        self._server.renamed(version)
+        self.version = version
+
+    def take_over(self, handed: Mapping[str, Any]) -> None:
+        """Sample from the model that jobs of an earlier phase made, or take its weights."""
+        if MODEL in handed:
+            self.use_saved_weights(handed[MODEL], 0)
+        else:
+            super().take_over(handed)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Write the weights to a folder, and let the server load it between two requests.

@@ -22,6 +22,7 @@ Value = TypeVar("Value")
 _AGAIN = (408, 425, 429)
 #: The first wait before another try, and the longest, in seconds; the second is twice the first.
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 20.0
+_JSON = "application/json"
 #: Seconds that opening a connection may take.
 _CONNECT = 10.0
 #: Seconds that closing waits for the thread.
@@ -56,6 +57,14 @@ class Address:
     def hidden(self, text: str) -> str:
         """``text`` without the key."""
         return text.replace(self.key, "<key>") if self.key else text
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is posted, and its content type."""
+
+    data: bytes
+    kind: str
 
 
 class Again(Exception):
@@ -164,7 +173,7 @@ class Transport:
         self,
         what: str,
         url: str,
-        body: dict[str, Any] | None,
+        body: dict[str, Any] | Content | None,
         *,
         read: Callable[[Any], Value],
         before: Callable[[], Awaitable[None]] | None = None,
@@ -178,9 +187,9 @@ class Transport:
         Args:
             what: is asked for, in messages.
             url: whole address.
-            body: the JSON to send.
+            body: the JSON to send, or something else.
             read: may raise :class:`Again` too.
-            before: awaited before each try.
+            before: awaited before each try; what it raises ends the tries.
             lost: called when the server may have been started anew.
             patience: in place of the address's.
 
@@ -192,7 +201,7 @@ class Transport:
 
         limit = self.address.patience if patience is None else patience
         tries = _Tries(limit)
-        data = None if body is None else json.dumps(body).encode()
+        content = Content(json.dumps(body).encode(), _JSON) if isinstance(body, dict) else body
         again = retry_if_exception_type(Again)
         try:
             async for attempt in AsyncRetrying(
@@ -202,7 +211,7 @@ class Transport:
                     if before is not None:
                         await before()
                     try:
-                        return read(await self._once(what, url, data))
+                        return read(await self._once(what, url, content))
                     except Again as failure:
                         if failure.lost and lost is not None:
                             lost()
@@ -224,7 +233,7 @@ class Transport:
             f"the server at {url} {failure}{wait} while asked to {what}{spent}; {remedy}"
         )
 
-    async def _once(self, what: str, url: str, data: bytes | None) -> Any:
+    async def _once(self, what: str, url: str, content: Content | None) -> Any:
         import httpx
 
         client, room = self._connected()
@@ -232,10 +241,10 @@ class Transport:
             try:
                 async with asyncio.timeout(self.address.timeout):
                     response = await client.request(
-                        "GET" if data is None else "POST",
+                        "GET" if content is None else "POST",
                         url,
-                        content=data,
-                        headers={} if data is None else {"content-type": "application/json"},
+                        content=None if content is None else content.data,
+                        headers={} if content is None else {"content-type": content.kind},
                     )
             except TimeoutError:
                 raise RunError(

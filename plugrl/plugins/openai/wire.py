@@ -44,6 +44,8 @@ class Dialect(ABC):
     exact: ClassVar[bool] = True
     #: Whether weights can be loaded into the server.
     takes_weights: ClassVar[bool] = False
+    #: Whether a request says which model is to answer.
+    names_model: ClassVar[bool] = True
     #: Tokens of a context that a prompt can never have.
     reserve: ClassVar[int] = 0
 
@@ -166,6 +168,7 @@ class Sglang(Dialect):
     """SGLang's native ``/generate``, which has no seeds unless it is started for them."""
 
     takes_weights = True
+    names_model = False
     reserve = 1
 
     def url(self, base: str, root: str) -> str:
