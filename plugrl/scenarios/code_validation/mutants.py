@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE,),
-    ast.LtE: (ast.Lt,),
-    ast.Gt: (ast.GtE,),
-    ast.GtE: (ast.Gt,),
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
     ast.Eq: (ast.NotEq,),
     ast.NotEq: (ast.Eq,),
     ast.In: (ast.NotIn,),
@@ -29,6 +30,8 @@ _CALLED = {
     "append": "extend", "upper": "lower", "lower": "upper", "strip": "lstrip",
     "startswith": "endswith", "endswith": "startswith", "find": "rfind", "isdigit": "isalpha",
 }  # fmt: skip
+#: What nobody writes, so that it would give a mutant away.
+_ODD = re.compile(r"[-+] 0\b(?!\.)|(?:\*|//|%) [01]\b(?!\.)")
 #: A change of one node; what it gives takes the node's place. None leaves a statement out.
 _Change = Callable[[ast.AST], ast.AST | None]
 
@@ -60,23 +63,24 @@ def normalised(program: str) -> str:
 def mutants(program: str) -> list[Mutant]:
     """All mutants of ``program``, in the order of their places; no two are equal.
 
-    Comparisons get or lose their limit, numbers are off by one, sums become differences, ``and``
-    becomes ``or``, bounds of ranges move, conditions are turned round, calls ask for the opposite,
-    and statements are left out. None of this shows in the style of a program: nothing is written
-    that people would not write.
+    Comparisons are turned round, and get or lose their limit; numbers and bounds of ranges are off
+    by one; sums become differences, and ``and`` becomes ``or``; conditions are denied; calls ask
+    for the opposite; statements are left out. Nothing is written that people would not write, so
+    that the style of a program does not tell whether it is right.
 
     Raises:
         SyntaxError: it is no Python.
     """
     tree = ast.parse(normalised(program))
-    before = ast.unparse(tree).splitlines()
+    source = ast.unparse(tree)
+    before, odd = source.splitlines(), len(_ODD.findall(source))
     found: dict[str, Mutant] = {}
     for place, node in enumerate(ast.walk(tree)):
         for change in _changes(node):
             other = copy.deepcopy(tree)
             _replace(other, place, change)
             text = ast.unparse(ast.fix_missing_locations(other))
-            if text in found or text.splitlines() == before:
+            if text in found or text == source or len(_ODD.findall(text)) > odd:
                 continue
             found[text] = Mutant(text, *_difference(before, text.splitlines()))
     return sorted(found.values(), key=lambda mutant: (mutant.line, mutant.change))
