@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,35 @@ def test_no_picture_to_test_with_is_trained_on_whatever_the_seed() -> None:
         assert {p.tobytes() for p in held} == {
             p.tobytes() for p in labelled("test", 2, make_balanced=False).arrays["image"]
         }
+
+
+def test_sets_of_torchvision_are_read_from_their_files(tmp_path: Path) -> None:
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"torchvision cannot be imported: {error}")
+    drawn = np.random.default_rng(0).integers(0, 256, (20, 28, 28)).astype(np.uint8)
+    for name, array in (
+        ("images-idx3", drawn),
+        ("labels-idx1", np.arange(20, dtype=np.uint8) % 10),
+    ):
+        # The form of the files: 0, 0, 8 for bytes, the number of sides, and each in four bytes.
+        head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+        file = tmp_path / "MNIST" / "raw" / f"train-{name}-ubyte"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(head + array.tobytes())
+    images = load_images("mnist", train=True, folder=str(tmp_path), download=False)
+    np.testing.assert_allclose(images.pictures, drawn[:, None] / 255, rtol=1e-6)
+    assert images.classes.tolist() == [*range(10), *range(10)]
+    with pytest.raises(ConfigError, match="has no kmnist; set scenario.download: true"):
+        load_images("kmnist", train=True, folder=str(tmp_path), download=False)
+
+
+def test_a_set_without_torchvision_says_how_to_get_it() -> None:
+    if importlib.util.find_spec("torchvision") is not None:
+        pytest.skip("torchvision is installed")
+    with pytest.raises(ConfigError, match=r'scenario.dataset: svhn needs.*"plugrl\[images\]"'):
+        load_images("svhn", train=True, folder="none", download=False)
 
 
 IMAGES = Images(np.zeros((7, 1, 2, 2), np.float32), np.array([0, 1, 2, 3, 0, 1, 3]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.scenarios.protocol_task import ProtocolTask, ProtocolTaskConfig
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ImageClassificationConfig(ProtocolTaskConfig):
     dataset: Literal[
         "digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn"
     ] = described("digits", "the pictures; digits ship with the package, others need torchvision")
-    data_folder: str = described("data", "where torchvision keeps its sets")
+    data_folder: str = described("data", "where torchvision keeps its sets", file="optional")
     download: bool = described(False, "let torchvision fetch a set that is not there")
     num_block_groups: int = described(
         1, "how often the sides are halved before agents point at a place; each is a message"
@@ -79,7 +79,7 @@ class ImageClassificationScenario(ProtocolTask):
             check_present(check.section.dataset)
             scenario = cls(check.section)
             scenario.messages(scenario.data("test", int(check.root.seed)))
-        except ConfigError as error:
+        except PlugrlError as error:
             where, _, what = str(error).partition(": ")
             yield (where, what) if where.startswith("scenario.") else (check.path, str(error))
 
