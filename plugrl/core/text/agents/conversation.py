@@ -7,6 +7,7 @@ trajectory begins with what the template writes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,16 @@ class _Segment:
     owners: list[int] = field(default_factory=list)
     finish_reason: FinishReason = "stop"
     temperature: float | None = None
+
+    def copied(self) -> _Segment:
+        """The same tokens, to go on with otherwise."""
+        return replace(
+            self,
+            tokens=list(self.tokens),
+            logprobs=list(self.logprobs),
+            versions=list(self.versions),
+            owners=list(self.owners),
+        )
 
     def written(self, text: str, tokens: Sequence[int]) -> None:
         """Add tokens that nobody sampled."""
@@ -114,6 +125,15 @@ class Conversation:
     def segments(self) -> int:
         """How many trajectories it has become."""
         return len(self._segments)
+
+    def fork(self, task: RolloutTask | None = None, ask: Asks | None = None) -> Conversation:
+        """A conversation that was the same so far, of another attempt or asked in another way."""
+        new = copy.copy(self)
+        new.messages = [dict(message) for message in self.messages]
+        new._segments = [segment.copied() for segment in self._segments]
+        new._task = self._task if task is None else task
+        new._ask = self._ask if ask is None else ask
+        return new
 
     def add(self, message: Message) -> None:
         """Say something; what the tokenizer cannot write is left out of tools' messages."""

@@ -1,0 +1,1 @@
+"""Episodes of a protocol between language models, every token of which is kept as sampled."""

@@ -1,0 +1,244 @@
+"""``Episode``: an interaction by a protocol between language models, which can be forked."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.protocol_state import ProtocolState, Verdict, scattered
+from plugrl.core.text.agents.conversation import Budget, Conversation
+from plugrl.core.text.protocol.heard import facts_of
+from plugrl.core.text.protocol.signals import signals_of
+from plugrl.core.text.protocol.speaking import Said, Script, Speaker, Stage
+from plugrl.core.text.trajectory import WRITTEN, Trajectory
+
+if TYPE_CHECKING:
+    from plugrl.core.text.agents.conversation import Asks
+    from plugrl.core.text.sampling import SamplingParams
+    from plugrl.core.text.worker import RolloutTask
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round that was played.
+
+    Args:
+        before: the state that it began with.
+        said: by whoever spoke, in the order of agents.
+        rewards: of each agent, ``[A]``.
+    """
+
+    before: ProtocolState
+    said: tuple[Said, ...]
+    rewards: np.ndarray
+
+
+class Episode:
+    """One episode of a protocol, about one problem.
+
+    Args:
+        stage: what it has in common with others.
+        task: the attempt that it is.
+
+    Attributes:
+        rounds: what has happened.
+        state: where the protocol stands, of one episode.
+
+    Raises:
+        ConfigError: the problem has no question or no label of 0 or 1.
+    """
+
+    def __init__(self, stage: Stage, task: RolloutTask) -> None:
+        self.stage, self.task = stage, task
+        self.question = task.prompt
+        solution = task.data.get(stage.solution_key)
+        self.solution = "" if solution is None else str(solution)
+        self.label = _label(task, stage.label_key)
+        self.seed = _seed(task)
+        self.rounds: list[Round] = []
+        self.state = stage.protocol.begin([self.seed], [self.label])
+        self._conversations: dict[str, Conversation] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return bool(self.state.ended[0])
+
+    @property
+    def verdict(self) -> Verdict:
+        """What has been decided."""
+        protocol = self.stage.protocol
+        return Verdict(int(self.state.decided[0, protocol.index(protocol.verifier_names[0])]))
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """What each agent has earned so far, ``[A]``."""
+        agents = len(self.stage.protocol.agent_names)
+        earned: np.ndarray = sum((each.rewards for each in self.rounds), np.zeros(agents))
+        return earned
+
+    def fork(self, run: int | None = None) -> Self:
+        """An episode that was the same so far; it and this one go on by themselves.
+
+        Args:
+            run: the run id of its trajectories; None: this one's.
+        """
+        new = copy.copy(self)
+        new.task = self.task if run is None else replace(self.task, run_id=run)
+        new.rounds = list(self.rounds)
+        new._conversations = {
+            agent: each.fork(new.task) for agent, each in self._conversations.items()
+        }
+        return new
+
+    async def play(self, ask: Asks | None = None) -> Self:
+        """Go on to the end; errors as :meth:`advance`."""
+        while not self.ended:
+            await self.advance(ask)
+        return self
+
+    async def advance(self, ask: Asks | None = None) -> None:
+        """Play one round; nothing happens after the end.
+
+        Args:
+            ask: asks models; None: ``task.ask``.
+
+        Raises:
+            ConfigError: a prompt is too long, or a template fails.
+        """
+        if self.ended:
+            return
+        protocol, asks = self.stage.protocol, ask or self.task.ask
+        speaks = protocol.active(self.state)[0]
+        active = [a for a in protocol.agent_names if speaks[protocol.index(a)].any()]
+        said = await _together([self._speak(agent, asks) for agent in active])
+        decisions = np.full(len(protocol.agent_names), int(Verdict.UNDECIDED))
+        for each in said:
+            decisions[protocol.index(each.agent)] = int(each.decision)
+        signals = signals_of(protocol, said) if protocol.needs_signals else None
+        outcome = protocol.step(self.state, decisions[None], signals)
+        self.rounds.append(Round(self.state, tuple(said), outcome.rewards[0]))
+        self.state = outcome.state
+
+    async def _speak(self, agent: str, ask: Asks) -> Said:
+        """Let one agent speak, again if what it says is malformed."""
+        stage, protocol = self.stage, self.stage.protocol
+        conversation = self._addressed(agent, ask)
+        chat = tuple(dict(message) for message in conversation.messages)
+        place = protocol.index(agent)
+        speaks = protocol.active(self.state)[0, place]
+        channels = [
+            channel for channel, here in zip(protocol.channels, speaks, strict=True) if here
+        ]
+        decides = bool(protocol.deciding(self.state)[0, place])
+        must = decides and self.must_decide(agent)
+        sampling = self._sampling(agent)
+        # A greedy model would say the same again.
+        tries, retries = stage.max_retries if sampling.temperature else 0, 0
+        while True:
+            tried = conversation.fork()
+            raw = await tried.reply(sampling)
+            reply = stage.reader.read(raw or "", channels, decides=decides, must=must)
+            if not reply.fault or raw is None or retries == tries:
+                break
+            retries += 1
+        self._conversations[agent] = tried
+        messages = {channel: reply.messages.get(channel, "") for channel in channels}
+        return Said(agent, chat, raw or "", messages, reply.decision, retries, reply.fault)
+
+    def must_decide(self, agent: str) -> bool:
+        """Whether this is the last round in which a decision of ``agent`` would count."""
+        protocol = self.stage.protocol
+        later = np.arange(int(self.state.round[0]) + 1, protocol.max_message_rounds)
+        may = protocol.may_decide(later, np.full(len(later), self.seed))
+        return not may[:, protocol.index(agent)].any()
+
+    def _addressed(self, agent: str, ask: Asks) -> Conversation:
+        """The conversation of an agent with what it is told now."""
+        stage, known = self.stage, self._conversations.get(agent)
+        facts = facts_of(self, agent)
+        speaker, turns = stage.speakers[agent], sum(_spoke(each, agent) for each in self.rounds)
+        if speaker.script is not None:
+            ask = Script(self.task, agent, speaker.script, turns)
+        if known is not None:
+            going_on = known.fork(ask=ask)
+            going_on.add(stage.prompts[agent].later(facts))
+            return going_on
+        context = self.task.limits[speaker.model].context if self.task.limits else 1 << 30
+        budget = Budget(stage.max_prompt_length, context, context)
+        opening = stage.prompts[agent].opening(facts)
+        return Conversation(self.task, speaker.model, opening, [], budget, ask)
+
+    def _sampling(self, agent: str) -> SamplingParams:
+        speaker, common = self.stage.speakers[agent], self.task.sampling
+        heat = None if self.task.is_val else speaker.temperature
+        return replace(
+            common,
+            temperature=common.temperature if heat is None else heat,
+            max_new_tokens=speaker.max_new_tokens or common.max_new_tokens,
+        )
+
+    def trajectories(self) -> list[Trajectory]:
+        """What each agent's model has sampled, with what the agent has earned.
+
+        There is one for each agent that spoke, or several where the chat template writes the
+        history in another way than it was said. ``agent`` and ``turn_rewards``, what it earned in
+        each round, are extra fields. Tokens of frozen agents are not trained.
+        """
+        return [
+            trajectory
+            for agent in self.stage.protocol.agent_names
+            if agent in self._conversations
+            for trajectory in self._of(agent, self.stage.speakers[agent])
+        ]
+
+    def _of(self, agent: str, speaker: Speaker) -> list[Trajectory]:
+        conversation = self._conversations[agent]
+        written = speaker.script is not None
+        trained = not speaker.frozen and (self.stage.teaches or not written)
+        trajectories = conversation.trajectories([trained] * len(conversation.messages))
+        place = self.stage.protocol.index(agent)
+        for trajectory in trajectories:
+            trajectory.reward = float(self.rewards[place])
+            trajectory["agent"] = agent
+            trajectory["turn_rewards"] = [float(each.rewards[place]) for each in self.rounds]
+            if written:
+                trajectory.logprobs = trajectory.versions = trajectory.temperature = None
+                trajectory.finish_reason = WRITTEN
+        return trajectories
+
+
+def _spoke(played: Round, agent: str) -> bool:
+    return any(said.agent == agent for said in played.said)
+
+
+async def _together(speaking: Sequence[Coroutine[Any, Any, Said]]) -> list[Said]:
+    """What all say, at once; where one fails, the others are not waited for."""
+    tasks = [asyncio.ensure_future(each) for each in speaking]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _label(task: RolloutTask, column: str) -> int:
+    label = task.data.get(column)
+    if label is None or isinstance(label, (str, bytes)) or label not in (0, 1):
+        raise ConfigError(
+            f"problem {task.item}: {column!r} holds {label!r:.40}; 0 or 1 is expected "
+            "(rollout_worker.label_key)"
+        )
+    return int(label)
+
+
+def _seed(task: RolloutTask) -> int:
+    """Of the problem's turn, so that all attempts at it have the same roles."""
+    seed, _, turn, _ = task.seed if len(task.seed) == 4 else (0, 0, task.item, 0)
+    return int(scattered(seed, turn) >> np.uint64(1))
