@@ -40,6 +40,16 @@ TRAINERS: dict[str, dict[str, Any]] = {
         "scenario": {**CARTPOLE, "num_envs": 2, "vectorization": "async"},
         "rl": {"frames_per_batch": 64},
     },
+    "turns": {
+        "trainer": "vanilla_ppo",
+        "scenario": {
+            "type": "image_classification",
+            "protocol": {"type": "zero_knowledge", "base": {"type": "debate"}},
+            "num_envs": 8,
+        },
+        "agents": {"_default": {"body": {"type": "mlp", "hidden": [8]}}},
+        "rl": {"frames_per_batch": 64},
+    },
     "dqn": {"scenario": {**CARTPOLE, "num_envs": 1}, "rl": {"frames_per_batch": 64}},
     "sac": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
     "td3": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
