@@ -91,6 +91,11 @@ class TestTd3(TrainerContract):
     plugrl_trainer = "td3"
 
 
+class TestSpg(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "spg"
+
+
 class TestSoloAgent(TrainerContract):
     __test__ = True
     plugrl_trainer = "solo_agent"

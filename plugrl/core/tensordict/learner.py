@@ -47,7 +47,7 @@ class Learner:
         self.loss_module = loss_module
         self.optimizer = optimizer
         self._gae = gae
-        self._max_grad_norm = max_grad_norm
+        self.max_grad_norm = max_grad_norm
         self._is_checked = False
 
     def estimate(self, batch: TensorDict) -> dict[str, float]:
@@ -113,7 +113,7 @@ class Learner:
         losses = self.loss_module(minibatch)
         self.optimizer.zero_grad()
         self._backward(losses)
-        norm = self.optimizer.step(self._max_grad_norm)[self.agent.name]
+        norm = self.optimizer.step(self.max_grad_norm)[self.agent.name]
         if not math.isfinite(norm):
             not_finite("gradient norm", norm)
         return losses, norm

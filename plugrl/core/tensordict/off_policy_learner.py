@@ -64,7 +64,7 @@ class OffPolicyLearner(Learner):
         self.optimizer.zero_grad()
         torch.autograd.backward(total_loss(losses))
         agents = None if policy else self.optimizer.active - {self.agent.name}
-        for name, norm in self.optimizer.step(self._max_grad_norm, agents).items():
+        for name, norm in self.optimizer.step(self.max_grad_norm, agents).items():
             if not math.isfinite(norm):
                 not_finite(f"gradient norm of {name}", norm)
         self.updates += 1

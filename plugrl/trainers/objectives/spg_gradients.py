@@ -179,13 +179,13 @@ def best_responses(solve: Callable[[Product, torch.Tensor], torch.Tensor], joint
             def product(
                 vector: torch.Tensor, block: list[str] = block, sizes: list[int] = sizes
             ) -> torch.Tensor:
-                pieces = zip(block, vector.split(sizes), strict=True)
+                pieces = zip(block, torch.split(vector, sizes), strict=True)
                 pairs = [(game.gradient(name, name), piece) for name, piece in pieces]
                 found = game.pulled(pairs, block)
                 return torch.cat([found[name] for name in block])
 
             solved = solve(product, torch.cat([pulls[name] for name in block]))
-            moves.update(zip(block, solved.split(sizes), strict=True))
+            moves.update(zip(block, torch.split(solved, sizes), strict=True))
         return moves
 
     return answer

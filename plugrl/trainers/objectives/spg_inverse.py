@@ -37,7 +37,8 @@ def exact(product: Product, vector: torch.Tensor, rho: float) -> torch.Tensor:
     identity = torch.eye(count, dtype=vector.dtype, device=vector.device)
     matrix = torch.stack([product(column) for column in identity], 1).double()
     matrix += rho * identity.double()
-    return torch.linalg.solve(matrix, vector.double()).to(vector.dtype)
+    solution: torch.Tensor = torch.linalg.solve(matrix, vector.double())
+    return solution.to(vector.dtype)
 
 
 def nystrom(
@@ -68,7 +69,7 @@ def nystrom(
     core = rows[:, chosen]
     core = (core + core.T) / 2 + rows @ rows.T / rho
     # Rows that say the same, or nothing, leave the core singular.
-    weights = torch.linalg.pinv(core, hermitian=True) @ (rows @ vector.double())
+    weights: torch.Tensor = torch.linalg.pinv(core, hermitian=True) @ (rows @ vector.double())
     return (vector.double() / rho - rows.T @ weights / rho**2).to(vector.dtype)
 
 
