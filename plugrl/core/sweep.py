@@ -185,18 +185,18 @@ def unknown_metric(ended: Iterable[EndedRun], metrics: Sequence[str]) -> str | N
 
 
 def _headline(everything: Sequence[dict[str, Any]]) -> list[str]:
-    """Rewards and mean returns, of held-out tasks where there are some, else the loss.
+    """Rewards, mean returns and accuracies, of held-out tasks where there are some, else the loss.
 
-    The returns of single agents, such as ``validation/left/mean_episode_return``, are left out.
+    Those of single agents or groups, such as ``validation/left/mean_episode_return``, are left out.
     """
     names = dict.fromkeys(name for values in everything for name in values)
-    earned = [name for name in names if name.endswith("/reward") or _is_return(name)]
+    earned = [name for name in names if name.endswith("/reward") or _is_of_all(name)]
     held_out = [name for name in earned if not name.startswith("rollout/")]
     return held_out or earned or [name for name in names if name == "train/loss"]
 
 
-def _is_return(name: str) -> bool:
-    return name.endswith("/mean_episode_return") and name.count("/") == 1
+def _is_of_all(name: str) -> bool:
+    return name.partition("/")[2] in ("mean_episode_return", "accuracy")
 
 
 def _statistics(runs: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:

@@ -165,6 +165,8 @@ def rows_of(folder, **last_metrics):
              "validation/left/mean_episode_return", "train/loss_critic"],
             ["validation/mean_episode_return"],
         ),
+        (["rollout/accuracy", "validation/accuracy/hard", "validation/accuracy"],
+         ["validation/accuracy"]),
         (["rollout/mean_episode_return", "rollout/left/mean_episode_return"],
          ["rollout/mean_episode_return"]),
         (["train/loss", "train/log_prob"], ["train/loss"]),
