@@ -175,7 +175,7 @@ def test_the_message_is_a_place() -> None:
         ({"selected_classes": [1, 1]}, "must be different ones of 0 to 9"),
         ({"selected_classes": [10]}, "must be different ones of 0 to 9"),
         ({"selected_classes": [*range(10)]}, "must be some of the classes, and not all"),
-        ({"dataset": "cifar100", "selected_classes": [100]}, "torchvision|0 to 99"),
+        ({"dataset": "cifar100", "selected_classes": [100]}, "torchvision|has no cifar100"),
         ({"binarification_method": "select_two", "selected_classes": [1]}, "must be two"),
         ({"binarification_method": "random", "selected_classes": [1]}, "has no effect on random"),
         ({"max_train_size": 1}, "max_train_size.*must be at least 2"),

@@ -11,6 +11,7 @@ from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.factory import Factory
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.loading import loading_faults
+from plugrl.core.tensordict.message_regression import regression_fault
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -38,6 +39,9 @@ def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator
         return
     if spaces is None:
         return
+    unheard = regression_fault(check.root.get("message_regression"), spaces)
+    if unheard is not None:
+        yield "message_regression", unheard
     section, folder = check.root.get("agents") or {}, check.validated.settings.runs_folder
     missing = any(loading_faults(section, check.root.experiment_name, folder))
     # A property depends on the sections: which parts there are is not known here.

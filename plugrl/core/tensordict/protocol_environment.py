@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,14 @@ from plugrl.core.tensordict.protocol_metrics import ProtocolMetrics
 from plugrl.core.tensordict.protocol_view import Items, ProtocolView
 from plugrl.core.tensordict.scripts import Script
 from plugrl.core.tensordict.seeding import generator_of
+
+
+class Ended(NamedTuple):
+    """n episodes that ended: labels and seeds ``[n]``, and messages ``[n, rounds, channels]``."""
+
+    label: np.ndarray
+    seed: np.ndarray
+    history: np.ndarray
 
 
 class ProtocolEnvironment(VectorEnvironment):
@@ -46,6 +54,9 @@ class ProtocolEnvironment(VectorEnvironment):
 
     Raises:
         ContractError: there are no items, or labels other than 0 and 1.
+
+    Attributes:
+        listeners: each is given the episodes that end in a step.
     """
 
     score = "accuracy"
@@ -77,6 +88,7 @@ class ProtocolEnvironment(VectorEnvironment):
             protocol.index(agent): protocol.index(other)
             for agent, other in protocol.imitates.items()
         }
+        self.listeners: list[Callable[[Ended], object]] = []
         self._metrics = ProtocolMetrics(data)
         self._rows = np.arange(num_envs)
         self._params: Mapping[str, np.ndarray] | None = None
@@ -177,6 +189,9 @@ class ProtocolEnvironment(VectorEnvironment):
             self._metrics.add(
                 self._number[rows], self._items[rows], outcome.verdict[rows], state.round[rows] + 1
             )
+            for listener in self.listeners:
+                heard = Ended(outcome.state.label[rows], state.seed[rows], self._history[rows])
+                listener(heard)
             self._restart(rows)
         never = np.zeros(self.num_envs, bool)
         return {

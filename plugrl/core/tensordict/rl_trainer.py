@@ -30,6 +30,7 @@ from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learner import Learner, groups_of_agent, groups_of_loss
 from plugrl.core.tensordict.loading import restore_policies
 from plugrl.core.tensordict.loss_contract import loss_module_and_gae
+from plugrl.core.tensordict.message_regression import MessageRegression, regression_for
 from plugrl.core.tensordict.normalisers import Normalisers, scaled_shape
 from plugrl.core.tensordict.optimizer import FlatAdam
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
@@ -75,6 +76,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._pending_state: Mapping[str, Any] | None = None
         self._learners: dict[str, Learner] = {}
         self._current: Agent | None = None
+        self._regression: MessageRegression | None = None
         self._collected: dict[str, Any] | None = None
 
     @classmethod
@@ -135,6 +137,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
         self._build_learners()
         normalisers = self._build_normalisers(environment)
+        self._regression = regression_for(environment, self.hyper_params.message_regression, seed)
         self._collector = _collector_for(environment)(
             environment,
             self._policies.policy_of,
@@ -268,6 +271,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         if collector.environment.crashes:
             metrics["rollout/crashes"] = collector.environment.crashes
         told = collector.environment.take_metrics()
+        if self._regression is not None:
+            metrics |= self._regression.metrics(self._iteration + 1)
         return metrics | {f"rollout/{name}": value for name, value in told.items()}
 
     def _learn(self, batches: Mapping[str, TensorDict], iteration: int) -> dict[str, float]:
@@ -398,6 +403,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
             "learners": {name: each.state_dict() for name, each in self._learners.items()},
             "collector": self._collected or self._collector.state_dict(),
             "orders": {name: each.bit_generator.state for name, each in self._orders.items()},
+            "regression": self._regression.state_dict() if self._regression is not None else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -412,6 +418,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
             learner.load_state_dict(state["learners"][name])
         for name, order in self._orders.items():
             order.bit_generator.state = state["orders"][name]
+        if self._regression is not None:
+            self._regression.load_state_dict(state.get("regression", {}))
         seed = seed_of(self.hyper_params.seed, "resumed", self._iteration) % 2**31
         if not self._collector.load_state_dict(state["collector"], seed):
             logger.warning(

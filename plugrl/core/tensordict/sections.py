@@ -8,6 +8,7 @@ from typing import Any, Literal
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents import AgentConfig
+from plugrl.core.tensordict.message_regression import MessageRegressionConfig
 
 
 @dataclass
@@ -87,4 +88,5 @@ TENSORDICT: dict[str, Any] = {
     "agents": dict[str, AgentConfig],
     "rl": RlConfig,
     "validate": EpisodesConfig,
+    "message_regression": MessageRegressionConfig,
 }
