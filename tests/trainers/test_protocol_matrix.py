@@ -1,4 +1,4 @@
-"""Every protocol, with zero knowledge and without, trains in every task with 48 episodes at a time."""
+"""Every protocol, with zero knowledge and without, trains in every task."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from plugrl.core.component import build
 from plugrl.core.protocol import make_protocol
 from plugrl.core.registry import default_registry
 
-PROTOCOLS = "nip adp debate merlin_arthur mnip multi_channel solo_verifier".split()
+PROTOCOLS = ["nip", "adp", "debate", "merlin_arthur", "mnip", "multi_channel", "solo_verifier"]
 #: Sections of each task that make it quick.
 TASKS: dict[str, dict[str, Any]] = {"image_classification": {"max_train_size": 200}}
 TRAINERS: dict[str, dict[str, Any]] = {
@@ -73,7 +73,8 @@ def check(trainer: str, task: str, section: dict[str, Any], iterations: int = 10
         after = _weights(agent)
         assert torch.isfinite(after).all(), name
         # Without a value head there is nothing to learn for whom the protocol pays nothing.
-        earned = any(m.get(f"rollout/{name}/mean_episode_return") for m in metrics)
+        own = f"rollout/{name}" if len(made.agents) > 1 else "rollout"
+        earned = any(m.get(f"{own}/mean_episode_return") for m in metrics)
         changed = not torch.equal(after, before[name])
         assert changed == (earned or agent.value_head is not None), name
     for each in metrics:
