@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ContractError
+from plugrl.core.tensordict.layout import ACTION_MASK
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.collection import Rows
     from plugrl.core.tensordict.environment import VectorEnvironment
+    from plugrl.core.tensordict.rows import Rows
 
 
 def check_reset(environment: VectorEnvironment, given: Any) -> None:
@@ -70,6 +71,51 @@ def check_ends(environment: VectorEnvironment, rows: Rows) -> None:
             environment,
             "step() ended an episode without final_observation",
             "the true last observations, or a next step that is not real",
+        )
+
+
+def check_acting(environment: VectorEnvironment, given: Any) -> None:
+    """Refuse what does not say of each agent whether its next action has an effect.
+
+    Args:
+        environment: whose ``acting`` it was.
+        given: what it gave.
+
+    Raises:
+        ContractError: an agent is missing, or a mask has another shape or type.
+    """
+    _check_agents(environment, "acting()", given)
+    for agent, mask in given.items():
+        array = np.asarray(mask)
+        if array.shape != (environment.num_envs,) or array.dtype != bool:
+            what = f"acting() gave {agent} {array.dtype} of shape {list(array.shape)}"
+            raise _fault(environment, what, f"bool of shape [{environment.num_envs}]")
+
+
+def check_masks(environment: VectorEnvironment, agent: str, rows: Rows) -> None:
+    """Refuse observations that leave an agent nothing to choose from.
+
+    Args:
+        environment: which gave the steps.
+        agent: one of those whose steps these are.
+        rows: the steps of a batch.
+
+    Raises:
+        ContractError: of a choice that the agent had to make, nothing was allowed.
+    """
+    spaces = environment.spaces[agent]
+    if spaces.layout is None or ACTION_MASK not in spaces.layout:
+        return
+    allowed = rows.observation[:-1, :, spaces.layout.slices[ACTION_MASK]] > 0.5
+    choices: Any = getattr(spaces.action, "nvec", [allowed.shape[-1]])
+    counts = np.ravel(choices)
+    some = np.logical_or.reduceat(allowed, np.cumsum(counts) - counts, -1).all(-1)
+    asked = rows.real if rows.acting is None else rows.real & rows.acting[:-1]
+    if (asked & ~some).any():
+        raise _fault(
+            environment,
+            f"an {ACTION_MASK} of {agent} leaves nothing to choose from",
+            "at least one allowed value for each choice",
         )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.collection import Rows
+    from plugrl.core.tensordict.rows import Rows
 
 #: Settings of ``rl`` that only learners from fresh batches read.
 _UNREAD = ("num_epochs", "lmbda", "clip_value", "use_shared_body")

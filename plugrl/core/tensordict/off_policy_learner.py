@@ -23,7 +23,7 @@ from plugrl.core.tensordict.replay import Key, ReplayBuffer
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.agents import Agent
-    from plugrl.core.tensordict.collection import Rows
+    from plugrl.core.tensordict.rows import Rows
 
 
 class OffPolicyLearner(Learner):

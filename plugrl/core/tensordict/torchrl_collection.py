@@ -14,8 +14,9 @@ from tensordict.nn import TensorDictModuleBase
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.acting import Actor, RandomActor
-from plugrl.core.tensordict.collection import AfterStep, Collector, Rows
+from plugrl.core.tensordict.collection import AfterStep, Collector
 from plugrl.core.tensordict.environment import AgentStep
+from plugrl.core.tensordict.rows import Rows
 
 #: Where the actions of the networks are kept in TensorDicts, before the environment's encoding.
 _CHOSEN = "plugrl"

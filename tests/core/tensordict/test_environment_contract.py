@@ -11,6 +11,8 @@ import pytest
 
 from plugrl.core.errors import ContractError
 from plugrl.core.scenario import ScenarioInstance
+from plugrl.core.tensordict.environment import AgentSpaces
+from plugrl.core.tensordict.layout import Layout
 from tests.core.tensordict.counting import Counting
 from tests.core.tensordict.test_rl_trainer import trained
 
@@ -74,5 +76,56 @@ def test_what_an_environment_gave_is_told_with_what_it_must_give(begun, stepped,
 def test_a_step_that_only_begins_anew_needs_no_last_observation_before_it() -> None:
     instance = ScenarioInstance(
         name="next", make_environment=lambda split: Counting([2, 3], next_step=True)
+    )
+    assert trained(instance).run.metrics[-1]["rollout/frames"] > 0
+
+
+class Turning(Counting):
+    """Counts, with a mask of actions, and says whose turn it is."""
+
+    def __init__(self, acting: Any, mask: list[float]) -> None:
+        super().__init__([2, 3])
+        self._acting, self._mask = acting, mask
+        layout = Layout({"count": (1,), "action_mask": (2,)})
+        action = self.spaces["agent"].action
+        self.spaces = {"agent": AgentSpaces(layout.space(), action, layout)}
+
+    def _seen(self) -> np.ndarray:
+        mask = np.tile(np.float32(self._mask), (2, 1))
+        return np.concatenate([super()._seen(), mask], 1)
+
+    def acting(self) -> Any:
+        return self._acting
+
+
+@pytest.mark.parametrize(
+    ("acting", "mask", "said"),
+    [
+        ({}, [1, 1], "acting() gave no agent; give one entry for each of spaces: agent"),
+        ({"agent": np.ones(2)}, [1, 1],
+         "acting() gave agent float64 of shape [2]; give bool of shape [2]"),
+        ({"agent": np.ones(3, bool)}, [1, 1],
+         "acting() gave agent bool of shape [3]; give bool of shape [2]"),
+        ({"agent": np.array([True, False])}, [0, 0],
+         "an action_mask of agent leaves nothing to choose from; give at least one allowed value "
+         "for each choice"),
+        (None, [0, 0],
+         "an action_mask of agent leaves nothing to choose from; give at least one allowed value "
+         "for each choice"),
+    ],
+)  # fmt: skip
+def test_wrong_turns_and_masks_name_what_is_wrong(acting: Any, mask: Any, said: str) -> None:
+    instance = ScenarioInstance(
+        name="turning", make_environment=lambda split: Turning(acting, mask)
+    )
+    with pytest.raises(ContractError) as fault:
+        trained(instance)
+    assert str(fault.value) == f"environment Turning: {said}"
+
+
+def test_masks_do_not_matter_where_nobody_is_asked() -> None:
+    nobody = {"agent": np.zeros(2, bool)}
+    instance = ScenarioInstance(
+        name="turning", make_environment=lambda split: Turning(nobody, [0, 0])
     )
     assert trained(instance).run.metrics[-1]["rollout/frames"] > 0
