@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.environment import Split, VectorEnvironment
     from plugrl.core.tensordict.labelled import Labelled
     from plugrl.core.tensordict.message_space import MessageSpace
+    from plugrl.core.tensordict.scripts import Script
 
 
 @dataclass
@@ -50,6 +51,10 @@ class ProtocolTask(Scenario):
     def messages(self, data: Labelled) -> MessageSpace:
         """What can be said about items such as these."""
 
+    def scripts(self) -> Mapping[str, Script]:
+        """Hand-made policies that agents can take by name; none unless a subclass has some."""
+        return {}
+
     def build(self, seed: int) -> ScenarioInstance:
         """The task; data are made when they are first asked for, and kept."""
         config, protocol = self.config, make_protocol(self.config.protocol)
@@ -68,6 +73,7 @@ class ProtocolTask(Scenario):
                 self.messages(data),
                 num_envs=config.num_envs if split == "train" else tests,
                 once=split != "train",
+                scripts=self.scripts(),
             )
 
         return ScenarioInstance(

@@ -1,0 +1,179 @@
+"""Pairs of random graphs, of which is known how many rounds of refinement tell them apart.
+
+Half of the pairs are isomorphic. Each pair that is not has a twin that is: one of its graphs, and
+the same in another order. Whatever does not tell the two graphs of a pair apart therefore sees as
+many isomorphic pairs that look like it, and the best accuracy of a network of so many layers is
+known exactly.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from plugrl.core.errors import RunError
+from plugrl.core.tensordict.seeding import generator_of
+from plugrl.scenarios.graph_isomorphism.colours import depths, mixed, signatures
+
+#: Graphs that are drawn at a time, and how often before it is given up.
+_DRAWN, _TRIES = 60_000, 60
+#: One of so many graphs is kept for tests, with all that look like it.
+_PARTS = 5
+#: The depth of pairs that are isomorphic.
+ISOMORPHIC = 0
+
+
+class Recipe(NamedTuple):
+    """What pairs are asked for.
+
+    Attributes:
+        counts: of pairs that are not isomorphic: told apart by 1 round, by 2, by more, by none.
+        smallest: nodes of a graph, at least.
+        largest: nodes of a graph, at most.
+        edge_probabilities: of which each graph has one.
+        test: pairs for tests.
+    """
+
+    counts: tuple[int, int, int, int]
+    smallest: int
+    largest: int
+    edge_probabilities: tuple[float, ...]
+    test: bool
+
+
+class Pairs(NamedTuple):
+    """M pairs of graphs.
+
+    Attributes:
+        adjacency: ``[M, 2, N, N]``, bool.
+        node_mask: ``[M, 2, N]``, bool.
+        depth: ``[M]``, the round that tells them apart, 0 for isomorphic ones, -1 if none does.
+    """
+
+    adjacency: np.ndarray
+    node_mask: np.ndarray
+    depth: np.ndarray
+
+
+def make_pairs(recipe: Recipe, seed: int) -> Pairs:
+    """Pairs that are not isomorphic, each followed by its twin, in an order by chance.
+
+    Raises:
+        RunError: such pairs are too rare to be found.
+    """
+    rng = generator_of(seed, "graphs", "test" if recipe.test else "train")
+    found: list[list[np.ndarray]] = [[] for _ in recipe.counts]
+    for _ in range(_TRIES):
+        missing = [
+            count - sum(map(len, have)) for count, have in zip(recipe.counts, found, strict=True)
+        ]
+        if max(missing) <= 0:
+            break
+        for have, new in zip(found, _search(recipe, missing, rng), strict=True):
+            have.append(new)
+    else:
+        where = ("one round", "two rounds", "more rounds", "no round")
+        short = ", ".join(f"{m} by {w}" for m, w in zip(missing, where, strict=True) if m > 0)
+        raise RunError(
+            f"graph_isomorphism: pairs of graphs are still missing that are told apart {short} of "
+            "refinement; ask for fewer of them, or for other sizes or edge_probabilities"
+        )
+    graphs = np.concatenate([each for have in found for each in have])
+    return _with_twins(graphs, rng)
+
+
+def _search(recipe: Recipe, missing: list[int], rng: np.random.Generator) -> list[np.ndarray]:
+    """Pairs ``[k, 2, N, N]`` of each depth among newly drawn graphs, at most those missing."""
+    graphs = _drawn(recipe, rng)
+    adjacency, node_mask = _parts(graphs)
+    seen = signatures(adjacency, node_mask, recipe.largest)
+    # By what two rounds see, so that neither graph of a deep pair looks like one of another split.
+    of_tests = mixed(seen[2]) % np.uint64(_PARTS) == 0
+    places = np.flatnonzero(of_tests == recipe.test)
+    alike = (
+        _alike(graphs[places], seen[-1, places], rng)
+        if missing[3] > 0
+        else graphs[:0, None].repeat(2, 1)
+    )
+    places = places[np.unique(seen[-1, places], return_index=True)[1]]
+    sizes = node_mask[places].sum(1) * 1000 + adjacency[places].sum((1, 2))
+    pairs = []
+    for level, key in enumerate((mixed(sizes), seen[1, places], seen[2, places])):
+        first, second = places[_neighbours(key, rng)]
+        # Graphs that are alike after all rounds are there once, so that all have a depth.
+        shallow = seen[level + 1, first] != seen[level + 1, second]
+        chosen = shallow if level < 2 else np.ones_like(shallow)
+        pairs.append(graphs[np.stack([first, second], 1)[chosen]])
+    return [rng.permutation(p)[: max(m, 0)] for p, m in zip([*pairs, alike], missing, strict=True)]
+
+
+def _drawn(recipe: Recipe, rng: np.random.Generator) -> np.ndarray:
+    """Random graphs ``[G, N, N]``, with ones on the diagonal where there is a node."""
+    size = recipe.largest
+    sizes = rng.integers(recipe.smallest, size + 1, _DRAWN)
+    likely = rng.choice(np.array(recipe.edge_probabilities, np.float32), _DRAWN)
+    drawn = rng.random((_DRAWN, size, size), np.float32) < likely[:, None, None]
+    there = np.arange(size) < sizes[:, None]
+    upper = np.triu(drawn, 1) & there[:, None] & there[:, :, None]
+    return upper | upper.transpose(0, 2, 1) | (np.eye(size, dtype=bool) & there[:, None])
+
+
+def _parts(graphs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Adjacency and node mask of graphs with ones on the diagonal where there is a node."""
+    mask = np.diagonal(graphs, axis1=-2, axis2=-1).copy()
+    return graphs & ~np.eye(graphs.shape[-1], dtype=bool), mask
+
+
+def _neighbours(key: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Places ``[2, k]`` of disjoint pairs with equal keys."""
+    order = rng.permutation(len(key))
+    order = order[np.argsort(key[order], kind="stable")]
+    first, inverse = np.unique(key[order], return_index=True, return_inverse=True)[1:]
+    rank = np.arange(len(order)) - first[inverse]
+    begins = np.flatnonzero((rank[:-1] % 2 == 0) & (rank[1:] == rank[:-1] + 1))
+    return np.stack([order[begins], order[begins + 1]])
+
+
+def _alike(graphs: np.ndarray, final: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Pairs ``[k, 2, N, N]`` that no round tells apart, and that are not isomorphic.
+
+    That they are not is certain: refinement tells them apart once one node is marked, whichever.
+    """
+    _, inverse, count = np.unique(final, return_inverse=True, return_counts=True)
+    several = count[inverse] > 1
+    graphs, final = graphs[several], final[several]
+    marked = mixed(final)
+    adjacency, mask = _parts(graphs)
+    for node in range(graphs.shape[-1]):
+        marks = np.zeros(mask.shape, np.int64)
+        marks[:, node] = 1
+        marked += mixed(signatures(adjacency, mask, graphs.shape[-1], marks)[-1])
+    # A node that is not there cannot be marked: it counts alike in all graphs of a size.
+    kinds = np.unique(marked, return_index=True)[1]
+    result: np.ndarray = graphs[kinds[_neighbours(final[kinds], rng)].T]
+    return result
+
+
+def _with_twins(pairs: np.ndarray, rng: np.random.Generator) -> Pairs:
+    """Add to pairs ``[M, 2, N, N]`` their twins, and put nodes, graphs and pairs in any order."""
+    number, size = len(pairs), pairs.shape[-1]
+    rows = np.arange(number)
+    twins = pairs[rows, rng.integers(0, 2, number)]
+    pairs = pairs[rows[:, None], rng.random((number, 2)).argsort(1)]
+    graphs = np.concatenate([pairs, np.stack([twins, twins], 1)]).reshape(-1, size, size)
+    # Nodes in front, in any order.
+    there = np.diagonal(graphs, axis1=1, axis2=2)
+    order = np.where(there, rng.random(there.shape), 2.0).argsort(1)
+    graphs = np.take_along_axis(graphs, order[:, :, None], 1)
+    graphs = np.take_along_axis(graphs, order[:, None], 2)
+    adjacency, mask = _parts(graphs)
+    seen = signatures(adjacency, mask, size)
+    depth = depths(seen[:, ::2], seen[:, 1::2])
+    depth[number:] = ISOMORPHIC
+    shuffled = rng.permutation(2 * number)
+    return Pairs(
+        adjacency.reshape(-1, 2, size, size)[shuffled],
+        mask.reshape(-1, 2, size)[shuffled],
+        depth[shuffled],
+    )
