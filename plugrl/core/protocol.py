@@ -119,6 +119,11 @@ class Protocol(Component, ABC):
         return tuple(agent for agent in self.agent_names if agent not in self.verifier_names)
 
     @property
+    def stances_are_random(self) -> bool:
+        """Whether a prover has to be told which verdict pays it: the seed decides."""
+        return bool(self.config.get("randomize_prover_stance"))
+
+    @property
     def imitates(self) -> Mapping[str, str]:
         """Agents whose decisions count for nothing but are compared with those of another."""
         return {}
@@ -158,7 +163,7 @@ class Protocol(Component, ABC):
         paid = [self.wins.get(agent, Verdict.UNDECIDED) for agent in self.agent_names]
         seeds = np.asarray(seed)[..., None]
         stances = np.broadcast_to(np.array(paid, np.int64), (*seeds.shape[:-1], len(paid)))
-        if self.config.get("randomize_prover_stance"):
+        if self.stances_are_random:
             flip = (scattered(seeds, 0) & np.uint64(1)).astype(bool)
             stances = np.where((stances != Verdict.UNDECIDED) & flip, 1 - stances, stances)
         return stances

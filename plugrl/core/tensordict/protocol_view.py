@@ -68,9 +68,7 @@ class ProtocolView:
         self.decides = agent in protocol.verifier_names or agent in protocol.imitates
         self._data = data
         self._seen = np.array([protocol.channels.index(c) for c in protocol.sees(agent)], int)
-        self._told_stance = bool(
-            protocol.config.get("randomize_prover_stance") and agent in protocol.prover_names
-        )
+        self._told_stance = protocol.stances_are_random and agent in protocol.prover_names
         self.layout = self._laid_out()
         choices = [messages.size] * len(self._seen) + [3] * self.decides
         self.spaces = AgentSpaces(self.layout.space(), MultiDiscrete(choices), self.layout, scripts)

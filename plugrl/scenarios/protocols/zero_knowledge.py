@@ -116,6 +116,11 @@ class ZeroKnowledgeProtocol(Protocol):
         return self.base.prover_names
 
     @property
+    def stances_are_random(self) -> bool:
+        """What the base says."""
+        return self.base.stances_are_random
+
+    @property
     def imitates(self) -> Mapping[str, str]:
         """The simulator imitates the adversarial verifier."""
         return {"simulator": "adversarial_verifier"}

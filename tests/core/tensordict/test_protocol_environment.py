@@ -90,7 +90,7 @@ class Following:
             assert at.tolist() == [float(r == round) for r in range(rounds)]
             if agent in self.protocol.prover_names:
                 _, stance = numbers.pop(0), numbers.pop(0)
-                if "stance" in environment.spaces[agent].layout:
+                if self.protocol.stances_are_random:
                     one = part(environment, agent, seen, "stance")[row]
                     assert one.tolist() == np.eye(3)[stance, :2].tolist()
             said = np.array(numbers[: rounds * order]).reshape(rounds, order)
@@ -157,6 +157,9 @@ def test_copies_are_what_single_games_are(name, wrapped) -> None:
                 final = {agent: step.final_observation[ended]}
                 assert not part(environment, agent, final, "speaks").any()
     assert over > 5
+    random = bool(OPTIONS.get(name, {}).get("randomize_prover_stance"))
+    told = {agent for agent, each in environment.spaces.items() if "stance" in each.layout}
+    assert told == (set(protocol.prover_names) if random else set())
 
 
 def row_of(signals, row):
