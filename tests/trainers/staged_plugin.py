@@ -1,0 +1,52 @@
+"""Ends this process with SIGKILL at a moment that the environment names, and notes what is paid.
+
+``PLUGRL_TEST_KILL=job:2`` kills at the second time of ``job``. Every moment is a line of the file
+``PLUGRL_TEST_LOG``; the functions that are watched do what they always do.
+"""
+
+import functools
+import json
+import os
+import signal
+from collections import Counter
+
+from plugrl.core.run.run import Run
+from plugrl.core.text.job_service import TrainedJobs
+from plugrl.core.text.pure_text.files import RunFiles
+from plugrl.core.text.pure_text.journal import Journal
+from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+
+POINT, _, NUMBER = os.environ.get("PLUGRL_TEST_KILL", "").partition(":")
+COUNTS: Counter[str] = Counter()
+
+
+def reached(point, note=None):
+    with open(os.environ["PLUGRL_TEST_LOG"], "a") as file:
+        file.write(json.dumps([point, note]) + "\n")
+    COUNTS[point] += 1
+    if point == POINT and COUNTS[point] == int(NUMBER):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch(owner, name, point, note=lambda *_, **__: None):
+    """Reach ``before POINT`` and ``POINT`` around a method."""
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def watched(*arguments, **options):
+        reached(f"before {point}")
+        result = method(*arguments, **options)
+        reached(point, note(*arguments, **options))
+        return result
+
+    setattr(owner, name, watched)
+
+
+watch(Journal, "add", "rollout", lambda journal, key, record: [journal._path.name, *key])
+watch(RunFiles, "save", "kept")
+watch(RunFiles, "intend", "intent", lambda files, job, iteration: job)
+watch(TrainedJobs, "create", "job", lambda service, name, examples, base: name)
+watch(TrainedJobs, "status", "status")
+watch(TrainedJobs, "use", "used")
+watch(Run, "save", "saved")
+watch(TransformersInferenceService, "generate", "round", lambda service, asked: len(asked))

@@ -1,0 +1,124 @@
+"""Staged trainings that are killed at every moment pay for nothing twice, and end alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import forking
+import pytest
+import text_agents
+import yaml
+
+from plugrl.core.experiment import load_run
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
+
+pytestmark = pytest.mark.integration
+PLUGIN = Path(__file__).with_name("staged_plugin.py")
+SECTIONS = {
+    "ei_pure_text": {
+        "trainer": {"reward_threshold": -1.0},
+        "models": {"policy": {"fine_tune": {"from_scratch": False, "save_interval": 0}}},
+    },
+    "malt_pure_text": {
+        "trainer": {"num_responses_per_timestep": 3},
+        "models": {"policy": {"fine_tune": {"save_interval": 0}}},
+    },
+}
+#: Moments of the first and of the second iteration, one for each line of the journal, each stage
+#: and each side of each request to the fine-tune service.
+MOMENTS = [
+    *("before rollout:1", "rollout:1", "rollout:3", "rollout:6", "rollout:14"),
+    *("round:1", "before kept:1", "kept:1", "kept:2", "kept:4"),
+    *("before intent:1", "intent:1", "before job:1", "job:1", "intent:2", "before job:2", "job:2"),
+    *("before status:1", "status:1", "status:2", "status:7", "before used:1", "used:1", "used:2"),
+    *(f"{when}saved:{number}" for number in range(1, 11) for when in ("before ", "")),
+]
+
+
+@pytest.fixture(scope="module", params=SECTIONS)
+def trainer(request):
+    return request.param
+
+
+def recipe(trainer, folder):
+    folder.mkdir()
+    tree = text_agents.config(trainer, folder, **SECTIONS[trainer])
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def environment(folder, moment=""):
+    return {
+        **os.environ,
+        "PLUGRL_TEST_KILL": moment,
+        "PLUGRL_TEST_LOG": str(folder / "log.jsonl"),
+    }
+
+
+def words(*rest):
+    return ["-m", "plugrl", "-p", str(PLUGIN), *map(str, rest)]
+
+
+def reached(folder):
+    """What was noted, as (moment, note)."""
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [(moment, str(note)) for moment, note in map(json.loads, lines)]
+
+
+@pytest.fixture(scope="module")
+def straight(trainer, tmp_path_factory):
+    """A run that nothing interrupted, and how often each moment came."""
+    folder = tmp_path_factory.mktemp("straight") / "of"
+    path = recipe(trainer, folder)
+    forking.run(words("train", path), env=environment(folder), check=True)
+    (run,) = (folder / "runs").glob("*/[0-9]*")
+    return load_run(run), Counter(moment for moment, _ in reached(folder))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_any_moment_it_pays_for_nothing_twice_and_ends_alike(
+    trainer, straight, moment, tmp_path
+):
+    whole, counts = straight
+    name, _, number = moment.partition(":")
+    if counts[name] < int(number):
+        pytest.skip(f"{trainer} has no {moment}")
+    folder = tmp_path / "of"
+    path = recipe(trainer, folder)
+    killed = subprocess.run(
+        [sys.executable, *words("train", path)],
+        env=environment(folder, moment),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    (run,) = (folder / "runs").glob("*/[0-9]*")
+    forking.run(words("resume", run), env=environment(folder), check=True)
+
+    noted = Counter(entry for entry in reached(folder) if entry[0] in ("rollout", "job"))
+    assert set(noted.values()) == {1}, "something was done twice"
+    once = Counter(kind for kind, _ in noted)
+    assert once["rollout"] == counts["rollout"]
+    assert once["job"] == counts["job"]
+    jobs = [entry.name for entry in (run / "fine_tuning" / "policy").iterdir()]
+    assert len(jobs) == counts["job"]
+
+    got = load_run(run)
+    assert got.status["state"] == "done"
+    assert comparable(got) == comparable(whole)
+    states = [named(each.checkpoint()["trainer"], each.folder.name) for each in (got, whole)]
+    assert_equal_states(*states)
+
+
+def named(state, run):
+    """A state without the name of its run, which those of jobs have."""
+    return json.loads(json.dumps(state).replace(run, "RUN"))
