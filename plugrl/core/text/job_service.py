@@ -191,7 +191,8 @@ class TrainedJobs(FineTuneService):
             )
         if not made:
             raise JobFailedError(f"all {dropped} examples have more than {limit} tokens")
-        service = self._service(about["base"])
+        base = about["base"]
+        service = self._service(self._handed if base is None else self._folder(base).model())
         data = JobData(made, self._tokenizer.pad_token_id)
         seed = (self._spec.seed & 0xFFFFFFFF, folder.fingerprint())
         steps = batches(seed, len(made), config.batch_size, config.epochs)
@@ -205,14 +206,18 @@ class TrainedJobs(FineTuneService):
             data.ask_reference(service, config.batch_size)
         return held
 
-    def _service(self, base: str | None) -> BaseTrainService:
+    def _service(self, handed: Mapping[str, Any] | None) -> BaseTrainService:
+        """A train service that begins with ``handed``; None: with the source."""
         factory, path = self._context.factory, f"models.{self._spec.name}.fine_tune.train"
-        service: BaseTrainService = factory.build("train_service", self.config.train, path)
+        service: BaseTrainService = factory.build("train_service", self._train_section(), path)
         service.load(replace(self._spec, trained=True))
-        handed = self._handed if base is None else self._folder(base).model()
         if handed is not None:
             service.take_over(handed)
         return service
+
+    def _train_section(self) -> Mapping[str, Any]:
+        section: Mapping[str, Any] = self.config.train
+        return section
 
     def _step(self, held: _Training) -> None:
         batch = held.data.batch(held.steps[held.done])
