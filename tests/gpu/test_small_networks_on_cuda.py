@@ -17,10 +17,18 @@ pytestmark = [
 ]
 CARTPOLE = {"type": "gymnasium", "id": "CartPole-v1", "num_envs": 4}
 PENDULUM = {"type": "gymnasium", "id": "Pendulum-v1", "num_envs": 4}
+#: Agents take turns, and a protocol compares the logits that they act by.
+TALK = {
+    "type": "image_classification",
+    "protocol": {"type": "zero_knowledge", "base": {"type": "nip", "max_message_rounds": 4}},
+    "num_envs": 8,
+}
 TRAINERS = {
     "vanilla_ppo": (CARTPOLE, {"rl": {"frames_per_batch": 128, "minibatch_size": 64}}),
     "reinforce": (CARTPOLE, {"rl": {"frames_per_batch": 128}}),
     "a2c": (CARTPOLE, {"rl": {"frames_per_batch": 128}}),
+    "vanilla_ppo in turns": (TALK, {"rl": {"frames_per_batch": 128, "minibatch_size": 32}}),
+    "reinforce in turns": (TALK, {"rl": {"frames_per_batch": 128}}),
     "dqn": (CARTPOLE, {"rl": {"frames_per_batch": 128}, "dqn": {"learning_starts": 32}}),
     "sac": (PENDULUM, {"rl": {"frames_per_batch": 128}, "sac": {"learning_starts": 32}}),
     "td3": (PENDULUM, {"rl": {"frames_per_batch": 128}, "td3": {"learning_starts": 32}}),
@@ -32,7 +40,7 @@ def made(name: str, device: str, iterations: int) -> Any:
     scenario, sections = TRAINERS[name]
     built = registry.load(registry.resolve("scenario", scenario["type"]))(scenario)
     rl = {"num_iterations": iterations, "lr": 1e-3, **sections["rl"]}
-    return registry.load(registry.resolve("trainer", name))(
+    return registry.load(registry.resolve("trainer", name.partition(" ")[0]))(
         scenario_instance=built.build(0),
         hyper_params={**sections, "rl": rl, "validate": {"episodes": 2}},
         settings={"device": device},
@@ -49,7 +57,7 @@ def weights(trainer: Any) -> dict[str, torch.Tensor]:
 
 
 # Those whose losses draw nothing: random numbers of a device are its own.
-@pytest.mark.parametrize("name", ["vanilla_ppo", "reinforce", "a2c", "dqn"])
+@pytest.mark.parametrize("name", ["vanilla_ppo", "reinforce", "a2c", "vanilla_ppo in turns", "dqn"])
 def test_training_on_cuda_gives_about_the_weights_of_the_cpu(name: str) -> None:
     trained = {}
     for device in ("cpu", "cuda"):
