@@ -121,7 +121,9 @@ def _of_run(
     base: dict[str, Any] = {**tree}
     if evaluation is None:
         return prepare(base, overrides, preflight=False, setup=setup)
-    base["validate"] = {**base.get("validate", {}), "enabled": True}
+    if "validate" in base or "data" in base:
+        # Trainers that learn labels alone have no settings of evaluations.
+        base["validate"] = {**base.get("validate", {}), "enabled": True}
     if not _is_file(evaluation):
         if "data" not in base:
             # Small networks are evaluated in environments, of which there is one kind to test in.

@@ -250,7 +250,7 @@ def test_a_phase_whose_policies_have_other_names_is_refused(tmp_path: Path) -> N
 
 def test_a_saved_state_is_evaluated_on_the_tests(runs: Path) -> None:
     run = plugrl.load_run("alone", runs)
-    with opened("alone", runs_folder=runs, alone=False) as saved:
+    with opened("alone", "validation", runs_folder=runs, alone=False) as saved:
         scored = saved.trainer.evaluate()
     assert scored["validation/accuracy"] == run.metrics[-1]["test/accuracy"]
     assert scored["validation/prover/loss"] == run.metrics[-1]["test/prover/loss"]
