@@ -16,7 +16,8 @@ from plugrl.core.text.trajectory import WRITTEN, Trajectory
 
 def to_lines(examples: Examples) -> str:
     """The examples as lines of JSON, which :func:`read` takes back."""
-    return "".join(json.dumps(_plain(e), ensure_ascii=False) + "\n" for e in examples)
+    # Escapes, since a text may hold what ends lines elsewhere, or half a character.
+    return "".join(json.dumps(_plain(e)) + "\n" for e in examples)
 
 
 def _plain(example: SupervisedExample | PreferenceExample) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,10 +16,11 @@ from plugrl.core.text.fine_tuning import Examples, FineTuneConfig, FineTuneServi
 from plugrl.core.text.job_examples import trajectories
 from plugrl.core.text.job_folder import JobFolder
 from plugrl.core.text.job_steps import JobData, batches, train_on
-from plugrl.core.text.losses import WeightedLoss
+from plugrl.core.text.losses import WeightedLoss, declared_needs
 from plugrl.core.text.services import BaseTrainService, ModelSpec
 
 if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.fine_tuning import JobContext
     from plugrl.core.text.services import InferenceService
 
@@ -73,6 +74,18 @@ class TrainedJobs(FineTuneService):
     Config: ClassVar[type] = TrainedJobsConfig
     _training: _Training | None = None
     _handed: Mapping[str, Any] | None = None
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """A loss of preferences that is none of pairs, or of more than log-probabilities."""
+        path = f"{check.path}.preference_loss"
+        loss, section = check.component(path), check.section.preference_loss
+        if loss is None:
+            return
+        if not getattr(loss, "compares_pairs", False):
+            yield path, f"{section.type} compares no pairs of replies; write dpo or ipo"
+        elif declared_needs(loss, section):
+            yield path, f"{section.type} needs more than log-probabilities; write dpo or ipo"
 
     def load(self, spec: ModelSpec, context: JobContext) -> None:
         """Take the model that jobs begin with; its weights are loaded when a job trains.

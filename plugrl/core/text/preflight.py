@@ -34,6 +34,13 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
             "models",
             ("no model is trained; give one a train service, such as models.policy.train: local"),
         )
+    for name in models:
+        if models[name].get("fine_tune") is not None:
+            yield (
+                f"models.{name}.fine_tune",
+                "is for trainers that train by jobs, such as ei_pure_text; write "
+                f"models.{name}.train, or leave it out",
+            )
     worker = root.rollout_worker
     if models and worker.get("model") is not None:
         yield from model_findings(check, "rollout_worker.model", worker.model)

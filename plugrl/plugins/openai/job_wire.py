@@ -40,7 +40,7 @@ _SUFFIX = 64
 
 def as_lines(examples: Examples) -> bytes:
     """The training file of examples of one sort."""
-    lines = (json.dumps(_line(example), ensure_ascii=False) for example in examples)
+    lines = (json.dumps(_line(example)) for example in examples)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
