@@ -9,8 +9,8 @@ from typing import Any
 
 from plugrl.core.experiment import TrainedRun, prepare, start
 
-#: Prompts of two letters; the answer is the first one.
-PROBLEMS = [{"prompt": a + b, "answer": a} for a in "ab" for b in "ab"]
+#: Prompts of two letters; the answer is the first one, and the label says whether it is an a.
+PROBLEMS = [{"prompt": a + b, "answer": a, "label": int(a == "a")} for a in "ab" for b in "ab"]
 
 
 def write_problems(folder: Path) -> Path:

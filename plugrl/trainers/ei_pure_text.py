@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.pure_text.examples import supervised_examples, with_right_decision
 from plugrl.core.text.pure_text.stats import returns_of
 from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
+from plugrl.trainers.kit import TALKING
 
 if TYPE_CHECKING:
     from plugrl.core.nested_array_dict import NestedArrayDict
@@ -60,6 +62,11 @@ class ExpertIterationTrainer(PureTextRlTrainer):
     """
 
     Config: ClassVar[type] = ExpertIterationConfig
+    #: Sections with which the conformance kit trains it: a random model earns little.
+    conformance: ClassVar[Mapping[str, Any]] = {
+        **TALKING,
+        "trainer": {**TALKING["trainer"], "reward_threshold": -1.0},
+    }
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
         """One supervised job for each group, of the examples of all its agents."""

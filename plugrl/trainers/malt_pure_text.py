@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
 from plugrl.core.text.pure_text.trees import preferences
+from plugrl.trainers.kit import TALKING
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -45,6 +46,8 @@ class MaltTrainer(PureTextRlTrainer):
     """
 
     Config: ClassVar[type] = MaltConfig
+    #: Sections with which the conformance kit trains it.
+    conformance: ClassVar[Mapping[str, Any]] = TALKING
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

@@ -101,6 +101,16 @@ class TestSoloAgent(TrainerContract):
     plugrl_trainer = "solo_agent"
 
 
+class TestExpertIteration(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "ei_pure_text"
+
+
+class TestMalt(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "malt_pure_text"
+
+
 class TestExactMatch(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "exact_match"
