@@ -137,3 +137,32 @@ def test_an_exit_of_a_task_is_no_success(tmp_path: Path) -> None:
     task = {"custom_scenario_module_path": str(file), "custom_scenario_class_name": "Task"}
     with pytest.raises(PluginError, match=r"preflight raised SystemExit: 0"):
         prepare(RUN | {"scenario": task})
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (
+            {"agents": {"verifier": {"scripted": "oracel"}}},
+            "agents.verifier.scripted (Python): the task has no hand-made policy 'oracel'",
+        ),
+        (
+            {"agents": {"verifier": {"scripted": "json:loads", "is_random": True}}},
+            "agents.verifier (Python): is_random and scripted exclude each other; remove one",
+        ),
+        (
+            {"agents": {"verifier": {"scripted": "json:loads", "load_from": "other"}}},
+            "agents.verifier.load_from (Python): cannot be set for an agent with scripted",
+        ),
+        (
+            {"rl": {"normalize_observations": True}},
+            "rl.normalize_observations (Python): has no effect here: observations with named parts "
+            "are not scaled; remove it",
+        ),
+    ],
+)
+def test_what_agents_of_protocols_cannot_be_is_found(change: dict[str, Any], fault: str) -> None:
+    run = {"trainer": "vanilla_ppo", "scenario": {"type": "image_classification", "num_envs": 2}}
+    with pytest.raises(ConfigError) as caught:
+        prepare(run | change)
+    assert caught.value.faults[0].startswith(fault)
