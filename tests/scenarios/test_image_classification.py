@@ -280,3 +280,31 @@ def test_the_body_refuses_what_is_no_picture() -> None:
     plain = AgentSpaces(Box(-1, 1, (4,)), SPACES.action)
     with pytest.raises(ConfigError, match=r"agents\._default\.body.*not observations of shape"):
         build_agents({"agent": plain}, section)
+
+
+@pytest.mark.parametrize("zero_knowledge", [False, True])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"type": "nip", "randomize_prover_stance": True},
+        {"type": "debate"},
+        {"type": "merlin_arthur"},
+        {"type": "multi_channel"},
+        {"type": "solo_verifier"},
+    ],
+    ids=lambda section: section["type"],
+)
+def test_the_body_fits_every_protocol(protocol: dict[str, Any], zero_knowledge: bool) -> None:
+    section = {"type": "zero_knowledge", "base": protocol} if zero_knowledge else protocol
+    instance = ImageClassificationScenario({"num_envs": 3, "protocol": section}).build(0)
+    environment = instance.test_environment
+    body = {"type": "image_latent", "channels": 2, "latent_channels": 2}
+    built = build_agents(environment.spaces, {"_default": {"body": body}}, shared_body=True)
+    for name, seen in environment.reset(0).items():
+        logits, values = built.policies[name].policy_and_value(torch.from_numpy(seen))
+        assert logits.shape == (3, environment.spaces[name].action.nvec.sum())  # type: ignore[attr-defined]
+        assert values.shape == (3,)
+        # Where nothing can be chosen, one choice is left, and it is certain.
+        turn = environment.acting()[name]  # type: ignore[index]
+        entropy = built.policies[name].distribution.entropy(logits)
+        assert torch.equal(entropy > 0, torch.from_numpy(turn))
