@@ -52,7 +52,9 @@ class JobsServer:
         self.key, self.end = key, end
         self.files, self.jobs, self.events = {}, {}, {}
         self.models = {"base": {}}
-        self.faults, self.requests = [], []
+        self.faults, self.requests, self.chats = [], [], []
+        #: What models say to prompts that they were not shown.
+        self.otherwise = ""
         self.steps = 0
         self.filters_metadata = True
         self._lock = threading.RLock()
@@ -149,6 +151,7 @@ class Handler(BaseHTTPRequestHandler):
             ("GET", r"/models"): self.list_models,
             ("GET", r"/models/([^/]+)"): self.model,
             ("POST", r"/completions"): self.complete,
+            ("POST", r"/chat/completions"): self.chat,
         }
         for (verb, pattern), handle in routes.items():
             found = re.fullmatch(pattern, path)
@@ -296,6 +299,32 @@ class Handler(BaseHTTPRequestHandler):
             "choices": [{"text": text, "index": 0, "logprobs": None, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": len(tokens), "completion_tokens": 1},
         }  # fmt: skip
+
+    def chat(self, asked, data):
+        own, body = self.server_state, json.loads(data)
+        if unknown := sorted(set(body) - CHAT_FIELDS):
+            raise Refuse(400, f"Unrecognized request argument supplied: {unknown[0]}")
+        self.model(body["model"], asked, data)
+        try:
+            check_messages(body["messages"], {"role", "content", "name"})
+        except (AssertionError, KeyError) as error:
+            raise Refuse(400, f"Invalid messages: {error!r}", param="messages") from None
+        own.chats.append(body)
+        said = own.models[body["model"]].get(body["messages"][-1]["content"], own.otherwise)
+        message = {"role": "assistant", "content": said, "refusal": None}
+        return {
+            "id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time()),
+            "model": body["model"],
+            "choices": [
+                {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+            ],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+        }  # fmt: skip
+
+
+CHAT_FIELDS = {
+    "model", "messages", "max_completion_tokens", "temperature", "top_p", "seed", "stop",
+}  # fmt: skip
 
 
 def card(name):

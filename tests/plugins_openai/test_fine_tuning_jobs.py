@@ -43,13 +43,25 @@ def server(monkeypatch):
     made.close()
 
 
-def loaded(url, folder, **options):
+#: Characters and template of prompts in ChatML.
+CHATML = {
+    "characters": "abcdefgh<|im_start>_end\nuloy",
+    "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+}
+
+
+def loaded(url, folder, engine="generic", **options):
     section = {"type": "openai", "poll_interval": 0.01, "patience": 5.0, **options}
     inference = {
-        "type": "openai", "base_url": url, "model": "base", "engine": "generic",
+        "type": "openai", "base_url": url, "model": "base", "engine": engine,
         "max_context": 32, "patience": 5.0,
     }  # fmt: skip
-    tree = {"source": SOURCE, "inference": inference, "train": None, "fine_tune": section}
+    source = SOURCE
+    if engine == "chat":
+        source = {"path": None, "config": {}, "tokenizer": CHATML, "dtype": "float32"}
+        inference["max_context"] = 200
+    tree = {"source": source, "inference": inference, "train": None, "fine_tune": section}
     models = ConfigView({"policy": {**tree, "adapter": None}}, "models")
     factory = Factory(default_registry())
     return Models.load(models, factory, seed=3, device="cpu", folder=Path(folder))
@@ -120,6 +132,24 @@ def test_a_job_is_made_of_the_examples_and_its_model_is_sampled_from(server, gro
     assert job["method"]["supervised"]["hyperparameters"] == {
         "n_epochs": 2, "batch_size": "auto", "learning_rate_multiplier": "auto",
     }  # fmt: skip
+
+
+def test_models_that_answer_messages_alone_are_sampled_from(server, group, caplog):
+    shared = group(engine="chat")
+    shared.create_supervised_fine_tune_job({"a": SUPERVISED}, "j")
+    wait_for_jobs([shared])
+    shared.switch_to_next_model()
+    messages = [assistant("a"), user("b c"), {"role": "system", "content": "\n"}, user("ab")]
+    tokenizer = shared.model.inference.tokenizer
+    prompt = tokenizer.encode_chat(tokenizer.writable(tokenizer.render_chat(messages)))
+    (completion,) = shared.model.inference.generate([request(prompt, max_new_tokens=2)])
+    assert tokenizer.decode(completion.tokens) == "ba"
+    # The space is none of the characters.
+    messages[1] = user("bc")
+    assert server.chats[-1]["messages"] == messages
+    assert server.chats[-1]["max_completion_tokens"] == 2
+    assert server.chats[0]["messages"][0]["role"] == "user", "a prompt that is no ChatML"
+    assert "reads a prompt" not in caplog.text
 
 
 def test_preferences_are_a_job_of_the_method_dpo(server, group):

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "plugrl": "plugrl"}
 #: What the addresses of such servers end in.
 _VERSIONED = re.compile(r"/v\d+$")
+#: Sorts whose lists need not hold every model.
+OPEN = ("generic", "chat")
 NEEDS = "use a vLLM that has return_token_ids (0.10.2 or newer) or SGLang"
 
 
@@ -52,7 +54,7 @@ def look(cards: Any, config: Any, url: str) -> Found:
     engine = known if config.engine == "auto" else config.engine
     names = [entry["id"] for entry in entries]
     model = config.model
-    if not names and (model is None or engine != "generic"):
+    if not names and (model is None or engine not in OPEN):
         raise ConfigError(_unlisted(url, model))
     if model is None:
         if len(names) != 1:
@@ -62,7 +64,7 @@ def look(cards: Any, config: Any, url: str) -> Found:
             )
         model = names[0]
     # Others may load models that their list does not hold; the first request will tell.
-    if model not in names and engine != "generic":
+    if model not in names and engine not in OPEN:
         raise ConfigError(unknown_model(url, model, names))
     card = next((entry for entry in entries if entry["id"] == model), {})
     length = card.get("max_model_len")
@@ -100,6 +102,7 @@ def dialect_of(found: Found, config: Any, tokenizer: Tokenizer) -> wire.Dialect:
         "sglang": wire.Sglang,
         "plugrl": wire.Plugrl,
         "generic": wire.Generic,
+        "chat": wire.Chat,
     }
     return kinds[found.engine](found.model, tokenizer)
 

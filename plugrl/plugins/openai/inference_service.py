@@ -41,7 +41,7 @@ class OpenAiInferenceService(InferenceService):
     """Sends token ids and gets token ids with log-probabilities, many requests at a time.
 
     The weights stay at the server; the source of the model gives the tokenizer alone. A server
-    that gives text alone (engine ``generic``) serves models that are not trained.
+    that gives text alone (engines ``generic`` and ``chat``) serves models that are not trained.
     """
 
     Config: ClassVar[type] = settings.OpenAiConfig
@@ -214,7 +214,8 @@ class OpenAiInferenceService(InferenceService):
         usage = said.get("usage") if isinstance(said, Mapping) else None
         count = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
         own = len(request.prompt_tokens)
-        if self._dialect.exact or self._told or count is None or count == own:
+        unlike = not self._dialect.exact and self._dialect.counts_alike
+        if not unlike or self._told or count is None or count == own:
             return
         self._told = True
         logger.warning(

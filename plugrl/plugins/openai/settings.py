@@ -35,8 +35,10 @@ class OpenAiConfig:
     api_key: str | None = described(
         None, "environment variable that holds the key; null: OPENAI_API_KEY, if it is set"
     )
-    engine: Literal["auto", "vllm", "sglang", "plugrl", "generic"] = described(
-        "auto", "sort of server; auto: as it says itself, generic when it does not"
+    engine: Literal["auto", "vllm", "sglang", "plugrl", "generic", "chat"] = described(
+        "auto",
+        "sort of server; auto: as it says itself, generic when it does not; chat: one that answers "
+        "messages alone",
     )
     connections: int = described(64, "requests that are open at once; more wait")
     timeout: float = described(600.0, "seconds that one try of a request may take")
@@ -154,9 +156,10 @@ def _sampled(check: Preflight, name: str) -> dict[str, Any]:
 
 
 def _training_findings(config: Any, path: str, name: str) -> Iterator[Finding]:
-    if config.engine in ("generic", "plugrl"):
+    if config.engine in ("generic", "chat", "plugrl"):
         why = {
             "generic": "gives neither token ids nor log-probabilities",
+            "chat": "gives neither token ids nor log-probabilities",
             "plugrl": "(plugrl serve) takes no weights",
         }[config.engine]
         yield (

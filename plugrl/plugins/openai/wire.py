@@ -7,6 +7,7 @@ The fields are those of public documents: vLLM's OpenAI-compatible server (``ret
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,15 @@ from plugrl.core.text.trajectory import FinishReason
 
 #: Bits of a seed that every server takes.
 _SEED_BITS = 31
-_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+_FINISH: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "abort": "abort",
+    # What is left of an answer that the vendor's filter cut.
+    "content_filter": "stop",
+}
+#: A whole message in ChatML: its role and its text.
+_CHATML = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 
 
 class Missing(ContractError):
@@ -46,6 +55,8 @@ class Dialect(ABC):
     takes_weights: ClassVar[bool] = False
     #: Whether a request says which model is to answer.
     names_model: ClassVar[bool] = True
+    #: Whether the server is sent what the tokenizer counts as a prompt.
+    counts_alike: ClassVar[bool] = True
     #: Tokens of a context that a prompt can never have.
     reserve: ClassVar[int] = 0
 
@@ -241,23 +252,26 @@ class Generic(Dialect):
         if unknown or others:
             names = " and ".join([*unknown, *(["stop_token_ids"] if others else [])])
             raise ConfigError(
-                f"{names} cannot be asked of a server of engine generic; leave it out, or use "
-                "vLLM, SGLang or plugrl serve"
+                f"{names} cannot be asked of a server of engine {type(self).__name__.lower()}; "
+                "leave it out, or use vLLM, SGLang or plugrl serve"
             )
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": as_text(self._tokenizer, request.prompt_tokens),
-            "max_tokens": room,
+            **self._asked(as_text(self._tokenizer, request.prompt_tokens), room),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": seed_of(request),
         }
         return body | ({"stop": list(sampling.stop)} if sampling.stop else {})
 
+    def _asked(self, prompt: str, room: int) -> dict[str, Any]:
+        """The fields that say what is to be continued, and for how long."""
+        return {"prompt": prompt, "max_tokens": room}
+
     def read(self, answer: Any, request: GenerationRequest) -> Answer:
         """The text of the first choice in tokens; the log-probabilities are all 0."""
         choice = _first_choice(answer)
-        text = choice.get("text")
+        text = self._said(choice)
         if not isinstance(text, str):
             raise Missing("a text")
         writable = getattr(self._tokenizer, "writable", lambda text: text)
@@ -268,6 +282,40 @@ class Generic(Dialect):
         if finish == "stop" and len(tokens) < most and tokens[-1:] != [end]:
             tokens.append(end)
         return Answer(tokens, [0.0] * len(tokens), finish)
+
+    def _said(self, choice: Mapping[str, Any]) -> Any:
+        """The text of a choice."""
+        return choice.get("text")
+
+
+class Chat(Generic):
+    """OpenAI's ``/chat/completions``: messages in, text out.
+
+    The messages are read from a prompt that is written in ChatML; any other prompt is one message
+    of the user.
+    """
+
+    counts_alike = False
+
+    def url(self, base: str, root: str) -> str:
+        """Where requests go."""
+        return f"{base}/chat/completions"
+
+    def _asked(self, prompt: str, room: int) -> dict[str, Any]:
+        return {"messages": messages_of(prompt), "max_completion_tokens": room}
+
+    def _said(self, choice: Mapping[str, Any]) -> Any:
+        message = choice.get("message")
+        if not isinstance(message, Mapping):
+            return None
+        # A model that refuses says so in another field.
+        return message.get("content") or message.get("refusal") or ""
+
+
+def messages_of(prompt: str) -> list[dict[str, str]]:
+    """The messages of a prompt in ChatML, without the beginning of the reply that is asked for."""
+    found = [{"role": role, "content": text} for role, text in _CHATML.findall(prompt)]
+    return found or [{"role": "user", "content": prompt}]
 
 
 def seed_of(request: GenerationRequest) -> int:
