@@ -49,6 +49,20 @@ TRAINERS: dict[str, dict[str, Any]] = {
         },
         "agents": {"_default": {"body": {"type": "mlp", "hidden": [8]}}},
         "rl": {"frames_per_batch": 64},
+        "message_regression": {"enabled": True, "reset_on_fit": False, "test_size": 0.5},
+    },
+    "alone": {
+        "trainer": {
+            "type": "sequence",
+            "phases": [
+                {"name": "alone", "trainer": {"type": "solo_agent"}},
+                {"name": "together", "trainer": {"type": "reinforce"}},
+            ],
+        },
+        "scenario": {"type": "image_classification", "num_envs": 8, "max_train_size": 200},
+        "agents": {"prover": {"body": {"type": "image_latent"}}},
+        "solo_agent": {"num_epochs": 30, "batch_size": 50},
+        "rl": {"frames_per_batch": 64, "num_iterations": 20},
     },
     "dqn": {"scenario": {**CARTPOLE, "num_envs": 1}, "rl": {"frames_per_batch": 64}},
     "sac": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
