@@ -109,8 +109,11 @@ if TYPE_CHECKING:
     from plugrl.core.text.guides import log_rollout_metrics as log_rollout_metrics
     from plugrl.core.text.losses import WeightedLoss as WeightedLoss
     from plugrl.core.text.losses import masked_sum as masked_sum
+    from plugrl.core.text.model_groups import SharedModelGroup as SharedModelGroup
     from plugrl.core.text.optimizer import AdamParams as AdamParams
     from plugrl.core.text.optimizer import OptimizerConfig as OptimizerConfig
+    from plugrl.core.text.pure_text.examples import supervised_examples as supervised_examples
+    from plugrl.core.text.pure_text.trainer import PureTextRlTrainer as PureTextRlTrainer
     from plugrl.core.text.remote_api import RemoteAlgorithmConfig as RemoteAlgorithmConfig
     from plugrl.core.text.remote_api import RemoteApiTrainer as RemoteApiTrainer
     from plugrl.core.text.remote_api import RemoteApiTrainerConfig as RemoteApiTrainerConfig
@@ -226,7 +229,10 @@ _MODULES = {
         "log_rollout_metrics",
     ),
     "plugrl.core.text.losses": ("WeightedLoss", "masked_sum"),
+    "plugrl.core.text.model_groups": ("SharedModelGroup",),
     "plugrl.core.text.optimizer": ("AdamParams", "OptimizerConfig"),
+    "plugrl.core.text.pure_text.examples": ("supervised_examples",),
+    "plugrl.core.text.pure_text.trainer": ("PureTextRlTrainer",),
     "plugrl.core.text.remote_api": (
         "RemoteAlgorithmConfig",
         "RemoteApiTrainer",

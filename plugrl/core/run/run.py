@@ -231,6 +231,10 @@ class Run:
     def _checkpoints(self) -> Path:
         return checkpoints_of(self.folder)
 
+    def leave_open(self, reason: str) -> None:
+        """Say that a clean end of this run, such as at a limit, may be followed by a resume."""
+        self._status.fields["open"] = reason
+
     def save(self) -> Path | None:
         """Save a checkpoint of the last ended step now; :meth:`end_step` does it when it is due.
 

@@ -22,7 +22,7 @@ from plugrl.core.run.environment import (
 )
 from plugrl.core.run.files import dump_yaml, write_json, write_text
 from plugrl.core.run.lock import RunLock
-from plugrl.core.run.status import Status
+from plugrl.core.run.status import Status, read_status
 
 log = logging.getLogger("plugrl.run")
 
@@ -103,9 +103,12 @@ def read_tree(folder: Path, what: str = "resumed") -> dict[str, Any]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a run is done and its newest checkpoint, if it has any, is of its last step."""
+    """Whether a run is done and its newest checkpoint, if it has any, is of its last step.
+
+    One that a limit has ended is not.
+    """
     before = folders.summarize(folder)
-    if before.state != "done":
+    if before.state != "done" or read_status(folder).get("open"):
         return False
     steps = [step_of(path) for path in candidates(checkpoints_of(folder))]
     return not steps or steps[0] == before.step

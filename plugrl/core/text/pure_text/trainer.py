@@ -202,7 +202,12 @@ class PureTextRlTrainer(Trainer):
             metrics = getattr(self, f"_run_{stage}")()
             self._stage = self._following(stage)
         except LimitReachedError as reached:
-            logger.warning("%s; the run ends in iteration %d", reached, iteration)
+            logger.warning(
+                "%s; the run ends in iteration %d; raise it in config.yaml and resume to go on",
+                reached,
+                iteration,
+            )
+            self.run.leave_open(str(reached))
             raise StopRun(str(reached)) from None
         except _StopAskedError:
             metrics = {}
