@@ -1,0 +1,283 @@
+"""Staged trainings of text agents, as runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import text_agents
+import yaml
+
+import plugrl
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.experiment import prepare, resume
+from plugrl.core.saved import opened
+from plugrl.core.text.fine_tuning import JobStatus
+from plugrl.core.text.job_service import TrainedJobs
+
+ALL = {"reward_threshold": -1.0}
+
+
+def trained(folder, trainer="ei_pure_text", /, **sections):
+    sections.setdefault("trainer", ALL if trainer == "ei_pure_text" else {})
+    return plugrl.train(text_agents.config(trainer, folder, **sections))
+
+
+def when_tested(run):
+    """The iteration of each test, and how many models came before it."""
+    return [
+        (row["iteration"], sum("fine_tuned/policy" in r for r in run.metrics[: row["step"]]))
+        for row in run.metrics
+        if "test/accuracy" in row
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ("none", []),
+        ("all", [(1, 0), (2, 1), (2, 2)]),
+        ("last", [(2, 2)]),
+        ("first_and_last", [(1, 0), (2, 2)]),
+    ],
+)
+def test_the_scheme_says_when_tests_are_played(tmp_path, scheme, expected):
+    assert when_tested(trained(tmp_path, text_rl={"test_scheme": scheme})) == expected
+
+
+def test_several_epochs_over_two_problems_end(tmp_path):
+    run = trained(
+        tmp_path,
+        data={"batch_size": 3, "keep": {"label": [1]}},
+        text_rl={"num_iterations": 4, "test_scheme": "none"},
+    )
+    rows = [row for row in run.metrics if "spent/requests" in row]
+    # Two requests an episode, whatever the epoch.
+    assert [row["spent/requests"] for row in rows] == [6, 12, 18, 24]
+    assert run.status["state"] == "done"
+    assert run.checkpoint()["trainer"]["stage"] == "done"
+
+
+def test_no_iteration_is_a_test_alone(tmp_path):
+    run = trained(tmp_path, text_rl={"num_iterations": 0})
+    assert when_tested(run) == [(0, 0)]
+    assert not (run.folder / "fine_tuning").exists()
+
+
+def test_all_previous_rollouts_can_be_learned_from(tmp_path):
+    run = trained(tmp_path, text_rl={"fine_tune_on_all_previous_rollouts": True})
+    jobs = sorted((run.folder / "fine_tuning" / "policy").iterdir())
+    counts = [len((job / "examples.jsonl").read_text().splitlines()) for job in jobs]
+    # An example of each of two agents in four episodes, then in eight.
+    assert counts == [8, 16]
+
+
+def test_a_part_of_the_held_out_problems_can_be_enough(tmp_path):
+    run = trained(
+        tmp_path,
+        data={"batch_size": 1},
+        text_rl={"num_iterations": 0, "test_on_whole_dataset": False},
+    )
+    assert run.last_metrics["spent/requests"] == 2
+
+
+LIMITS = {
+    "max_requests": {"max_requests": 12},
+    "max_tokens": {"max_tokens": 170},
+    "max_cost": {"max_cost": 12.0, "prices": {"policy": {"output": 5e5}}},
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_ends_the_run_cleanly_and_a_higher_one_goes_on(tmp_path, limit, caplog):
+    run = trained(tmp_path, text_rl=LIMITS[limit])
+    assert run.status["state"] == "done"
+    assert f"text_rl.{limit}={LIMITS[limit][limit]:g} is reached" in caplog.text
+    state = run.checkpoint()["trainer"]
+    assert state["stage"] not in ("done", "")
+    assert state["usage"]["requests"] <= 12
+    again = resume(run.folder)
+    assert again.checkpoint()["trainer"]["stage"] == state["stage"]
+    config = run.folder / "config.yaml"
+    tree = yaml.safe_load(config.read_text())
+    tree["text_rl"][limit] = None
+    config.write_text(yaml.safe_dump(tree, sort_keys=False))
+    done = resume(run.folder)
+    assert done.checkpoint()["trainer"]["stage"] == "done"
+    # Two trainings and two tests of four episodes of two agents; what was cut short is not in it.
+    assert done.last_metrics["spent/requests"] == 32
+
+
+def test_transcripts_and_samples_can_be_read(tmp_path):
+    run = trained(tmp_path, text_rl={"transcript_format": "json"})
+    episodes = json.loads((run.folder / "rollouts" / "iteration-0001.json").read_text())
+    assert {episode["question"] for episode in episodes} == {
+        claim["prompt"] for claim in text_agents.claims()
+    }
+    assert {said["agent"] for said in sum(episodes[0]["rounds"], [])} == {"prover", "verifier"}
+    samples = (run.folder / "samples" / "rollouts.jsonl").read_text().splitlines()
+    assert json.loads(samples[0])["verdict"] in ("accept", "reject", "undecided")
+    off = trained(tmp_path, text_rl={"save_transcripts": False, "num_iterations": 1})
+    assert not list((off.folder / "rollouts").glob("*.yaml"))
+
+
+def test_a_saved_run_is_evaluated_with_the_model_of_its_last_job(tmp_path):
+    run = trained(tmp_path)
+    with opened(str(run.folder)) as saved:
+        scores = saved.trainer.evaluate()
+        samples = list(saved.run.samples)
+    last = run.last_metrics
+    names = [name for name in last if name.startswith("test/")]
+    assert {name: scores[name] for name in names} == {name: last[name] for name in names}
+    assert len(samples) == len(text_agents.claims())
+
+
+def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):
+    base = text_agents.config("ei_pure_text", tmp_path)
+    model = base["models"]["policy"]
+    run = trained(
+        tmp_path,
+        models={"policy": None, "p": model, "v": model},
+        rollout_worker={
+            "model": "v",
+            "agents": {"prover": {"model": "p"}, "verifier": {"model": "v"}},
+        },
+    )
+    assert run.last_metrics["fine_tuned/p"] == run.last_metrics["fine_tuned/v"] == 1.0
+    for name in "pv":
+        jobs = list((run.folder / "fine_tuning" / name).iterdir())
+        assert len(jobs) == 2
+        assert {len((j / "examples.jsonl").read_text().splitlines()) for j in jobs} == {4}
+
+
+def test_a_frozen_agent_does_not_learn(tmp_path):
+    run = trained(tmp_path, rollout_worker={"agents": {"prover": {"frozen": True}}})
+    (job, _) = sorted((run.folder / "fine_tuning" / "policy").iterdir())
+    assert len((job / "examples.jsonl").read_text().splitlines()) == 4
+
+
+def test_verifiers_can_be_taught_the_right_decision(tmp_path):
+    run = trained(
+        tmp_path,
+        trainer={"reward_threshold": 5.0},
+        text_rl={"verifier_guess_replacement_proportion": 0.5},
+    )
+    (job, _) = sorted((run.folder / "fine_tuning" / "policy").iterdir())
+    lines = map(json.loads, (job / "examples.jsonl").read_text().splitlines())
+    labels = {claim["prompt"]: claim["label"] for claim in text_agents.claims()}
+    taught = [(e["messages"][0]["content"].split()[0], e["messages"][-1]["content"]) for e in lines]
+    assert len(taught) == 2
+    assert all(said == "ny"[labels[claim]] for claim, said in taught)
+
+
+def test_without_examples_no_job_is_made_and_the_run_goes_on(tmp_path, caplog):
+    run = trained(tmp_path, trainer={"reward_threshold": 5.0})
+    assert run.status["state"] == "done"
+    assert "0 examples" in caplog.text
+    assert run.last_metrics["fine_tuned/policy"] == 0.0
+
+
+def test_a_failed_job_ends_the_run_and_is_made_again_when_it_is_resumed(tmp_path, monkeypatch):
+    status = TrainedJobs.status
+    monkeypatch.setattr(TrainedJobs, "status", lambda *_: JobStatus("failed", "no more credit"))
+    with pytest.raises(RunError, match=r"failed \(no more credit\); resume to make it again"):
+        trained(tmp_path)
+    (folder,) = (tmp_path / "runs").glob("*/[0-9]*")
+    (job,) = (folder / "fine_tuning" / "policy").iterdir()
+    (job / "ended.json").write_text(json.dumps({"state": "failed", "message": "no more credit"}))
+    monkeypatch.setattr(TrainedJobs, "status", status)
+    run = resume(folder)
+    assert run.status["state"] == "done"
+    names = sorted(each.name for each in job.parent.iterdir())
+    assert [name.rpartition("iteration-")[2] for name in names] == [
+        "1-policy",
+        "1-policy-r2",
+        "2-policy",
+    ]
+
+
+def test_a_problem_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(RunError, match="no character '9'"):
+        trained(tmp_path, data={"data_files": [nine(tmp_path)]})
+
+
+def nine(folder):
+    path = folder / "nine.jsonl"
+    path.write_text(json.dumps({"prompt": "9+1=2", "label": 0}) + "\n")
+    return str(path)
+
+
+FAULTS = [
+    ({"models": {"policy": {"fine_tune": None}}}, "no model is fine-tuned"),
+    ({"rollout_worker": {"processes": 2}}, "must be 0: finished rollouts"),
+    ({"text_rl": {"test_scheme": "sometimes"}}, "test_scheme"),
+    ({"text_rl": {"prices": {"polcy": {"input": 1.0}}}}, "no model 'polcy' in models"),
+    ({"text_rl": {"max_cost": 1.0}}, "needs prices, such as"),
+    ({"rollout_worker": {"label_key": "truth"}}, "has no column 'truth'"),
+    ({"validate": {"every": 2}}, "validate.every"),
+]
+
+
+@pytest.mark.parametrize(("sections", "said"), FAULTS)
+def test_faults_are_told_before_anything_is_paid_for(tmp_path, sections, said):
+    with pytest.raises(ConfigError) as caught:
+        prepare(text_agents.config("ei_pure_text", tmp_path, **sections))
+    assert any(said in fault for fault in caught.value.faults), caught.value.faults
+
+
+def test_a_worker_without_episodes_is_refused(tmp_path):
+    tree = text_agents.config("ei_pure_text", tmp_path)
+    tree["rollout_worker"] = {"type": "single_turn", "evaluator": "exact_match"}
+    with pytest.raises(ConfigError, match="plays no episodes of a protocol; write protocol"):
+        prepare(tree)
+
+
+def test_malt_says_what_has_no_effect(tmp_path):
+    sections = {"text_rl": {"verifier_guess_replacement_proportion": 0.1}}
+    with pytest.raises(ConfigError, match="malt_pure_text learns from comparisons"):
+        prepare(text_agents.config("malt_pure_text", tmp_path, **sections))
+
+
+OWN = '''
+"""Learns from the first rollouts alone, and says how long the arguments are."""
+
+import numpy as np
+
+from plugrl import PureTextRlTrainer, supervised_examples
+
+
+class FirstTwo(PureTextRlTrainer):
+    async def _rollouts_of(self, task):
+        rollouts = await super()._rollouts_of(task)
+        rollouts["mine"] = np.full(tuple(rollouts.batch_size), task.item)
+        return rollouts
+
+    def _sample_rollouts(self, iteration, *, is_test=False):
+        return super()._sample_rollouts(iteration, is_test=is_test)[:2]
+
+    def _get_log_stats(self, rollouts, *, train=True):
+        stats = super()._get_log_stats(rollouts, train=train)
+        name = "rollout/episodes" if train else "test/episodes"
+        return stats | {name: float(len(rollouts))}
+
+    def _stage_create_fine_tune_jobs(self, rollouts):
+        assert rollouts["mine"].shape == (2, 2)
+        for group in self.shared_model_groups.values():
+            examples = {
+                agent: supervised_examples(rollouts, range(2), self.protocol.index(agent))
+                for agent in group.agents
+            }
+            group.create_supervised_fine_tune_job(examples, self._get_fine_tune_job_name(group))
+'''
+
+
+def test_a_trainer_of_a_user_changes_what_is_sampled_logged_and_learned(tmp_path):
+    file = tmp_path / "first_two.py"
+    file.write_text(OWN)
+    own = {"custom_trainer_module_path": str(file), "custom_trainer_class_name": "FirstTwo"}
+    tree = text_agents.config("ei_pure_text", tmp_path)
+    tree["trainer"] = own
+    run = plugrl.train(tree)
+    assert run.last_metrics["rollout/episodes"] == run.last_metrics["test/episodes"] == 2.0
+    jobs = (run.folder / "fine_tuning" / "policy").iterdir()
+    assert {len((job / "examples.jsonl").read_text().splitlines()) for job in jobs} == {4}
