@@ -13,7 +13,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.environment import AgentSpaces
 from plugrl.core.tensordict.layout import Layout
 from plugrl.core.tensordict.parts import ACTIVATIONS, Activation, Body
-from plugrl.scenarios.bodies.graph_heads import Parts, PooledHead, Pointer
+from plugrl.scenarios.bodies.graph_heads import Parts, Pointer, PooledHead
 from plugrl.scenarios.bodies.graph_marks import exchanges
 
 #: Parts of an observation that tell whose turn it is, if there are any.
@@ -112,7 +112,6 @@ class GraphPair(nn.Module):
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """See the class."""
         flat, view = observation.reshape(-1, observation.shape[-1]), self._layout.view
-        number = len(flat)
         mask = view(flat, "node_mask").unsqueeze(-1)
         adjacency = view(flat, "adjacency")
         marks, single = exchanges(view(flat, "messages"), self._exchanges)

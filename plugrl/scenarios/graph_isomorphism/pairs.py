@@ -16,10 +16,14 @@ from plugrl.core.errors import RunError
 from plugrl.core.tensordict.seeding import generator_of
 from plugrl.scenarios.graph_isomorphism.colours import depths, mixed, signatures
 
-#: Graphs that are drawn at a time, and how often before it is given up.
-_DRAWN, _TRIES = 60_000, 60
+#: Graphs that are drawn at a time for each pair that is missing, and their bounds.
+_DRAWN_EACH, _FEWEST, _MOST = 60, 5000, 60_000
+#: How often graphs are drawn before it is given up, and before that if there was no pair at all.
+_TRIES, _TRIES_IN_VAIN = 100, 10
 #: One of so many graphs is kept for tests, with all that look like it.
 _PARTS = 5
+#: Rounds from a marked node on, enough to tell most graphs apart that look alike without marks.
+_MARKED_ROUNDS = 3
 #: The depth of pairs that are isomorphic.
 ISOMORPHIC = 0
 
@@ -64,15 +68,15 @@ def make_pairs(recipe: Recipe, seed: int) -> Pairs:
     """
     rng = generator_of(seed, "graphs", "test" if recipe.test else "train")
     found: list[list[np.ndarray]] = [[] for _ in recipe.counts]
-    for _ in range(_TRIES):
-        missing = [
-            count - sum(map(len, have)) for count, have in zip(recipe.counts, found, strict=True)
-        ]
-        if max(missing) <= 0:
+    for tried in range(_TRIES):
+        have = [sum(map(len, pairs)) for pairs in found]
+        missing = [count - there for count, there in zip(recipe.counts, have, strict=True)]
+        vain = [m > 0 and not there for m, there in zip(missing, have, strict=True)]
+        if max(missing) <= 0 or (any(vain) and tried >= _TRIES_IN_VAIN):
             break
-        for have, new in zip(found, _search(recipe, missing, rng), strict=True):
-            have.append(new)
-    else:
+        for pairs, new in zip(found, _search(recipe, missing, rng), strict=True):
+            pairs.append(new)
+    if max(missing) > 0:
         where = ("one round", "two rounds", "more rounds", "no round")
         short = ", ".join(f"{m} by {w}" for m, w in zip(missing, where, strict=True) if m > 0)
         raise RunError(
@@ -85,18 +89,20 @@ def make_pairs(recipe: Recipe, seed: int) -> Pairs:
 
 def _search(recipe: Recipe, missing: list[int], rng: np.random.Generator) -> list[np.ndarray]:
     """Pairs ``[k, 2, N, N]`` of each depth among newly drawn graphs, at most those missing."""
-    graphs = _drawn(recipe, rng)
+    # Those that no round tells apart are rare.
+    wanted = _MOST if missing[3] > 0 else sum(max(each, 0) for each in missing) * _DRAWN_EACH
+    graphs = _drawn(recipe, min(max(wanted, _FEWEST), _MOST), rng)
     adjacency, node_mask = _parts(graphs)
-    seen = signatures(adjacency, node_mask, recipe.largest)
+    seen, final = _seen(adjacency, node_mask)
     # By what two rounds see, so that neither graph of a deep pair looks like one of another split.
     of_tests = mixed(seen[2]) % np.uint64(_PARTS) == 0
     places = np.flatnonzero(of_tests == recipe.test)
     alike = (
-        _alike(graphs[places], seen[-1, places], rng)
+        _alike(graphs[places], final[places], rng)
         if missing[3] > 0
         else graphs[:0, None].repeat(2, 1)
     )
-    places = places[np.unique(seen[-1, places], return_index=True)[1]]
+    places = places[np.unique(final[places], return_index=True)[1]]
     sizes = node_mask[places].sum(1) * 1000 + adjacency[places].sum((1, 2))
     pairs = []
     for level, key in enumerate((mixed(sizes), seen[1, places], seen[2, places])):
@@ -108,12 +114,21 @@ def _search(recipe: Recipe, missing: list[int], rng: np.random.Generator) -> lis
     return [rng.permutation(p)[: max(m, 0)] for p, m in zip([*pairs, alike], missing, strict=True)]
 
 
-def _drawn(recipe: Recipe, rng: np.random.Generator) -> np.ndarray:
+def _seen(adjacency: np.ndarray, node_mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Signatures up to round 3 ``[4, G]``, and ones ``[G]`` that are equal where all rounds are."""
+    seen = signatures(adjacency, node_mask, 3)
+    _, inverse, count = np.unique(seen[3], return_inverse=True, return_counts=True)
+    final, open = mixed(seen[3]), count[inverse] > 1
+    final[open] = signatures(adjacency[open], node_mask[open], adjacency.shape[-1])[-1]
+    return seen, final
+
+
+def _drawn(recipe: Recipe, number: int, rng: np.random.Generator) -> np.ndarray:
     """Random graphs ``[G, N, N]``, with ones on the diagonal where there is a node."""
     size = recipe.largest
-    sizes = rng.integers(recipe.smallest, size + 1, _DRAWN)
-    likely = rng.choice(np.array(recipe.edge_probabilities, np.float32), _DRAWN)
-    drawn = rng.random((_DRAWN, size, size), np.float32) < likely[:, None, None]
+    sizes = rng.integers(recipe.smallest, size + 1, number)
+    likely = rng.choice(np.array(recipe.edge_probabilities, np.float32), number)
+    drawn = rng.random((number, size, size), np.float32) < likely[:, None, None]
     there = np.arange(size) < sizes[:, None]
     upper = np.triu(drawn, 1) & there[:, None] & there[:, :, None]
     return upper | upper.transpose(0, 2, 1) | (np.eye(size, dtype=bool) & there[:, None])
@@ -148,7 +163,7 @@ def _alike(graphs: np.ndarray, final: np.ndarray, rng: np.random.Generator) -> n
     for node in range(graphs.shape[-1]):
         marks = np.zeros(mask.shape, np.int64)
         marks[:, node] = 1
-        marked += mixed(signatures(adjacency, mask, graphs.shape[-1], marks)[-1])
+        marked += mixed(signatures(adjacency, mask, _MARKED_ROUNDS, marks)[-1])
     # A node that is not there cannot be marked: it counts alike in all graphs of a size.
     kinds = np.unique(marked, return_index=True)[1]
     result: np.ndarray = graphs[kinds[_neighbours(final[kinds], rng)].T]
