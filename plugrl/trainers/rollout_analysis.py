@@ -1,0 +1,242 @@
+"""Analysis: a language model answers questions about the rollouts that a run has saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.config.sections import TEXT
+from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
+from plugrl.core.experiment import prepare
+from plugrl.core.nested_array_dict import NestedArrayDict
+from plugrl.core.protocol import make_protocol
+from plugrl.core.run.folder import find, find_all
+from plugrl.core.run.start import read_tree
+from plugrl.core.text.chat import chat_tokenizer
+from plugrl.core.text.lockstep import Asked, serve
+from plugrl.core.text.models import Models
+from plugrl.core.text.preflight import model_findings
+from plugrl.core.text.pure_text.analysis import (
+    BUILT_IN,
+    Inquiry,
+    analysis_metrics,
+    inquiries,
+    questions_for,
+    read_answer,
+)
+from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.services import GenerationRequest
+from plugrl.core.trainer import Trainer, TrainingResult
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.protocol import Protocol
+    from plugrl.core.text.lockstep import Outcome
+
+#: Questions that are asked at a time.
+_AT_ONCE = 64
+_WHO = "name a run of a trainer that saves them, such as ei_pure_text"
+
+
+@dataclass
+class RolloutAnalysisConfig:
+    """Whose rollouts, what is asked about them, and who answers."""
+
+    rollouts: str = described(
+        "latest", "run with saved rollouts: path, id, experiment (its newest one), or latest"
+    )
+    files: list[str] = described(
+        [], "which of its files, such as iteration-0002 or test-after-0008; empty: all"
+    )
+    max_rollouts: int | None = described(None, "the first rollouts of each file; null: all")
+    model: str = described("judge", "the model that answers, a key of `models`")
+    questions: dict[str, Any] = described(
+        dict.fromkeys(BUILT_IN, True),
+        "by name: true for built-in ones, or {agents, ask} for others; false leaves one out",
+    )
+    temperature: float = described(0.0, "sampling temperature of the answers; 0: greedy")
+    max_answer_length: int = described(256, "longest answer in tokens")
+
+    def __post_init__(self) -> None:
+        if self.max_rollouts is not None and self.max_rollouts < 1:
+            raise ConfigError("max_rollouts must be at least 1, or null")
+        if self.temperature < 0:
+            raise ConfigError("temperature must not be negative")
+        if self.max_answer_length < 1:
+            raise ConfigError("max_answer_length must be at least 1")
+
+
+class RolloutAnalysisTrainer(Trainer):
+    """Asks yes or no questions about rollouts; it trains nothing.
+
+    Each file of rollouts is a step, whose metrics are the shares of yes, and after which the run
+    may be stopped and resumed. Questions, replies and answers are samples of the run.
+    """
+
+    Config: ClassVar[type] = RolloutAnalysisConfig
+    sections: ClassVar[Mapping[str, Any]] = {"models": TEXT["models"]}
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._step = 0
+        self._folder = ""
+        self._metrics: dict[str, float] = {}
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """A model or rollouts that are not there, and questions that cannot be asked."""
+        section = check.section
+        yield from model_findings(check, "trainer.model", section.model)
+        try:
+            folder = _run_with_rollouts(section.rollouts, check.validated.settings.runs_folder)
+            files = _files(folder, section)
+        except PlugrlError as error:
+            yield "trainer.rollouts", str(error)
+            return
+        try:
+            questions_for(section.questions, _protocol_of(files[0]))
+        except ConfigError as error:
+            yield "trainer.questions", str(error)
+
+    def train(self) -> TrainingResult:
+        """Answer the questions about each file that is left.
+
+        Raises:
+            ConfigError: a question, the model or the rollouts are not there.
+            RunError: a file is damaged, or the model answers nothing.
+        """
+        context = self._bound("train")
+        if not self._folder:
+            self._folder = str(
+                _run_with_rollouts(self.config.rollouts, self.settings.runs_folder).resolve()
+            )
+        files = _files(Path(self._folder), self.config)
+        params = self.hyper_params
+        models = Models.load(
+            params.models, context.factory, seed=params.seed, device=context.settings.device
+        )
+        with closing(models):
+            for path in files[self._step :]:
+                with self.run.phase("analysis"):
+                    self._metrics = self._analysed(path, models)
+                self._step += 1
+                self.run.end_step(self._step, self._metrics)
+        return TrainingResult(steps=self._step, metrics=dict(self._metrics))
+
+    def _analysed(self, path: Path, models: Models) -> dict[str, float]:
+        protocol = _protocol_of(path)
+        questions = questions_for(self.config.questions, protocol)
+        rollouts = NestedArrayDict.load(path)[: self.config.max_rollouts]
+        asked = list(inquiries(rollouts, protocol, questions))
+        replies = self._replies(asked, models)
+        answers = [None if reply is None else read_answer(reply) for reply in replies]
+        for each, reply, answer in zip(asked, replies, answers, strict=True):
+            word = {True: "yes", False: "no", None: "unclear"}[answer]
+            self.run.sample(
+                "analysis",
+                {
+                    "step": self._step + 1,
+                    "file": path.stem,
+                    "episode": each.episode,
+                    "agent": each.agent,
+                    "question": each.question,
+                    "answer": word,
+                    "reply": reply,
+                },
+            )
+        return {**analysis_metrics(asked, answers), "analysis/rollouts": float(len(rollouts))}
+
+    def _replies(self, asked: Sequence[Inquiry], models: Models) -> list[str | None]:
+        """What the model says to each; None: it did not answer.
+
+        Raises:
+            RunError: it answered nothing.
+        """
+        name = self.config.model
+        service = models[name].inference
+        tokenizer: Any = chat_tokenizer(service.tokenizer, name)
+        sampling = SamplingParams(
+            temperature=self.config.temperature, max_new_tokens=self.config.max_answer_length
+        ).ending_at(tokenizer.eos_token_id)
+        requests = []
+        for number, each in enumerate(asked):
+            text = each.prompt
+            text = tokenizer.writable(text) if hasattr(tokenizer, "writable") else text
+            tokens = tokenizer.apply_chat_template([{"role": "user", "content": text}])
+            stream = (self.hyper_params.seed, self._step, number, 0, 0)
+            requests.append(Asked(number, name, GenerationRequest(tokens, sampling, stream)))
+        outcomes: list[Outcome] = []
+        for start in range(0, len(requests), _AT_ONCE):
+            outcomes += serve({name: service}, requests[start : start + _AT_ONCE])
+        failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if failed and len(failed) == len(outcomes):
+            raise RunError(f"model {name!r} answers no question: {failed[0]}") from failed[0]
+        return [
+            None if isinstance(each, Exception) else tokenizer.decode(each.tokens)
+            for each in outcomes
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many files are done, and of which run: there may be a newer one on resume."""
+        return {"step": self._step, "folder": self._folder, "metrics": dict(self._metrics)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the files that are done."""
+        self._step, self._folder = state["step"], state["folder"]
+        self._metrics = dict(state["metrics"])
+
+
+def _run_with_rollouts(reference: str, runs_folder: str) -> Path:
+    """The run that is meant; of several the newest that has rollouts, which an analysis has not.
+
+    Raises:
+        UsageError: there is none.
+    """
+    root = Path(runs_folder)
+    for run in reversed(find_all(root)):
+        if reference in ("latest", run.experiment) and _saved(Path(run.path)):
+            return Path(run.path)
+    if reference == "latest":
+        raise UsageError(f"no run in {root} has saved rollouts; {_WHO}")
+    return find(reference, root)
+
+
+def _saved(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("rollouts/*.npz"), *folder.glob("phase-*/rollouts/*.npz")])
+
+
+def _files(folder: Path, section: Any) -> list[Path]:
+    """The files of rollouts of a run that are asked for, in order.
+
+    Raises:
+        UsageError: it has saved none.
+        ConfigError: it has not saved these.
+    """
+    found = _saved(folder)
+    if not found:
+        raise UsageError(f"{folder} has no saved rollouts; {_WHO}")
+    if section.files:
+        names = {path.stem for path in found}
+        lost = [name for name in section.files if name not in names]
+        if lost:
+            raise ConfigError(
+                f"{folder} has no rollouts {lost[0]!r}; it has: {', '.join(sorted(names))}"
+            )
+        found = [path for path in found if path.stem in section.files]
+    return found
+
+
+def _protocol_of(file: Path) -> Protocol:
+    """The protocol of the run, or phase of a run, that saved a file."""
+    own = file.parent.parent
+    phase = int(own.name.removeprefix("phase-")) if own.name.startswith("phase-") else None
+    run = own if phase is None else own.parent
+    tree = read_tree(run, "analysed")
+    validated = prepare(tree, preflight=False, setup=False).validated
+    if phase is not None:
+        validated = validated.phases[phase - 1][1]
+    return make_protocol(validated.tree["rollout_worker"]["protocol"])
