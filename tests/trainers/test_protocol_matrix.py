@@ -12,7 +12,14 @@ from plugrl.core.registry import default_registry
 
 PROTOCOLS = ["nip", "adp", "debate", "merlin_arthur", "mnip", "multi_channel", "solo_verifier"]
 #: Sections of each task that make it quick.
-TASKS: dict[str, dict[str, Any]] = {"image_classification": {"max_train_size": 200}}
+TASKS: dict[str, dict[str, Any]] = {
+    "image_classification": {"max_train_size": 200},
+    "graph_isomorphism": {"train_size": 200},
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "image_classification": {"type": "mlp", "hidden": [8]},
+    "graph_isomorphism": {"type": "graph_pair", "width": 8},
+}
 TRAINERS: dict[str, dict[str, Any]] = {
     "vanilla_ppo": {},
     "reinforce": {},
@@ -44,7 +51,7 @@ def trained(trainer: str, task: str, section: dict[str, Any], iterations: int = 
                 "num_epochs": 1,
                 "lr": 0.01,
             },
-            "agents": {"_default": {"body": {"type": "mlp", "hidden": [8]}}},
+            "agents": {"_default": {"body": BODIES[task]}},
             "validate": {"enabled": False},
             **TRAINERS[trainer],
         },
@@ -85,9 +92,11 @@ def check(trainer: str, task: str, section: dict[str, Any], iterations: int = 10
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-@pytest.mark.parametrize("name", ["nip", "debate"])
-def test_trainers_learn_in_protocols(trainer: str, name: str) -> None:
-    check(trainer, "image_classification", protocol(name, zero_knowledge=name == "debate"), 2)
+@pytest.mark.parametrize(
+    ("task", "name"), [("graph_isomorphism", "nip"), ("image_classification", "debate")]
+)
+def test_trainers_learn_in_protocols(trainer: str, task: str, name: str) -> None:
+    check(trainer, task, protocol(name, zero_knowledge=name == "debate"), 2)
 
 
 @pytest.mark.slow
