@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -122,3 +123,28 @@ def test_killed_at_any_moment_it_pays_for_nothing_twice_and_ends_alike(
 def named(state, run):
     """A state without the name of its run, which those of jobs have."""
     return json.loads(json.dumps(state).replace(run, "RUN"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_does_not_wait_for_jobs_which_are_taken_up_again(tmp_path, number, code):
+    folder = tmp_path / "of"
+    path = recipe("ei_pure_text", folder)
+    endless = "models.policy.fine_tune.epochs=1000000"
+    process = forking.Process(
+        words("train", path, endless), stderr=subprocess.PIPE, env=environment(folder)
+    )
+    deadline = time.monotonic() + 60
+    while not (folder / "log.jsonl").exists() or "status" not in dict(reached(folder)):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert time.monotonic() - began < 20
+    (run,) = (folder / "runs").glob("*/[0-9]*")
+    saved = load_run(run).checkpoint()["trainer"]
+    assert saved["stage"] == "await_fine_tune_jobs"
+    assert saved["groups"]["policy"]["job_name"].endswith("iteration-1-policy")
+    assert errors.splitlines()[-1] == f"plugrl resume {run}"
