@@ -64,6 +64,12 @@ TRAINERS: dict[str, dict[str, Any]] = {
         "solo_agent": {"num_epochs": 30, "batch_size": 50},
         "rl": {"frames_per_batch": 64, "num_iterations": 20},
     },
+    "spg": {
+        "scenario": {"type": "image_classification", "protocol": "nip", "num_envs": 8},
+        "agents": {"_default": {"body": {"type": "mlp", "hidden": [8]}}},
+        "rl": {"frames_per_batch": 64},
+        "spg": {"variant": "pspg"},
+    },
     "dqn": {"scenario": {**CARTPOLE, "num_envs": 1}, "rl": {"frames_per_batch": 64}},
     "sac": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
     "td3": {"scenario": PENDULUM, "rl": {"frames_per_batch": 64}},
