@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.protocol import make_protocol
 from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
 from plugrl.core.text.pure_text.trees import preferences
@@ -58,6 +59,19 @@ class MaltTrainer(PureTextRlTrainer):
             yield (
                 "text_rl.verifier_guess_replacement_proportion",
                 "has no effect: malt_pure_text learns from comparisons; write 0",
+            )
+        try:
+            rounds = make_protocol(check.root.rollout_worker["protocol"]).max_message_rounds
+        except (PlugrlError, KeyError):
+            # The worker says itself what is wrong with it.
+            return
+        replies = check.root.trainer.num_responses_per_timestep
+        if replies**rounds > MOST_LEAVES:
+            yield (
+                "trainer.num_responses_per_timestep",
+                f"{replies} replies in each of {rounds} rounds are {replies**rounds:,} episodes a "
+                f"problem, and {MOST_LEAVES:,} are possible; lower it, or "
+                "rollout_worker.protocol.max_message_rounds",
             )
 
     async def _rollouts_of(self, task: RolloutTask) -> NestedArrayDict:

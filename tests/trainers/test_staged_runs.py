@@ -11,6 +11,7 @@ import yaml
 import plugrl
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume
+from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.saved import opened
 from plugrl.core.text.fine_tuning import JobStatus
 from plugrl.core.text.job_service import TrainedJobs
@@ -236,6 +237,38 @@ def test_malt_says_what_has_no_effect(tmp_path):
     sections = {"text_rl": {"verifier_guess_replacement_proportion": 0.1}}
     with pytest.raises(ConfigError, match="malt_pure_text learns from comparisons"):
         prepare(text_agents.config("malt_pure_text", tmp_path, **sections))
+
+
+def test_trees_that_nobody_means_to_pay_for_are_refused(tmp_path):
+    long = {"rollout_worker": {"protocol": {"type": "nip", "max_message_rounds": 13}}}
+    with pytest.raises(ConfigError, match="13 rounds are 8,192 episodes a problem"):
+        prepare(text_agents.config("malt_pure_text", tmp_path, **long))
+
+
+def test_a_tree_has_every_reply_to_every_reply_and_learns_at_the_first_turn_too(tmp_path):
+    run = trained(tmp_path, "malt_pure_text", trainer={"num_responses_per_timestep": 3}, seed=1)
+    rollouts = NestedArrayDict.load(run.folder / "rollouts" / "iteration-0001.npz")
+    # Nine leaves of each of four trees: three arguments, three verdicts after each.
+    assert rollouts.batch_size == (36, 2)
+    for tree in set(rollouts["tree"][:, 0].tolist()):
+        own = rollouts["tree"][:, 0] == tree
+        assert len(set(rollouts["node_id"][own, 0].tolist())) == 3
+        assert len(set(rollouts["node_id"][own, 1].tolist())) == 9
+        for node in set(rollouts["node_id"][own, 0].tolist()):
+            same = own & (rollouts["node_id"][:, 0] == node)
+            assert same.sum() == 3
+            assert len(set(rollouts["agents", "raw_message"][same, 0, 0].tolist())) == 1
+            assert len(set(rollouts["agents", "chat"][same, 1, 1].tolist())) == 1
+    assert run.metrics[0]["spent/requests"] == 4 * (3 + 9)
+    jobs = (run.folder / "fine_tuning" / "policy").glob("*/examples.jsonl")
+    asked = [
+        json.loads(line)["messages"][0]["content"]
+        for job in jobs
+        for line in job.read_text().splitlines()
+    ]
+    first = {claim["prompt"] for claim in text_agents.claims()}
+    assert first & set(asked), "no preference is of the prover's turn, the first"
+    assert set(asked) - first, "no preference is of the verifier's turn"
 
 
 OWN = '''
