@@ -24,6 +24,7 @@ from plugrl.core.runless import UnrecordedRun
 
 if TYPE_CHECKING:
     from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
     from plugrl.core.text.sampling import SamplingParams
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
     from plugrl.core.trainer import Trainer
@@ -312,15 +313,16 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def text_trainer(saved: Saved) -> TrajectoryTrainer:
+def text_trainer(saved: Saved) -> TrajectoryTrainer | PureTextRlTrainer:
     """The trainer of language models that was opened.
 
     Raises:
         UsageError: it is another sort of trainer.
     """
+    from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
-    if not isinstance(saved.trainer, TrajectoryTrainer):
+    if not isinstance(saved.trainer, (TrajectoryTrainer, PureTextRlTrainer)):
         name = type(saved.trainer).__name__
         raise UsageError(f"{name} trains no language model, so there is nothing of that kind here")
     return saved.trainer

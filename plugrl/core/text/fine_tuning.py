@@ -19,7 +19,7 @@ from plugrl.core.text.chat import Message, as_messages
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
-    from plugrl.core.text.services import InferenceService, ModelSpec
+    from plugrl.core.text.services import InferenceService, ModelSpec, Tokenizer
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 #: States that a job leaves by itself.
@@ -238,6 +238,25 @@ class FineTuneService(Component, ABC):
         raise ConfigError(
             f"{type(self).__name__} keeps the weights of {model}, which no other phase can begin "
             "with; let the sequence end with this phase"
+        )
+
+    def export(
+        self, model: str | None, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False
+    ) -> None:
+        """Write a fine-tuned model to a new folder, for other software.
+
+        Args:
+            model: of a job; None: the model of :meth:`load`.
+            folder: is there and empty.
+            tokenizer: of the model.
+            adapter: write an adapter alone.
+
+        Raises:
+            UsageError: this service has no weights to write.
+        """
+        raise UsageError(
+            f"{type(self).__name__} keeps the weights of {model or 'its model'}, so there are none "
+            "to export; ask the service for them"
         )
 
     def close(self) -> None:

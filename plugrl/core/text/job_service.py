@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schema import component, described
-from plugrl.core.errors import ConfigError, NonFiniteError, RunError
+from plugrl.core.errors import ConfigError, NonFiniteError, RunError, UsageError
 from plugrl.core.text.chat import chat_tokenizer
 from plugrl.core.text.fine_tuning import Examples, FineTuneConfig, FineTuneService, JobStatus
 from plugrl.core.text.job_examples import trajectories
@@ -22,7 +22,7 @@ from plugrl.core.text.services import BaseTrainService, ModelSpec
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.fine_tuning import JobContext
-    from plugrl.core.text.services import InferenceService
+    from plugrl.core.text.services import InferenceService, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +168,20 @@ class TrainedJobs(FineTuneService):
     def hand_over(self, model: str) -> Mapping[str, Any]:
         """The result of a job, as its train service handed it over."""
         return self._folder(model).model()
+
+    def export(
+        self, model: str | None, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False
+    ) -> None:
+        """Write the model of a job as the train service writes folders.
+
+        Raises:
+            UsageError: the train service writes none, or an adapter alone is wanted: jobs keep
+                models with their adapters merged in.
+        """
+        if adapter:
+            raise UsageError("jobs keep models with their adapters merged in; leave --adapter out")
+        handed = self._handed if model is None else self._folder(model).model()
+        self._service(handed).export(folder, tokenizer)
 
     def close(self) -> None:
         """Forget a job that is half trained; what was saved of it stays."""

@@ -238,3 +238,33 @@ def test_a_tokenizer_without_a_template_is_named(tmp_path):
     spec = ModelSpec("policy", ConfigView({}, "source"), 0, "cpu")
     with pytest.raises(ConfigError, match=r"model 'policy' \(Bare\) has no chat template"):
         TrainedJobs({}).load(spec, JobContext(tmp_path, None, Inference()))
+
+
+def test_the_model_of_the_last_job_is_exported(tmp_path):
+    from safetensors.torch import load_file
+
+    from plugrl.core.run.checkpoint import load
+    from plugrl.core.saved import export, opened
+
+    tree = text_agents.config(
+        "ei_pure_text",
+        tmp_path,
+        trainer={"reward_threshold": -1.0},
+        text_rl={"num_iterations": 2, "test_scheme": "none"},
+    )
+    run = plugrl.train(tree)
+    with opened(str(run.folder)) as saved:
+        export(saved, "policy", tmp_path / "exported")
+    written = load_file(tmp_path / "exported" / "model.safetensors")
+    jobs = run.folder / "fine_tuning" / "policy"
+    first, second = (load(jobs / f"{run.folder.name}-iteration-{n}-policy" / "model") for n in "12")
+    assert set(written) == set(second)
+    assert all(written[name].equal(second[name]) for name in written)
+    assert any(not written[name].equal(first[name]) for name in written)
+    with opened(str(run.folder)) as saved, pytest.raises(plugrl.UsageError, match="merged in"):
+        export(saved, "policy", tmp_path / "adapter", adapter=True)
+
+
+def test_a_service_that_keeps_weights_exports_none(tmp_path):
+    with pytest.raises(plugrl.UsageError, match="Scripted keeps the weights of its model"):
+        Scripted([]).export(None, tmp_path, None)

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from plugrl.core.errors import StopRun
+from plugrl.core.errors import ConfigError, StopRun
 from plugrl.core.nested_array_dict import NestedArrayDict, concatenate
 from plugrl.core.text.model_groups import wait_for_jobs
 from plugrl.core.text.pure_text.files import RunFiles
@@ -24,11 +24,13 @@ from plugrl.core.text.scores import headline, report_score
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.protocol import Protocol
     from plugrl.core.text.data import Prompt
     from plugrl.core.text.model_groups import SharedModelGroup
-    from plugrl.core.text.models import Models
+    from plugrl.core.text.models import Model, Models
     from plugrl.core.text.worker import RolloutTask
 
 logger = logging.getLogger(__name__)
@@ -408,6 +410,31 @@ class PureTextRlTrainer(Trainer):
             group.load_state_dict(state["groups"][name])
         self._parts.meter.load(state["usage"])
         self._pending_state = None
+
+    def loaded_models(self) -> Models:
+        """The models with the weights of the loaded state; they are not trained further."""
+        state = self._pending_state or {}
+        self._files = RunFiles(self.run.folder, state.get("phase", 0))
+        self._parts = make_parts(self._bound("loaded_models"), self._files.jobs, tests=False)
+        self.models.load_weights(self._initial_weights)
+        if state:
+            self._apply(state)
+        return self.models
+
+    def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
+        """Write one of the loaded models to a new folder, in the form that others read.
+
+        Raises:
+            UsageError: its service has no weights to write.
+            ConfigError: the model is frozen.
+        """
+        group = self.shared_model_groups.get(model.name)
+        if group is None or model.fine_tune is None:
+            raise ConfigError(
+                f"model {model.name!r} is frozen, so it is what its source says; name another"
+            )
+        tokenizer = model.inference.tokenizer
+        model.fine_tune.export(group.fine_tuned_model, folder, tokenizer, adapter=adapter)
 
     def evaluate(self) -> dict[str, float]:
         """Play the held-out episodes with the loaded state; every transcript is a sample.
