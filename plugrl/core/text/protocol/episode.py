@@ -164,7 +164,7 @@ class Episode:
         stage, known = self.stage, self._conversations.get(agent)
         facts = facts_of(self, agent)
         speaker, turns = stage.speakers[agent], sum(_spoke(each, agent) for each in self.rounds)
-        if speaker.script is not None:
+        if speaker.script is not None and self._is_written(speaker):
             ask = Script(self.task, agent, speaker.script, turns)
         if known is not None:
             going_on = known.fork(ask=ask)
@@ -174,6 +174,11 @@ class Episode:
         budget = Budget(stage.max_prompt_length, context, context)
         opening = stage.prompts[agent].opening(facts)
         return Conversation(self.task, speaker.model, opening, [], budget, ask)
+
+    def _is_written(self, speaker: Speaker) -> bool:
+        """Whether the replies of an agent are; what is there to be learned is not held out."""
+        learned = self.stage.teaches and self.task.is_val
+        return speaker.script is not None and not learned
 
     def _sampling(self, agent: str) -> SamplingParams:
         speaker, common = self.stage.speakers[agent], self.task.sampling
@@ -200,7 +205,7 @@ class Episode:
 
     def _of(self, agent: str, speaker: Speaker) -> list[Trajectory]:
         conversation = self._conversations[agent]
-        written = speaker.script is not None
+        written = self._is_written(speaker)
         trained = not speaker.frozen and (self.stage.teaches or not written)
         trajectories = conversation.trajectories([trained] * len(conversation.messages))
         place = self.stage.protocol.index(agent)
