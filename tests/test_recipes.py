@@ -43,8 +43,9 @@ def trained(name: str, folder: Path, *words: str):
 
 
 def test_what_is_listed_is_what_is_meant():
-    expected = """calculator_agent cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce dapo
-        dpo dr_grpo external_agent math_parquet opd pendulum_sac pendulum_td3 quickstart
+    expected = """calculator_agent cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce
+        code_validation dapo dpo dr_grpo external_agent graph_isomorphism_nip
+        graph_isomorphism_solo math_parquet opd pendulum_sac pendulum_td3 quickstart
         reasoning_gym remote_api remote_opd remote_sft reward_model sft tinker_grpo tinker_opd
         tinker_sft two_cartpoles_ppo"""
     assert expected.split() == NAMES

@@ -7,12 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import forking
 import networkx
 import numpy as np
 import pytest
 
 import plugrl
 from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.experiment import load_run
 from plugrl.core.tensordict.labelled import Labelled
 from plugrl.scenarios.graph_isomorphism.hand_made import checking_verifier, matching_prover
 from plugrl.scenarios.graph_isomorphism.pairs import Recipe, make_pairs
@@ -210,3 +212,17 @@ def test_simulators_may_name_any_node_as_the_adversary_may() -> None:
         assert np.array_equal(messages.allowed(agent, items, history), there)
     bound = messages.allowed("prover", items, history)
     assert not bound[..., : there.shape[-1] // 2].any()
+
+
+@pytest.mark.slow
+def test_a_verifier_that_may_ask_passes_its_ceiling(tmp_path: Path) -> None:
+    short = ["trainer.phases.1.rl.num_iterations=25", "trainer.phases.1.validate.every=25"]
+    done = forking.run(["-m", "plugrl", "train", "graph_isomorphism_nip", *short], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (folder,) = tmp_path.glob("runs/graph_isomorphism_nip/*")
+    metrics = load_run(folder).metrics
+    (alone,) = [m["test/verifier/accuracy"] for m in metrics if "test/verifier/accuracy" in m]
+    assert 0.62 <= alone <= 0.64
+    assert metrics[-1]["validation/undecided"] < 0.01
+    # With rewards of the prover that are for acceptance alone.
+    assert metrics[-1]["validation/accuracy"] > 0.64 + 0.1
