@@ -1,0 +1,84 @@
+"""One seed, two processes with other hash seeds: equal weights, order of data and metrics."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import text_agents
+
+DRIVER = Path(__file__).parents[1] / "support" / "hash_seeds.py"
+DEBATE = {"type": "debate", "max_message_rounds": 3}
+
+
+def small_networks(trainer, scenario, body, **sections):
+    return {
+        "experiment_name": trainer,
+        "seed": 3,
+        "scenario": {**scenario, "num_envs": 8},
+        "agents": {"_default": {"body": body}},
+        "trainer": {"type": trainer},
+        "rl": {"num_iterations": 2, "frames_per_batch": 64, "minibatch_size": 32, "num_epochs": 1},
+        "validate": {"every": 1, "episodes": 16},
+        **sections,
+    }
+
+
+def tensors():
+    digits = {"type": "image_classification", "max_train_size": 64, "protocol": DEBATE}
+    graphs = {
+        "type": "graph_isomorphism",
+        "train_size": 64,
+        "protocol": {"type": "zero_knowledge", "base": {"type": "nip", "max_message_rounds": 4}},
+    }
+    pointing = {"type": "graph_pair", "width": 8}
+    return {
+        "digits": small_networks("vanilla_ppo", digits, {"type": "image_latent"}),
+        "graphs": small_networks("reinforce", graphs, pointing),
+    }
+
+
+def texts(folder):
+    trees = {}
+    for trainer in ("ei_pure_text", "malt_pure_text"):
+        section = {"reward_threshold": -1.0} if trainer == "ei_pure_text" else {}
+        trees[trainer] = text_agents.config(trainer, folder, trainer=section)
+        trees[trainer] |= {"experiment_name": trainer, "seed": 0}
+    return trees
+
+
+def trained(folder, trees, seed):
+    file = folder / "trees.json"
+    file.write_text(json.dumps(trees))
+    return subprocess.run(
+        [sys.executable, str(DRIVER), str(file), str(folder / f"runs-{seed}")],
+        env={**os.environ, "PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("world", ["tensors", "texts"])
+def test_processes_with_other_hash_seeds_train_alike(world, tmp_path):
+    trees = tensors() if world == "tensors" else texts(tmp_path)
+    outputs = []
+    for seed in (1, 2):
+        done = trained(tmp_path, trees, seed)
+        assert done.returncode == 0, done.stderr[-2000:]
+        outputs.append(json.loads(done.stdout.splitlines()[-1]))
+    first, second = outputs
+    assert first.keys() == trees.keys()
+    for name in trees:
+        assert first[name]["metrics"] == second[name]["metrics"]
+        assert len(first[name]["metrics"]) >= 2
+        assert first[name]["rollouts"] == second[name]["rollouts"]
+        assert bool(first[name]["rollouts"]) == (world == "texts")
+        assert first[name]["state"] == second[name]["state"]
+        # Not nothing: weights are in one of them.
+        kept = first[name]["state" if world == "tensors" else "rollouts"]
+        assert len(re.findall(r"\b[0-9a-f]{64}\b", json.dumps(kept))) >= 2
