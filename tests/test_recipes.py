@@ -15,11 +15,14 @@ from plugrl.core.experiment import load_run, prepare
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(recipes())
-#: They need a server; what they do is tested where one is started, in tests/plugins_tinker.
-SERVED = {"tinker_grpo", "tinker_opd", "tinker_sft"}
+#: They need a server; what they do is tested where one is started, in tests/plugins_tinker and
+#: tests/plugins_openai.
+SERVED = {"code_validation", "tinker_grpo", "tinker_opd", "tinker_sft"}
 SINGLE = ["sft", "remote_sft"]
 #: They train small networks in environments.
 ENVIRONMENTS = {n for n in NAMES if "\nrl:\n" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
+#: They let small networks learn labels alone, and some of them talk afterwards.
+ALONE = {n for n in NAMES if "solo_agent:" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
 TOOLS = {"math_parquet": "math_verify", "reasoning_gym": "reasoning_gym"}
 
 #: Groups of a model that is always wrong teach nothing: DAPO would wait for others in vain.
@@ -44,10 +47,10 @@ def trained(name: str, folder: Path, *words: str):
 
 def test_what_is_listed_is_what_is_meant():
     expected = """calculator_agent cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce
-        code_validation dapo dpo dr_grpo external_agent graph_isomorphism_nip
-        graph_isomorphism_solo math_parquet opd pendulum_sac pendulum_td3 quickstart
-        reasoning_gym remote_api remote_opd remote_sft reward_model sft tinker_grpo tinker_opd
-        tinker_sft two_cartpoles_ppo"""
+        code_validation dapo digits_nip digits_solo dilemma_lola dpo dr_grpo external_agent
+        graph_isomorphism_nip graph_isomorphism_solo math_parquet opd pendulum_sac pendulum_td3
+        quickstart reasoning_gym remote_api remote_opd remote_sft reward_model sft tinker_grpo
+        tinker_opd tinker_sft two_cartpoles_ppo"""
     assert expected.split() == NAMES
     assert (RECIPES / "common").is_dir()
 
@@ -78,7 +81,23 @@ def test_two_iterations(name, tmp_path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED - ENVIRONMENTS))
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_two_epochs_alone_and_two_iterations_together(name, tmp_path):
+    if prepare(name, preflight=False).validated.phases:
+        short = ["trainer.phases.0.solo_agent.num_epochs=2", "trainer.phases.1.rl.num_iterations=2"]
+    else:
+        short = ["solo_agent.num_epochs=2"]
+    run = trained(name, tmp_path, *short)
+    assert run.status["state"] == "done"
+    assert [line.get("phase", 1) for line in run.metrics] == [1, 1, 1, 2, 2, 2][: 3 * len(short)]
+    assert run.metrics[2]["test/verifier/accuracy"] > 0.45
+    if len(short) == 2:
+        assert run.metrics[-1]["rollout/frames"] > 0
+        assert run.metrics[-1]["validation/accuracy"] > 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED - ENVIRONMENTS - ALONE))
 def test_two_steps(name, tmp_path):
     if name in TOOLS:
         pytest.importorskip(TOOLS[name])
