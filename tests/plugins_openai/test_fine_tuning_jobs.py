@@ -53,6 +53,7 @@ CHATML = {
 
 def loaded(url, folder, engine="generic", **options):
     section = {"type": "openai", "poll_interval": 0.01, "patience": 5.0, **options}
+    section = {key: value for key, value in section.items() if value is not None}
     inference = {
         "type": "openai", "base_url": url, "model": "base", "engine": engine,
         "max_context": 32, "patience": 5.0,
@@ -333,6 +334,14 @@ def test_a_key_that_is_refused_is_a_fault_of_the_configuration(server, group, mo
 def test_settings_that_cannot_be(server, group, options, said):
     with pytest.raises(ConfigError, match=said):
         group(**options)
+
+
+def test_jobs_that_are_trained_here_need_a_sampler_that_takes_weights(server, tmp_path):
+    options = {"type": "local", "poll_interval": 1.0}
+    with pytest.raises(
+        ConfigError, match=r"policy\.inference: its server takes no weights"
+    ):
+        loaded(server.base_url, tmp_path, patience=None, **options)
 
 
 KILLED = """

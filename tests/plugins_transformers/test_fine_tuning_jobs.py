@@ -226,6 +226,21 @@ def test_a_model_that_vanished_is_named(tmp_path):
         group(tmp_path).load_state_dict(shared.state_dict())
 
 
+def test_the_newest_models_are_kept(tmp_path):
+    shared = group(tmp_path, keep=2)
+    for number in range(4):
+        shared.create_supervised_fine_tune_job({"a": SUPERVISED}, f"j{number}")
+        wait_for_jobs([shared])
+        shared.switch_to_next_model()
+    kept = sorted(path.parent.name for path in tmp_path.glob("policy/*/model"))
+    assert kept == ["j2", "j3"]
+    resumed = group(tmp_path, keep=2)
+    resumed.load_state_dict(shared.state_dict())
+    assert weights(resumed.model) == weights(shared.model)
+    with pytest.raises(ConfigError, match="keep: must be at least 2"):
+        group(tmp_path, keep=1)
+
+
 def test_long_examples_are_left_out(tmp_path, caplog):
     shared = group(tmp_path, max_length=6)
     long = SupervisedExample(

@@ -22,7 +22,7 @@ from plugrl.core.text import job_examples
 from plugrl.core.text.fine_tuning import Examples
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-_ABOUT, _EXAMPLES, _ENDED = "job.json", "examples.jsonl", "ended.json"
+_ABOUT, _EXAMPLES, _ENDED, _MODEL = "job.json", "examples.jsonl", "ended.json", "model"
 
 
 class JobFolder:
@@ -132,7 +132,7 @@ class JobFolder:
     @property
     def has_model(self) -> bool:
         """Whether the job succeeded."""
-        return (self.path / "model").is_dir()
+        return (self.path / _MODEL).is_dir()
 
     def finish(self, model: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """Keep what came of the job, and drop the state of its training.
@@ -142,7 +142,7 @@ class JobFolder:
         """
         checkpoint.clean(self.path)
         write_json(self.path / "result.json", about)
-        checkpoint.write_state(self.path / "model", model, {})
+        checkpoint.write_state(self.path / _MODEL, model, {})
         shutil.rmtree(self._progress, ignore_errors=True)
 
     def result(self) -> dict[str, Any]:
@@ -164,4 +164,15 @@ class JobFolder:
                 f"the model of job {self.name} is not in {self.path}; restore the folder, or start "
                 "a new run"
             )
-        return checkpoint.load(self.path / "model")
+        return checkpoint.load(self.path / _MODEL)
+
+
+def drop_models(jobs: Path, keep: int) -> None:
+    """Delete the models of all jobs in ``jobs`` but the ``keep`` that ended last."""
+    found = [path for path in jobs.glob(f"*/{_MODEL}") if path.is_dir()]
+    found.sort(key=lambda path: (path.stat().st_mtime_ns, path.parent.name))
+    for path in found[:-keep]:
+        # Renamed first, so that a half-deleted one is not taken for a model.
+        hidden = path.with_name(f".tmp-{path.name}")
+        os.rename(path, hidden)
+        shutil.rmtree(hidden, ignore_errors=True)

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError, NonFiniteError, RunError, UsageError
 from plugrl.core.text.chat import chat_tokenizer
 from plugrl.core.text.fine_tuning import Examples, FineTuneConfig, FineTuneService, JobStatus
 from plugrl.core.text.job_examples import trajectories
-from plugrl.core.text.job_folder import JobFolder
+from plugrl.core.text.job_folder import JobFolder, drop_models
 from plugrl.core.text.job_steps import JobData, batches, train_on
 from plugrl.core.text.losses import WeightedLoss, declared_needs
 from plugrl.core.text.services import BaseTrainService, ModelSpec
@@ -36,6 +38,9 @@ class TrainedJobsConfig(FineTuneConfig):
     max_length: int | None = described(
         None, "tokens of the longest example; longer ones are left out; null: the model's context"
     )
+    keep: int | None = described(
+        None, "models of jobs that are kept, the newest ones; null: all; a resume needs two"
+    )
     save_interval: float = described(60.0, "seconds of training after which a job is saved")
     train: Any = component("train_service", "local", help="takes the optimizer steps")
     preference_loss: Any = component("loss", "dpo", help="of preferences, a loss of pairs")
@@ -45,6 +50,8 @@ class TrainedJobsConfig(FineTuneConfig):
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.keep is not None and self.keep < 2:
+            raise ConfigError("keep must be at least 2, or null")
         if self.max_length is not None and self.max_length < 2:
             raise ConfigError("max_length must be at least 2")
         if self.save_interval < 0:
@@ -91,9 +98,16 @@ class TrainedJobs(FineTuneService):
         """Take the model that jobs begin with; its weights are loaded when a job trains.
 
         Raises:
-            ConfigError: its tokenizer has no chat template.
+            ConfigError: its tokenizer has no chat template, or what samples from it takes no
+                weights.
         """
         self._spec, self._context = spec, context
+        if not context.inference.takes_weights:
+            raise ConfigError(
+                f"models.{spec.name}.inference: its server takes no weights, so the models of jobs "
+                "that are trained here could not be sampled from; use vLLM or SGLang, the "
+                "inference service transformers, or the fine-tuning service of that server"
+            )
         self._tokenizer = chat_tokenizer(context.inference.tokenizer, spec.name)
 
     def find(self, name: str) -> str | None:
@@ -158,8 +172,12 @@ class TrainedJobs(FineTuneService):
             ) from error
 
     def _give(self, inference: InferenceService, handed: Mapping[str, Any], version: int) -> None:
-        """Give the result of a job to a sampler: here, its weights."""
-        inference.update_weights(handed, version)
+        """Give the result of a job to a sampler: its weights, or where they are kept."""
+        if all(isinstance(value, torch.Tensor) for value in handed.values()):
+            inference.update_weights(handed, version)
+        else:
+            inference.take_over(handed)
+            inference.version = version
 
     def take_over(self, handed: Mapping[str, Any]) -> None:
         """Begin with what the train service of an earlier phase handed over."""
@@ -278,6 +296,8 @@ class TrainedJobs(FineTuneService):
         message = f"{held.done} steps over {len(held.data.examples)} examples"
         about = {"message": message, "metrics": held.metrics}
         held.folder.finish(held.service.hand_over(), about)
+        if self.config.keep is not None:
+            drop_models(Path(self._context.folder), self.config.keep)
         self._training = None
         return JobStatus("succeeded", message, held.folder.name, metrics=dict(held.metrics))
 

@@ -121,6 +121,8 @@ class InferenceService(Component, ABC):
     """
 
     version: int = 0
+    #: Whether new weights can be given to it, in one form or another.
+    takes_weights: bool = True
     #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
     scores_prompts: bool = True
     _batching: RequestBatcher | None = None

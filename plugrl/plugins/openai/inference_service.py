@@ -75,6 +75,7 @@ class OpenAiInferenceService(InferenceService):
         found = handshake.look(self._cards(), self.config, url)
         self._engine = found.engine
         self._dialect = handshake.dialect_of(found, self.config, self._tokenizer)
+        self.takes_weights = self._dialect.takes_weights
         if spec.trained:
             handshake.check_trained(spec.name, found, self._dialect, url)
         self._vocabulary_size = vocabulary_size(spec.source, self._tokenizer)

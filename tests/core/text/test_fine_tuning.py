@@ -233,7 +233,7 @@ def test_a_tokenizer_without_a_template_is_named(tmp_path):
         pass
 
     class Inference:
-        tokenizer = Bare()
+        tokenizer, takes_weights = Bare(), True
 
     spec = ModelSpec("policy", ConfigView({}, "source"), 0, "cpu")
     with pytest.raises(ConfigError, match=r"model 'policy' \(Bare\) has no chat template"):
