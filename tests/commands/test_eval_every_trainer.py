@@ -11,7 +11,10 @@ from plugrl.core.registry import default_registry
 from plugrl.testing import tiny
 
 TRAINERS = sorted(
-    r.name for r in default_registry().records("trainer") if r.distribution == "plugrl"
+    r.name
+    for r in default_registry().records("trainer")
+    # An analysis has no state to be evaluated.
+    if r.distribution == "plugrl" and r.name != "rollout_analysis"
 )
 
 

@@ -5,10 +5,13 @@ import sys
 
 import pytest
 
+from plugrl.core.experiment import prepare, start
 from plugrl.core.registry import default_registry
+from plugrl.testing import tiny
 from plugrl.testing.plugin import KINDS
 from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
 from plugrl.testing.suite.test_trainer import TrainerContract
+from plugrl.trainers.kit import TALKING
 
 
 class TestSelfHostedGrpo(TrainerContract):
@@ -109,6 +112,29 @@ class TestExpertIteration(TrainerContract):
 class TestMalt(TrainerContract):
     __test__ = True
     plugrl_trainer = "malt_pure_text"
+
+
+class TestRolloutAnalysis(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "rollout_analysis"
+
+    @pytest.fixture(scope="class")
+    def plugrl_trainer_config(self, tmp_path_factory):
+        """Questions about the rollouts of a run that another trainer of the kit made."""
+        talk = tiny.config("ei_pure_text", tmp_path_factory.mktemp("talk"), TALKING)
+        # So that there are two files.
+        talked = start(prepare(tiny.merged(talk, {"text_rl": {"test_scheme": "none"}})))
+        source = tiny.merged(
+            talk["models"]["policy"]["source"], {"config": {"max_position_embeddings": 4096}}
+        )
+        removed = dict.fromkeys(("data", "rollout_worker", "validate"))
+        trainer = {"total_train_steps": None, "rollouts": str(talked.folder), "model": "policy"}
+        sections = {
+            **removed,
+            "models": {"policy": {"source": source, "train": None}},
+            "trainer": {**trainer, "max_answer_length": 4},
+        }
+        return tiny.config("rollout_analysis", tmp_path_factory.mktemp("task"), sections)
 
 
 class TestExactMatch(EvaluatorContract):
