@@ -338,9 +338,7 @@ def test_settings_that_cannot_be(server, group, options, said):
 
 def test_jobs_that_are_trained_here_need_a_sampler_that_takes_weights(server, tmp_path):
     options = {"type": "local", "poll_interval": 1.0}
-    with pytest.raises(
-        ConfigError, match=r"policy\.inference: its server takes no weights"
-    ):
+    with pytest.raises(ConfigError, match=r"policy\.inference: its server takes no weights"):
         loaded(server.base_url, tmp_path, patience=None, **options)
 
 
