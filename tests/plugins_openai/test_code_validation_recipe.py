@@ -70,6 +70,7 @@ def test_programs_are_talked_about_and_who_spoke_learns(server, tmp_path):
     assert all(each["rewards"]["verifier"] == 1.0 for each in right)
 
 
+@pytest.mark.integration
 def test_provers_are_told_which_verdict_pays_them(server, tmp_path):
     server.otherwise = "Why? I cannot tell."
     changes = ["data.batch_size=4", "rollout_worker.max_retries=0", "text_rl.test_scheme=none"]
@@ -90,6 +91,7 @@ def test_provers_are_told_which_verdict_pays_them(server, tmp_path):
     assert all("Why? I cannot tell." in json.dumps(chat) for chat in last)
 
 
+@pytest.mark.integration
 def test_a_budget_ends_the_run_cleanly(server, tmp_path):
     server.otherwise = "Decision: reject"
     run = start(prepare("code_validation", [*words(server, tmp_path), "text_rl.max_cost=0.0003"]))

@@ -80,6 +80,7 @@ def test_rows_that_cannot_be_read_are_named(tmp_path, changes, message):
         CodeValidationScenario(_written(tmp_path, **changes)).build(0)
 
 
+@pytest.mark.integration
 def test_processes_with_other_hash_seeds_make_the_same_data():
     code = (
         "import json, sys; from plugrl.scenarios.code_validation.bank import PROBLEMS; "

@@ -42,13 +42,20 @@ def episode(text):
     return {"y": 1, "question": "Is it?", "rounds": said}
 
 
-@pytest.fixture
-def analysed(tmp_path):
-    """A run that has rollouts, and the configuration of an analysis of it."""
-    tree = tiny.config("self_hosted_grpo", tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run."""
+    tree = tiny.config("self_hosted_grpo", tmp_path_factory.mktemp("trained"))
     tree["trainer"]["total_train_steps"] = 1
-    run = start(prepare(tree | {"experiment_name": "talks"}))
-    config = json.loads(json.dumps(tree))
+    return start(prepare(tree | {"experiment_name": "talks"})).folder
+
+
+@pytest.fixture
+def analysed(trained, tmp_path):
+    """A run that has rollouts, and the configuration of an analysis of it."""
+    config = tiny.config("self_hosted_grpo", tmp_path)
+    folder = tmp_path / "runs" / "talks" / trained.name
+    shutil.copytree(trained, folder)
     (tmp_path / "judge.py").write_text(JUDGE, "utf-8")
     source = config["models"]["policy"]["source"]
     source["config"]["max_position_embeddings"] = 4096
@@ -66,11 +73,11 @@ def analysed(tmp_path):
         "questions": {"prover_role_conformance": True},
     }
     # What the run says of its protocol is what a protocol worker has.
-    path = run.folder / "config.yaml"
+    path = folder / "config.yaml"
     saved = yaml.safe_load(path.read_text("utf-8"))
     saved["rollout_worker"] = {"type": "protocol", "protocol": PROTOCOL}
     path.write_text(yaml.safe_dump(saved), "utf-8")
-    files = RunFiles(run.folder)
+    files = RunFiles(folder)
     files.save(rollouts([episode("LOUD"), episode("calm")], PROTOCOL), 0, is_test=False)
     files.save(rollouts([episode("LOUD"), episode("hm")], PROTOCOL), 1, is_test=False)
     return config, files

@@ -16,7 +16,7 @@ from plugrl.core.sandbox.box import Box, Limits
 
 #: Boxes that run at a time.
 AT_ONCE = 2
-_LINES = 8_000
+_LINES = 4_000
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -70,7 +70,7 @@ def _threads() -> Iterator[ThreadPoolExecutor]:
 def answers(programs: Sequence[str], function: str, cases: Sequence[Sequence[Any]]) -> list[str]:
     """What ``function`` of each program gives for all cases: texts that are equal where it agrees.
 
-    A case in which it raises or runs 8,000 lines gives a word in place of JSON; see
+    A case in which it raises or runs 4,000 lines gives a word in place of JSON; see
     :func:`share`.
 
     Raises:

@@ -181,7 +181,7 @@ def majority(values):
         question=(
             "Give the number of ways to climb n steps, at least 0, if one takes 1 or 2 at a time."
         ),
-        draws=("int 0 14",),
+        draws=("int 0 11",),
         examples=(((3,), 3), ((0,), 1)),
         inputs=((1,), (2,), (4,)),
         solutions=(
