@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.sandbox.box import Box
 from plugrl.scenarios.code_validation.scenario import CodeValidationScenario
 
 FILE = Path(__file__).parent / "apps" / "problems.jsonl"
@@ -66,6 +67,18 @@ def test_a_look_at_a_file_runs_no_program():
     assert found["train"][0]["problem"] == "11"
 
 
+def test_a_file_is_run_again_when_it_has_changed_and_not_before(tmp_path, monkeypatch):
+    section = _written(tmp_path)
+    first = CodeValidationScenario(section).build(0).datasets
+    with monkeypatch.context() as patch:
+        patch.setattr(Box, "script", lambda *_: pytest.fail("a program was run"))
+        assert CodeValidationScenario(section).build(0).datasets == first
+    # Now each program of the first problem fails a test.
+    changed = _written(tmp_path, input_output=json.dumps({"inputs": ["1"], "outputs": ["no"]}))
+    again = CodeValidationScenario(changed).build(0).datasets
+    assert {i["problem"] for items in again.values() for i in items} == {"12", "13"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -101,3 +114,8 @@ def test_processes_with_other_hash_seeds_make_the_same_data():
     ]
     assert outputs[0] == outputs[1]
     assert outputs[0].count("Program(") > 30
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="data file nowhere.jsonl: No such file"):
+        CodeValidationScenario({"data_files": ["nowhere.jsonl"]}).build(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -118,7 +118,7 @@ class CodeValidationScenario(Scenario):
     def _examined(self) -> Sequence[Examined]:
         config = self.config
         if config.data_files:
-            return read_apps(config.data_files, self._options())
+            return _of_files(tuple(map(_identity, config.data_files)), self._options())
         return _built_in(config.renamings, config.min_passed, config.truth_seconds)
 
     def _options(self) -> AppsOptions:
@@ -146,6 +146,21 @@ def _built_in(renamings: int, min_passed: float, seconds: float) -> tuple[Examin
     """The built-in problems that have wrong programs, run once in a process."""
     found = examined(PROBLEMS, renamings, min_passed, seconds)
     return tuple(each for each in found if each.wrong)
+
+
+@lru_cache(maxsize=4)
+def _of_files(files: tuple[tuple[str, int, int], ...], options: AppsOptions) -> list[Examined]:
+    """The problems of files, run once in a process as long as the files stay as they are."""
+    return read_apps([path for path, _, _ in files], options)
+
+
+def _identity(path: str) -> tuple[str, int, int]:
+    """A file, with what tells that it has changed; reading it says if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return str(path), 0, 0
+    return str(path), found.st_mtime_ns, found.st_size
 
 
 def _pairs(problem: Examined, random: np.random.Generator) -> list[tuple[DataItem, DataItem]]:
