@@ -38,6 +38,7 @@ def tensors():
     return {
         "digits": small_networks("vanilla_ppo", digits, {"type": "image_latent"}),
         "graphs": small_networks("reinforce", graphs, pointing),
+        "leaders": small_networks("spg", digits, {"type": "mlp", "hidden": [8]}),
     }
 
 
