@@ -29,6 +29,10 @@ TRAINERS = {
     "a2c": (CARTPOLE, {"rl": {"frames_per_batch": 128}}),
     "vanilla_ppo in turns": (TALK, {"rl": {"frames_per_batch": 128, "minibatch_size": 32}}),
     "reinforce in turns": (TALK, {"rl": {"frames_per_batch": 128}}),
+    "spg in turns": (
+        TALK,
+        {"rl": {"frames_per_batch": 128, "minibatch_size": 32}, "spg": {"variant": "pspg"}},
+    ),
     "dqn": (CARTPOLE, {"rl": {"frames_per_batch": 128}, "dqn": {"learning_starts": 32}}),
     "sac": (PENDULUM, {"rl": {"frames_per_batch": 128}, "sac": {"learning_starts": 32}}),
     "td3": (PENDULUM, {"rl": {"frames_per_batch": 128}, "td3": {"learning_starts": 32}}),
@@ -57,7 +61,9 @@ def weights(trainer: Any) -> dict[str, torch.Tensor]:
 
 
 # Those whose losses draw nothing: random numbers of a device are its own.
-@pytest.mark.parametrize("name", ["vanilla_ppo", "reinforce", "a2c", "vanilla_ppo in turns", "dqn"])
+@pytest.mark.parametrize(
+    "name", ["vanilla_ppo", "reinforce", "a2c", "vanilla_ppo in turns", "spg in turns", "dqn"]
+)
 def test_training_on_cuda_gives_about_the_weights_of_the_cpu(name: str) -> None:
     trained = {}
     for device in ("cpu", "cuda"):

@@ -180,6 +180,13 @@ def test_inverses_without_curvature_divide_by_rho():
     assert spg_inverse.neumann(flat, zero, 0.5, 3).abs().sum() == 0
 
 
+def test_nystrom_leaves_out_what_curves_down():
+    matrix = torch.diag(torch.tensor([2.0, -0.11, 0.5, -3.0, 0.0], dtype=torch.float64))
+    expected = VECTOR / torch.tensor([2.1, 0.1, 0.6, 0.1, 0.1], dtype=torch.float64)
+    found = spg_inverse.nystrom(matrix.mv, VECTOR, 0.1, 5)
+    assert found.tolist() == pytest.approx(expected.tolist())
+
+
 def test_conjugate_gradients_stop_where_the_matrix_curves_down():
     found = spg_inverse.conjugate_gradient(lambda v: -v, VECTOR, 0.5, 5)
     assert found.abs().sum() == 0

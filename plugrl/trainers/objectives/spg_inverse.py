@@ -48,11 +48,14 @@ def nystrom(
     rank: int,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """``(C' W^-1 C + rho I)^-1 vector``, where C are ``rank`` rows of H and W its part in them.
+    """``(M + rho I)^-1 vector``, where M is H as far as ``rank`` of its rows tell.
 
-    Of a matrix of that rank, or with ``rank`` at least P, it is the exact product.
+    With C these rows and W the part of H in them, M is C' W^-1 C without what curves downwards: a
+    follower at its best response has no such curvature, and what an estimate has of it would make
+    the inverse as large as can be. Of a matrix of that rank that curves upwards, or with ``rank``
+    at least P, it is the exact product.
 
-    Source: Hataya and Yamada, arXiv 2302.09726, equation 6, by Woodbury's identity.
+    Source: Hataya and Yamada, arXiv 2302.09726, equation 6.
 
     Args:
         product: with H, which is symmetric.
@@ -66,11 +69,15 @@ def nystrom(
     units = torch.zeros(len(chosen), count, dtype=vector.dtype, device=vector.device)
     units[torch.arange(len(chosen)), chosen] = 1
     rows = torch.stack([product(unit) for unit in units]).double()
-    core = rows[:, chosen]
-    core = (core + core.T) / 2 + rows @ rows.T / rho
+    core = (rows[:, chosen] + rows[:, chosen].T) / 2
+    basis, factor = torch.linalg.qr(rows.T)
     # Rows that say the same, or nothing, leave the core singular.
-    weights: torch.Tensor = torch.linalg.pinv(core, hermitian=True) @ (rows @ vector.double())
-    return (vector.double() / rho - rows.T @ weights / rho**2).to(vector.dtype)
+    small = factor @ torch.linalg.pinv(core, hermitian=True) @ factor.T
+    curvature, directions = torch.linalg.eigh((small + small.T) / 2)
+    weights = 1 / (curvature.clamp_min(0) + rho) - 1 / rho
+    along = basis @ directions
+    solution: torch.Tensor = vector.double() / rho + along @ (weights * (along.T @ vector.double()))
+    return solution.to(vector.dtype)
 
 
 def conjugate_gradient(
