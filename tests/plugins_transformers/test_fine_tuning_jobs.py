@@ -201,6 +201,12 @@ def test_a_job_whose_loss_is_not_finite_fails_and_is_made_again_by_a_resume(tmp_
     resumed = group(tmp_path)
     resumed.load_state_dict(state)
     assert wait_for_jobs([resumed])["provers"].fine_tuned_model == "j-r2"
+    # Killed before it was noted that the job was begun: what repeats it is taken up.
+    begun = group(tmp_path)
+    begun.load_state_dict(group(tmp_path).state_dict())
+    begun.create_supervised_fine_tune_job({"a": SUPERVISED}, "j")
+    assert begun.get_fine_tune_job_status().fine_tuned_model == "j-r2"
+    assert begun.service.find("j-r3") is None
     resumed.switch_to_next_model()
     assert loss_of(resumed.model) < loss_of(loaded(tmp_path / "other"))
 

@@ -107,7 +107,7 @@ class SharedModelGroup:
         service = self.service
         least = service.config.min_examples
         self._base = None if self.fine_tune_from_scratch else self.fine_tuned_model
-        self._job = service.find(name)
+        self._job = self._newest()
         if self._job is not None:
             logger.info("job %s of model %r is there already", name, self.model.name)
         elif len(examples) < least:
@@ -137,18 +137,23 @@ class SharedModelGroup:
         return status
 
     def _found(self) -> str:
-        """The id of the newest job of the name that the state has."""
+        """The id of the job that the state names."""
+        found = self._newest()
+        if found is None:
+            raise RunError(
+                f"job {self.job_name} of model {self.model.name!r} is no longer at its service; "
+                "start a new run"
+            )
+        return found
+
+    def _newest(self) -> str | None:
+        """The id of the job, or of the last one that repeats it."""
         found = None
         for name in self._names():
             job = self.service.find(name)
             if job is None:
                 break
             found = job
-        if found is None:
-            raise RunError(
-                f"job {self.job_name} of model {self.model.name!r} is no longer at its service; "
-                "start a new run"
-            )
         return found
 
     def _names(self) -> Iterable[str]:
