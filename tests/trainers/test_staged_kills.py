@@ -31,15 +31,18 @@ SECTIONS = {
         "models": {"policy": {"fine_tune": {"save_interval": 0}}},
     },
 }
-#: Moments of the first and of the second iteration, one for each line of the journal, each stage
-#: and each side of each request to the fine-tune service.
+#: Lines of the journal, both sides of each request to the fine-tune service, and every stage: done
+#: but not saved, and some of them saved.
 MOMENTS = [
     *("before rollout:1", "rollout:1", "rollout:3", "rollout:6", "rollout:14"),
     *("round:1", "before kept:1", "kept:1", "kept:2", "kept:4"),
     *("before intent:1", "intent:1", "before job:1", "job:1", "intent:2", "before job:2", "job:2"),
     *("before status:1", "status:1", "status:2", "status:7", "before used:1", "used:1", "used:2"),
-    *(f"{when}saved:{number}" for number in range(1, 11) for when in ("before ", "")),
+    *(f"before saved:{number}" for number in range(1, 11)),
+    *("saved:1", "saved:5", "saved:10"),
 ]
+#: Those at which a tree is another thing than an episode.
+OF_TREES = [moment for moment in MOMENTS if "rollout" in moment or "job" in moment]
 
 
 @pytest.fixture(scope="module", params=SECTIONS)
@@ -88,6 +91,8 @@ def test_killed_at_any_moment_it_pays_for_nothing_twice_and_ends_alike(
     trainer, straight, moment, tmp_path
 ):
     whole, counts = straight
+    if trainer == "malt_pure_text" and moment not in OF_TREES:
+        pytest.skip("the same as of expert iteration")
     name, _, number = moment.partition(":")
     if counts[name] < int(number):
         pytest.skip(f"{trainer} has no {moment}")
