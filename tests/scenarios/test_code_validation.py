@@ -6,6 +6,7 @@ import math
 import os
 import statistics
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from plugrl.scenarios.code_validation.examined import examined
 from plugrl.scenarios.code_validation.mutants import mutants, normalised
 from plugrl.scenarios.code_validation.problem import Problem
 from plugrl.scenarios.code_validation.renaming import renamed
-from plugrl.scenarios.code_validation.scenario import CodeValidationScenario
+from plugrl.scenarios.code_validation.scenario import CodeValidationScenario, _built_in
 from plugrl.scenarios.code_validation.truth import answers, share
 
 #: The same functions, written by others.
@@ -202,3 +203,23 @@ def test_solutions_that_do_not_agree_are_no_problem():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         CodeValidationScenario(options)
+
+
+def test_the_docs_have_the_figures_of_the_data():
+    page = (Path(__file__).parents[2] / "docs" / "code-validation.md").read_text("utf-8")
+    page = " ".join(page.split())
+    found = _built_in(4, 0.05, 600.0)
+    kept = [program.passed for each in found for program in each.wrong]
+    tried = sum(len(mutants(s)) for problem in PROBLEMS for s in problem.solutions)
+    most = max(len(problem.cases()) for problem in PROBLEMS)
+    assert f"{len(PROBLEMS)} problems were written" in page
+    assert f"up to {most} tests a problem" in page
+    failed = round(100 * (1 - statistics.median(kept)))
+    rare = round(100 * sum(share > 0.9 for share in kept) / len(kept))
+    assert f"Of {tried} mutants {len(kept)} stay" in page
+    assert f"half of them fail more than {failed} of 100 tests, and {rare} of 100" in page
+    datasets = CodeValidationScenario({"validation": None}).build(0).datasets
+    sizes = [(len(items), len({i["problem"] for i in items})) for items in datasets.values()]
+    (train, of_train), (held, of_held) = sizes
+    assert f"{train} programs of {of_train} problems are left to train with" in page
+    assert f"{held} of {of_held} problems to validate" in page
