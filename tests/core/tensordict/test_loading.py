@@ -15,6 +15,7 @@ from gymnasium import spaces
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.run import checkpoint
+from plugrl.core.saved import checkpoint_of
 from plugrl.core.tensordict.agents import Agent, build_agents
 from plugrl.core.tensordict.environment import AgentSpaces
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
@@ -227,3 +228,40 @@ def test_what_goes_on_needs_the_other_run_no_more(runs: Path) -> None:
     resumed = trainer()
     resumed.load_state_dict(state | {"iteration": 1})
     assert resumed.train().steps == 2
+
+
+def test_a_phase_goes_on_with_all_parts_unless_it_loads_its_own(runs: Path) -> None:
+    rl = RUN["rl"]
+    phases = [
+        {"name": "first", "trainer": {"type": "reinforce"}},
+        {"name": "second", "trainer": {"type": "vanilla_ppo"}},
+        {
+            "name": "third",
+            "trainer": {"type": "vanilla_ppo"},
+            "agents": {"_default": {"load_from": "source"}},
+        },
+    ]
+    settings = RUN["settings"] | {"runs_folder": str(runs), "keep_checkpoints": None}
+    run = plugrl.train(
+        RUN
+        | {
+            "experiment_name": "phases",
+            "trainer": {"type": "sequence", "phases": phases},
+            "rl": rl,
+            "settings": settings,
+        }
+    )
+
+    def weights(step: int) -> dict[str, torch.Tensor]:
+        state = checkpoint.load(checkpoint_of(run.folder, str(step)))["trainer"]["child"]
+        found: dict[str, torch.Tensor] = state["policies"]["agent"]["weights"]
+        return found
+
+    # Each phase has steps 0, 1 and 2, of which the first comes before anything is learned.
+    first, second, third = weights(2), weights(3), weights(6)
+    shared = [name for name in second if name in first]
+    assert {name.partition(".")[0] for name in shared} >= {"policy_body", "policy_head"}
+    assert all(torch.equal(second[name], first[name]) for name in shared)
+    source = _weights(runs)
+    assert all(torch.equal(third[name], source[name]) for name in source)
+    assert not torch.equal(weights(5)["policy_body.0.weight"], third["policy_body.0.weight"])
