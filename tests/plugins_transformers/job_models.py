@@ -35,7 +35,7 @@ PREFERENCES = [
 ]
 
 
-def loaded(folder, source=SOURCE, inference=None, adapter=None, **options):
+def loaded(folder, source=SOURCE, inference=None, adapter=None, device="cpu", **options):
     """The models of a run in ``folder``: one, with jobs of the service ``local``."""
     section = {"type": "local", "batch_size": 2, "epochs": 2, **options}
     section["train"] = {"type": "local", "learning_rate": 0.01, **section.get("train", {})}
@@ -48,7 +48,7 @@ def loaded(folder, source=SOURCE, inference=None, adapter=None, **options):
     }
     models = ConfigView({"policy": tree}, "models")
     factory = Factory(default_registry())
-    return Models.load(models, factory, seed=3, device="cpu", folder=folder)["policy"]
+    return Models.load(models, factory, seed=3, device=device, folder=folder)["policy"]
 
 
 def group(folder, **options):
