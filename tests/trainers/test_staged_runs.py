@@ -314,3 +314,29 @@ def test_a_trainer_of_a_user_changes_what_is_sampled_logged_and_learned(tmp_path
     assert run.last_metrics["rollout/episodes"] == run.last_metrics["test/episodes"] == 2.0
     jobs = (run.folder / "fine_tuning" / "policy").iterdir()
     assert {len((job / "examples.jsonl").read_text().splitlines()) for job in jobs} == {4}
+
+
+def test_phases_follow_one_another_with_the_weights_of_the_last_job(tmp_path):
+    phase = {"trainer": {"type": "ei_pure_text", **ALL}, "text_rl": {"num_iterations": 1}}
+    tree = text_agents.config("sequence", tmp_path)
+    del tree["text_rl"]
+    tree["trainer"]["phases"] = [{"name": name, **phase} for name in ("first", "second")]
+    for each in tree["trainer"]["phases"]:
+        each["text_rl"] = {**each["text_rl"], "test_scheme": "first_and_last"}
+    run = plugrl.train(tree)
+    folders = [run.folder / f"phase-{number}" for number in (1, 2)]
+    for folder in folders:
+        (job,) = (folder / "fine_tuning" / "policy").iterdir()
+        assert job.name.endswith(f"-{folder.name}-iteration-1-policy")
+        assert (folder / "jobs.jsonl").is_file()
+    # The test that ends the first phase is the one that begins the second.
+    last, following = (
+        NestedArrayDict.load(folders[number] / "rollouts" / f"test-after-{name}.npz")
+        for number, name in ((0, "0001"), (1, "0000"))
+    )
+    assert (last["agents", "raw_message"] == following["agents", "raw_message"]).all()
+    before = NestedArrayDict.load(folders[0] / "rollouts" / "test-after-0000.npz")
+    assert not (before["agents", "raw_message"] == last["agents", "raw_message"]).all()
+    with opened(str(run.folder)) as saved:
+        scores = saved.trainer.evaluate()
+    assert scores["test/accuracy"] == run.last_metrics["test/accuracy"]
