@@ -50,7 +50,7 @@ class RolloutAnalysisConfig:
         "latest", "run with saved rollouts: path, id, experiment (its newest one), or latest"
     )
     files: list[str] = described(
-        [], "which of its files, such as iteration-0002 or test-after-0008; empty: all"
+        [], "which of its files, such as iteration-0002, or phase-1/iteration-0002; empty: all"
     )
     max_rollouts: int | None = described(None, "the first rollouts of each file; null: all")
     model: str = described("judge", "the model that answers, a key of `models`")
@@ -140,7 +140,7 @@ class RolloutAnalysisTrainer(Trainer):
                 "analysis",
                 {
                     "step": self._step + 1,
-                    "file": path.stem,
+                    "file": _name(path),
                     "episode": each.episode,
                     "agent": each.agent,
                     "question": each.question,
@@ -220,14 +220,20 @@ def _files(folder: Path, section: Any) -> list[Path]:
     if not found:
         raise UsageError(f"{folder} has no saved rollouts; {_WHO}")
     if section.files:
-        names = {path.stem for path in found}
+        names = {_name(path) for path in found}
         lost = [name for name in section.files if name not in names]
         if lost:
             raise ConfigError(
                 f"{folder} has no rollouts {lost[0]!r}; it has: {', '.join(sorted(names))}"
             )
-        found = [path for path in found if path.stem in section.files]
+        found = [path for path in found if _name(path) in section.files]
     return found
+
+
+def _name(file: Path) -> str:
+    """What a file of rollouts is called: ``iteration-0001``, or ``phase-2/iteration-0001``."""
+    phase = file.parent.parent.name
+    return f"{phase}/{file.stem}" if phase.startswith("phase-") else file.stem
 
 
 def _protocol_of(file: Path) -> Protocol:

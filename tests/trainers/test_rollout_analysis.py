@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import text_agents
 import yaml
 from written_rollouts import chat, rollouts
 
@@ -131,6 +132,31 @@ def test_an_analysis_goes_on_where_it_stopped_over_the_run_that_it_began_with(an
     found = resume(folder).metrics
     name = "analysis/prover_role_conformance/prover"
     assert [line[name] for line in found] == [line[name] for line in whole.metrics] == [0.5, 1.0]
+
+
+@pytest.mark.integration
+def test_rollouts_of_phases_have_the_protocols_of_their_phases(analysed, tmp_path):
+    config, _ = analysed
+    nip = {"type": "nip", "max_message_rounds": 3, "verifier_first": False}
+    talk = text_agents.config("ei_pure_text", tmp_path, experiment_name="phases", trainer=None)
+    talk["trainer"] = {
+        "type": "sequence",
+        "phases": [
+            {"name": "a", "trainer": {"type": "ei_pure_text"}},
+            {"name": "b", "trainer": {"type": "ei_pure_text"}, "rollout_worker": {"protocol": nip}},
+        ],
+    }
+    talk["text_rl"] = {"num_iterations": 1, "test_scheme": "none"}
+    start(prepare(talk))
+    config["trainer"] |= {"rollouts": "phases", "questions": {"follow_up": True}}
+    run = start(prepare(config))
+    lines = (run.folder / "samples" / "analysis.jsonl").read_text("utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [each["file"] for each in found] == [
+        *["phase-1/iteration-0001"] * 4, *["phase-2/iteration-0001"] * 4
+    ]  # fmt: skip
+    config["trainer"]["files"] = ["phase-2/iteration-0001"]
+    assert len(start(prepare(config)).metrics) == 1
 
 
 def test_a_model_that_answers_nothing_ends_the_run(analysed):
