@@ -84,12 +84,13 @@ class ArithmeticScenario(Scenario):
         for a, b in pairs:
             item = {"prompt": f"{a}+{b}=", "answer": f"{a + b:0{width}d}"}
             if self.config.pairs:
-                item |= {"chosen": item["answer"], "rejected": f"{_wrong(a, b, width):0{width}d}"}
+                wrong = f"{wrong_sum(a, b, width):0{width}d}"
+                item |= {"chosen": item["answer"], "rejected": wrong}
             items.append(item)
         return items
 
 
-def _wrong(a: int, b: int, width: int) -> int:
+def wrong_sum(a: int, b: int, width: int) -> int:
     """A wrong sum that depends on the problem alone: one digit too much or too little somewhere."""
     off = [sign * 10**place for place in range(width) for sign in (-1, 1)]
     possible = [a + b + change for change in off if 0 <= a + b + change < 10**width]

@@ -1,0 +1,1 @@
+"""Claims about sums, right or wrong, that a very small model can learn to judge."""
