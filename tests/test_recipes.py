@@ -23,6 +23,8 @@ SINGLE = ["sft", "remote_sft"]
 ENVIRONMENTS = {n for n in NAMES if "\nrl:\n" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
 #: They let small networks learn labels alone, and some of them talk afterwards.
 ALONE = {n for n in NAMES if "solo_agent:" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
+#: They fine-tune by jobs, iteration by iteration, and end with another trainer's steps.
+STAGED = {n for n in NAMES if "type: ei_pure_text" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
 TOOLS = {"math_parquet": "math_verify", "reasoning_gym": "reasoning_gym"}
 
 #: Groups of a model that is always wrong teach nothing: DAPO would wait for others in vain.
@@ -46,8 +48,9 @@ def trained(name: str, folder: Path, *words: str):
 
 
 def test_what_is_listed_is_what_is_meant():
-    expected = """calculator_agent cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce
-        code_validation dapo digits_nip digits_solo dilemma_lola dpo dr_grpo external_agent
+    expected = """arithmetic_claims arithmetic_claims_ei arithmetic_claims_solo calculator_agent
+        cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce code_validation
+        dapo digits_nip digits_solo dilemma_lola dpo dr_grpo external_agent
         graph_isomorphism_nip graph_isomorphism_solo math_parquet opd pendulum_sac pendulum_td3
         quickstart reasoning_gym remote_api remote_opd remote_sft reward_model sft tinker_grpo
         tinker_opd tinker_sft two_cartpoles_ppo"""
@@ -97,7 +100,7 @@ def test_two_epochs_alone_and_two_iterations_together(name, tmp_path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED - ENVIRONMENTS - ALONE))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED - ENVIRONMENTS - ALONE - STAGED))
 def test_two_steps(name, tmp_path):
     if name in TOOLS:
         pytest.importorskip(TOOLS[name])
@@ -111,6 +114,20 @@ def test_two_steps(name, tmp_path):
         assert [key for key in first if key.startswith(("validation", "development"))]
     # Rewards of an untrained model are often all 0, so that the last phase may have no gradient.
     assert run.metrics[2]["train/loss"] > 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", sorted(STAGED - SERVED))
+def test_two_steps_and_an_iteration(name, tmp_path):
+    short = [
+        "trainer.phases.0.trainer.total_train_steps=2",
+        "trainer.phases.1.text_rl.num_iterations=1",
+        "trainer.phases.1.data.batch_size=16",
+        "trainer.phases.1.trainer.reward_threshold=-1",
+    ]
+    run = trained(name, tmp_path, *short, "validate.data.limit=8")
+    assert run.status["state"] == "done"
+    assert {line.get("phase", 1) for line in run.metrics} == {1, 2}
 
 
 @pytest.mark.integration
