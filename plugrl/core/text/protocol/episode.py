@@ -206,7 +206,8 @@ class Episode:
     def _of(self, agent: str, speaker: Speaker) -> list[Trajectory]:
         conversation = self._conversations[agent]
         written = self._is_written(speaker)
-        trained = not speaker.frozen and (self.stage.teaches or not written)
+        # Beside replies that are written to be learned, those that others sample are not.
+        trained = not speaker.frozen and written == self.stage.teaches
         trajectories = conversation.trajectories([trained] * len(conversation.messages))
         place = self.stage.protocol.index(agent)
         for trajectory in trajectories:
