@@ -136,7 +136,7 @@ class Episode:
         channels = [
             channel for channel, here in zip(protocol.channels, speaks, strict=True) if here
         ]
-        decides = bool(protocol.deciding(self.state)[0, place])
+        decides = self.may_decide(agent)
         must = decides and self.must_decide(agent)
         sampling = self._sampling(agent)
         # A greedy model would say the same again.
@@ -152,9 +152,17 @@ class Episode:
         messages = {channel: reply.messages.get(channel, "") for channel in channels}
         return Said(agent, chat, raw or "", messages, reply.decision, retries, reply.fault)
 
+    def may_decide(self, agent: str) -> bool:
+        """Whether what ``agent`` decides next is read: it counts, or is compared with another's."""
+        protocol = self.stage.protocol
+        place = protocol.index(protocol.imitates.get(agent, agent))
+        return bool(protocol.deciding(self.state)[0, place])
+
     def must_decide(self, agent: str) -> bool:
         """Whether this is the last round in which a decision of ``agent`` would count."""
         protocol = self.stage.protocol
+        if agent in protocol.imitates:
+            return False
         later = np.arange(int(self.state.round[0]) + 1, protocol.max_message_rounds)
         may = protocol.may_decide(later, np.full(len(later), self.seed))
         return not may[:, protocol.index(agent)].any()

@@ -21,7 +21,7 @@ def facts_of(episode: Episode, agent: str) -> dict[str, Any]:
     place, turn = protocol.index(agent), int(episode.state.round[0])
     speaks = protocol.active(episode.state)[0, place]
     channels = [channel for channel, here in zip(protocol.channels, speaks, strict=True) if here]
-    deciding = bool(protocol.deciding(episode.state)[0, place])
+    deciding = episode.may_decide(agent)
     stance = Verdict(int(protocol.stances(episode.state.seed)[0, place]))
     return {
         "question": episode.question,
