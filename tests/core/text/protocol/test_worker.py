@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.protocol import make_protocol
+from plugrl.core.text.protocol.prompts import load_prompts
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
 from plugrl.scenarios.rollout_workers.protocol_demonstration import (
     ProtocolDemonstrationRolloutWorker,
@@ -74,3 +76,14 @@ def test_what_others_sample_beside_demonstrations_is_not_learned(begin):
     prover, verifier = asyncio.run(episode.play()).trajectories()
     assert sum(prover.loss_mask) == 0
     assert sum(verifier.loss_mask) > 0
+
+
+def test_simulators_are_told_to_imitate_and_not_to_judge():
+    protocol = make_protocol({"type": "zero_knowledge", "base": {"type": "nip"}})
+    prompts = load_prompts(None, protocol, ("zero_knowledge", "nip"))
+    assert {agent: each.path.name for agent, each in prompts.items()} == {
+        "prover": "prover.txt",
+        "verifier": "verifier.txt",
+        "adversarial_verifier": "verifier.txt",
+        "simulator": "simulator.txt",
+    }
