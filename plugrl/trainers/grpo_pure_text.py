@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.self_hosted import SelfHostedTrainerConfig
+from plugrl.trainers.kit import TALKING_ON
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class GrpoPureTextTrainer(SelfHostedGrpoTrainer):
 
     Config: ClassVar[type] = SelfHostedTrainerConfig
     score: ClassVar[str] = "accuracy"
+    #: Sections with which the conformance kit trains it.
+    conformance: ClassVar[Mapping[str, Any]] = TALKING_ON
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

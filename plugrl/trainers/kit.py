@@ -33,27 +33,34 @@ JUDGED: Mapping[str, Any] = {
     },
 }
 
+_TALKER: Mapping[str, Any] = {
+    "config": {"max_position_embeddings": 1024},
+    "tokenizer": {
+        "characters": "".join(map(chr, range(32, 127))) + "\n",
+        "chat_template": (
+            "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}"
+            "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+            "{% if add_generation_prompt %}a:{% endif %}"
+        ),
+    },
+}
+_TALK: Mapping[str, Any] = {"type": "protocol", "protocol": "adp", "evaluator": None}
+#: Agents that talk about the kit's problems, and are trained as they talk.
+TALKING_ON: Mapping[str, Any] = {
+    "models": {"policy": {"source": _TALKER}},
+    "rollout_worker": _TALK,
+}
 #: Agents that talk about the kit's problems, and are fine-tuned here.
 TALKING: Mapping[str, Any] = {
     "models": {
         "policy": {
-            "source": {
-                "config": {"max_position_embeddings": 1024},
-                "tokenizer": {
-                    "characters": "".join(map(chr, range(32, 127))) + "\n",
-                    "chat_template": (
-                        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}"
-                        "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-                        "{% if add_generation_prompt %}a:{% endif %}"
-                    ),
-                },
-            },
+            "source": _TALKER,
             "train": None,
             "fine_tune": {"type": "local", "train": {"type": "local", "learning_rate": 0.01}},
         }
     },
     "validate": {"every": None},
-    "rollout_worker": {"type": "protocol", "protocol": "adp", "evaluator": None},
+    "rollout_worker": _TALK,
     "trainer": {"total_train_steps": None},
     "text_rl": {"num_iterations": 2, "test_scheme": "first_and_last"},
 }

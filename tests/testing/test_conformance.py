@@ -109,6 +109,11 @@ class TestExpertIteration(TrainerContract):
     plugrl_trainer = "ei_pure_text"
 
 
+class TestGrpoPureText(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "grpo_pure_text"
+
+
 class TestMalt(TrainerContract):
     __test__ = True
     plugrl_trainer = "malt_pure_text"

@@ -213,8 +213,8 @@ def test_what_changes_on_the_way_is_in_checkpoints(
     straight = plugrl.train(tree("straight"))
     end_step = Run.end_step
 
-    def ending(self, number, values):
-        end_step(self, number, values)
+    def ending(self, number, values, **options):
+        end_step(self, number, values, **options)
         if number == 2:
             raise Interrupted
 

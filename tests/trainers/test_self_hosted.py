@@ -236,8 +236,8 @@ def stop_after(monkeypatch, step):
 
     end_step = Run.end_step
 
-    def ending(self, number, values):
-        end_step(self, number, values)
+    def ending(self, number, values, **options):
+        end_step(self, number, values, **options)
         if number == step:
             raise Interrupted
 
