@@ -20,7 +20,7 @@ from plugrl.core.tensordict.agent_config import AgentConfig
 from plugrl.core.tensordict.agent_preflight import agent_faults, trained_of
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.learner import Learner
-from plugrl.core.tensordict.loading import restore_policies
+from plugrl.core.tensordict.loading import learning_state, restore_learning, restore_policies
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of
@@ -132,10 +132,8 @@ class SoloAgentTrainer(TensorDictTrainer):
             self._learners[name] = Learner(agent, loss, None, optimizer, section.max_grad_norm)
         if self._pending_state is None:
             return
-        restore_policies(self._policies.policies, self._pending_state["policies"])
-        for name, learner in self._learners.items():
-            learner.load_state_dict(self._pending_state["learners"][name])
-            self._orders[name].bit_generator.state = self._pending_state["orders"][name]
+        policies = self._policies.policies
+        restore_learning(self._pending_state, policies, self._learners, self._orders)
         self._pending_state = None
 
     def _build_policies(self, labelled: Labelled) -> Policies:
@@ -264,12 +262,7 @@ class SoloAgentTrainer(TensorDictTrainer):
         return {
             "epoch": self._epoch,
             "last_metrics": dict(self._last_metrics),
-            "policies": {
-                name: {"weights": dict(agent.state_dict())}
-                for name, agent in self._policies.policies.items()
-            },
-            "learners": {name: each.state_dict() for name, each in self._learners.items()},
-            "orders": {name: each.bit_generator.state for name, each in self._orders.items()},
+            **learning_state(self._policies.policies, self._learners, self._orders),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Weights for parts of an agent, from the checkpoint of another run."""
+"""What agents have learned, to a checkpoint of their run and from one, of theirs or of another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from plugrl.core.saved import checkpoint_of
 from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.learner import Learner
 
 #: What a part may be taken from where the other run has no part of its name.
 _STANDS_FOR = {"policy_body": "body", "value_body": "body", "body": "policy_body"}
@@ -188,3 +191,36 @@ def _copy(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], what: st
                 f"{list(own[name].shape)}; build the part as that run did"
             )
     module.load_state_dict(dict(weights))
+
+
+def learning_state(
+    policies: Mapping[str, Agent],
+    learners: Mapping[str, Learner],
+    orders: Mapping[str, np.random.Generator],
+) -> dict[str, Any]:
+    """What policies have learned and how they go on, for a checkpoint; all by name of the policy.
+
+    Args:
+        policies: the networks.
+        learners: what trains them.
+        orders: what shuffles their rows.
+    """
+    return {
+        "policies": {name: {"weights": dict(each.state_dict())} for name, each in policies.items()},
+        "learners": {name: each.state_dict() for name, each in learners.items()},
+        "orders": {name: each.bit_generator.state for name, each in orders.items()},
+    }
+
+
+def restore_learning(
+    state: Mapping[str, Any],
+    policies: Mapping[str, Agent],
+    learners: Mapping[str, Learner],
+    orders: Mapping[str, np.random.Generator],
+) -> None:
+    """Take back what :func:`learning_state` gave; errors as :func:`restore_policies`."""
+    restore_policies(policies, state["policies"])
+    for name, learner in learners.items():
+        learner.load_state_dict(state["learners"][name])
+    for name, order in orders.items():
+        order.bit_generator.state = state["orders"][name]

@@ -28,7 +28,7 @@ from plugrl.core.tensordict.collection import Collector
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learner import Learner, groups_of_agent, groups_of_loss
-from plugrl.core.tensordict.loading import restore_policies
+from plugrl.core.tensordict.loading import learning_state, restore_learning, restore_policies
 from plugrl.core.tensordict.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.message_regression import MessageRegression, regression_for
 from plugrl.core.tensordict.normalisers import Normalisers, scaled_shape
@@ -396,13 +396,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         return {
             "iteration": self._iteration,
             "last_metrics": dict(self._last_metrics),
-            "policies": {
-                name: {"weights": dict(agent.state_dict())}
-                for name, agent in self._policies.policies.items()
-            },
-            "learners": {name: each.state_dict() for name, each in self._learners.items()},
+            **learning_state(self._policies.policies, self._learners, self._orders),
             "collector": self._collected or self._collector.state_dict(),
-            "orders": {name: each.bit_generator.state for name, each in self._orders.items()},
             "regression": self._regression.state_dict() if self._regression is not None else {},
         }
 
@@ -413,11 +408,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._last_metrics = dict(state["last_metrics"])
 
     def _apply(self, state: Mapping[str, Any]) -> None:
-        restore_policies(self._policies.policies, state["policies"])
-        for name, learner in self._learners.items():
-            learner.load_state_dict(state["learners"][name])
-        for name, order in self._orders.items():
-            order.bit_generator.state = state["orders"][name]
+        restore_learning(state, self._policies.policies, self._learners, self._orders)
         if self._regression is not None:
             self._regression.load_state_dict(state.get("regression", {}))
         seed = seed_of(self.hyper_params.seed, "resumed", self._iteration) % 2**31

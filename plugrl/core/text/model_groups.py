@@ -77,7 +77,7 @@ class SharedModelGroup:
             RunError: the service refuses it.
             ConfigError: an agent is not of this group.
         """
-        self._begin(job_name, [e for some in self._own(examples_by_agent) for e in some])
+        self._begin(job_name, self._own(examples_by_agent))
 
     def create_dpo_fine_tune_job(
         self, examples_by_agent: Mapping[str, Sequence[PreferenceExample]], job_name: str
@@ -88,16 +88,16 @@ class SharedModelGroup:
             RunError: the service refuses it.
             ConfigError: an agent is not of this group.
         """
-        self._begin(job_name, [e for some in self._own(examples_by_agent) for e in some])
+        self._begin(job_name, self._own(examples_by_agent))
 
-    def _own(self, by_agent: Mapping[str, Sequence[Any]]) -> list[Sequence[Any]]:
+    def _own(self, by_agent: Mapping[str, Sequence[Any]]) -> list[Any]:
         foreign = sorted(set(by_agent) - set(self.agents))
         if foreign:
             raise ConfigError(
                 f"agent {foreign[0]!r} is not of the model group {self.name!r}, which has: "
                 f"{', '.join(self.agents)}"
             )
-        return [by_agent.get(agent, ()) for agent in self.agents]
+        return [example for agent in self.agents for example in by_agent.get(agent, ())]
 
     def _begin(self, name: str, examples: Examples) -> None:
         self.job_name, self.skipped, self._job = name, "", None
