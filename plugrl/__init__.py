@@ -45,14 +45,17 @@ if TYPE_CHECKING:
     from plugrl.core.registry import Registry as Registry
     from plugrl.core.registry import register_advantage as register_advantage
     from plugrl.core.registry import register_body as register_body
+    from plugrl.core.registry import register_environment as register_environment
     from plugrl.core.registry import register_evaluator as register_evaluator
     from plugrl.core.registry import register_fine_tune_service as register_fine_tune_service
+    from plugrl.core.registry import register_harness_algorithm as register_harness_algorithm
     from plugrl.core.registry import register_inference_service as register_inference_service
     from plugrl.core.registry import register_loss as register_loss
     from plugrl.core.registry import register_parser as register_parser
     from plugrl.core.registry import register_protocol as register_protocol
     from plugrl.core.registry import register_rollout_worker as register_rollout_worker
     from plugrl.core.registry import register_scenario as register_scenario
+    from plugrl.core.registry import register_scorer as register_scorer
     from plugrl.core.registry import register_tracker as register_tracker
     from plugrl.core.registry import register_train_service as register_train_service
     from plugrl.core.registry import register_trainer as register_trainer
@@ -114,6 +117,22 @@ if TYPE_CHECKING:
     from plugrl.core.text.optimizer import OptimizerConfig as OptimizerConfig
     from plugrl.core.text.pure_text.examples import supervised_examples as supervised_examples
     from plugrl.core.text.pure_text.trainer import PureTextRlTrainer as PureTextRlTrainer
+    from plugrl.core.text.red_team.algorithm import HarnessAlgorithm as HarnessAlgorithm
+    from plugrl.core.text.red_team.configuration import HFASTConfiguration as HFASTConfiguration
+    from plugrl.core.text.red_team.configuration import (
+        TrainingConfiguration as TrainingConfiguration,
+    )
+    from plugrl.core.text.red_team.dialogue import Dialogue as Dialogue
+    from plugrl.core.text.red_team.environment import DialogueEnvironment as DialogueEnvironment
+    from plugrl.core.text.red_team.environment import Environment as Environment
+    from plugrl.core.text.red_team.harness import Harness as Harness
+    from plugrl.core.text.red_team.language_models import LanguageModelSystem as LanguageModelSystem
+    from plugrl.core.text.red_team.scorer import Score as Score
+    from plugrl.core.text.red_team.scorer import Scorer as Scorer
+    from plugrl.core.text.red_team.scorer import ScorerConfig as ScorerConfig
+    from plugrl.core.text.red_team.system import System as System
+    from plugrl.core.text.red_team.tree import RolloutNode as RolloutNode
+    from plugrl.core.text.red_team.tree import RolloutTree as RolloutTree
     from plugrl.core.text.remote_api import RemoteAlgorithmConfig as RemoteAlgorithmConfig
     from plugrl.core.text.remote_api import RemoteApiTrainer as RemoteApiTrainer
     from plugrl.core.text.remote_api import RemoteApiTrainerConfig as RemoteApiTrainerConfig
@@ -179,14 +198,17 @@ _MODULES = {
         "Registry",
         "register_advantage",
         "register_body",
+        "register_environment",
         "register_evaluator",
         "register_fine_tune_service",
+        "register_harness_algorithm",
         "register_inference_service",
         "register_loss",
         "register_parser",
         "register_protocol",
         "register_rollout_worker",
         "register_scenario",
+        "register_scorer",
         "register_tracker",
         "register_train_service",
         "register_trainer",
@@ -233,6 +255,15 @@ _MODULES = {
     "plugrl.core.text.optimizer": ("AdamParams", "OptimizerConfig"),
     "plugrl.core.text.pure_text.examples": ("supervised_examples",),
     "plugrl.core.text.pure_text.trainer": ("PureTextRlTrainer",),
+    "plugrl.core.text.red_team.algorithm": ("HarnessAlgorithm",),
+    "plugrl.core.text.red_team.configuration": ("HFASTConfiguration", "TrainingConfiguration"),
+    "plugrl.core.text.red_team.dialogue": ("Dialogue",),
+    "plugrl.core.text.red_team.environment": ("DialogueEnvironment", "Environment"),
+    "plugrl.core.text.red_team.harness": ("Harness",),
+    "plugrl.core.text.red_team.language_models": ("LanguageModelSystem",),
+    "plugrl.core.text.red_team.scorer": ("Score", "Scorer", "ScorerConfig"),
+    "plugrl.core.text.red_team.system": ("System",),
+    "plugrl.core.text.red_team.tree": ("RolloutNode", "RolloutTree"),
     "plugrl.core.text.remote_api": (
         "RemoteAlgorithmConfig",
         "RemoteApiTrainer",

@@ -133,6 +133,28 @@ _ROWS = (
         base="plugrl.core.run.trackers:Tracker",
         form="log(self, step, metrics) -> None; and start, sample, finish, as needed",
     ),
+    Kind(
+        name="environment",
+        plural="environments",
+        summary="grows the rollout trees of red-teaming",
+        base="plugrl.core.text.red_team.environment:Environment",
+        form="rollouts(self, seeds) -> one RolloutTree a seed",
+    ),
+    Kind(
+        name="harness_algorithm",
+        plural="harness_algorithms",
+        summary="rollout trees to a loss",
+        base="plugrl.core.text.red_team.algorithm:HarnessAlgorithm",
+        form="flatten(self, tree) -> steps; step(self, batch) -> (loss, {name: number})",
+    ),
+    Kind(
+        name="scorer",
+        plural="scorers",
+        summary="how far dialogues went wrong",
+        base="plugrl.core.text.red_team.scorer:Scorer",
+        adapter="plugrl.core.text.red_team.function_scorer:as_scorer",
+        form="score(self, dialogues) -> a Score or number each; or f(dialogue) -> number",
+    ),
 )
 
 #: All kinds of components, by name. A new kind is one more row.

@@ -41,14 +41,17 @@ __all__ = [
     "register",
     "register_advantage",
     "register_body",
+    "register_environment",
     "register_evaluator",
     "register_fine_tune_service",
+    "register_harness_algorithm",
     "register_inference_service",
     "register_loss",
     "register_parser",
     "register_protocol",
     "register_rollout_worker",
     "register_scenario",
+    "register_scorer",
     "register_tracker",
     "register_train_service",
     "register_trainer",
@@ -322,3 +325,6 @@ register_fine_tune_service = _Decorator("fine_tune_service")
 register_parser = _Decorator("parser")
 register_protocol = _Decorator("protocol")
 register_tracker = _Decorator("tracker")
+register_environment = _Decorator("environment")
+register_harness_algorithm = _Decorator("harness_algorithm")
+register_scorer = _Decorator("scorer")

@@ -306,6 +306,50 @@ class TrainService(BaseTrainService):
         """
         self._no_value_head()
 
+    def differentiable(
+        self, batch: Batch, needs: Sequence[str] = ()
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Log-probabilities of the batch's tokens with their gradient, [B, T], in one pass.
+
+        For losses that are no :class:`~plugrl.core.text.losses.WeightedLoss`. Where ``loss_mask``
+        is 0 they are 0.0.
+
+        Args:
+            batch: rows of one micro-batch.
+            needs: what else of the same pass is wanted, [B, T] each, see
+                :data:`plugrl.core.text.losses.NEEDS`.
+
+        Raises:
+            ConfigError: the service has no such pass, or values are needed and there is no head.
+        """
+        self._no_gradient("differentiable")
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What an optimizer of the caller's changes; :meth:`stepped` is called after its steps.
+
+        Raises:
+            ConfigError: the service shows none.
+        """
+        self._no_gradient("parameters")
+
+    def stepped(self) -> None:
+        """Take over what an optimizer of the caller's changed."""
+
+    @property
+    def module(self) -> Any:
+        """The model itself, as the software has it that the service is made with.
+
+        Raises:
+            ConfigError: the service shows none.
+        """
+        self._no_gradient("module")
+
+    def _no_gradient(self, method: str) -> NoReturn:
+        raise ConfigError(
+            f"{type(self).__name__} has no {method}, which trainers with an optimizer of their own "
+            "need; take a train service that has, such as models.NAME.train: local"
+        )
+
     def fix_value_bias(self) -> None:
         """Keep the bias of the value head at 0; called before training, perhaps more than once.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -183,6 +184,50 @@ class LocalTrainService(TrainService):
             total_loss += float(value.detach())
             totals.add(metrics)
         return totals.sums() | {"loss": (total_loss, 1.0)}
+
+    def differentiable(
+        self, batch: Batch, needs: Sequence[str] = ()
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Log-probabilities with their gradient, [B, T], and what ``needs`` names.
+
+        Raises:
+            ConfigError: values are needed and the service has no value head.
+        """
+        if "values" in needs and self._forward.value_head is None:
+            self._no_value_head()
+        self._set_dropout(True)
+        forward = self._rows_forward if self.config.gradient_checkpointing else self._forward
+        (part,) = micro_batches(
+            batch, size=len(batch), tokens=None, packs=forward.packs, device=self._device
+        )
+        extras: dict[str, torch.Tensor] = {}
+        if needs:
+            log_probs, extras, _ = forward.with_needs(part, needs)
+        else:
+            log_probs, _ = forward.log_probs(part)
+        back = torch.argsort(part.rows).to(log_probs.device)
+        return log_probs[back], {name: values[back] for name, values in extras.items()}
+
+    @cached_property
+    def _rows_forward(self) -> Forward:
+        """The same without packing: nobody holds the boundaries while the caller goes backward."""
+        forward = Forward(self._model, packs=False, head_chunk_tokens=self.config.head_chunk_tokens)
+        forward.value_head = self._forward.value_head
+        return forward
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What is trained: the weights or their float32 copies, and those of the value head."""
+        return list(self._optimized)
+
+    def stepped(self) -> None:
+        """Write float32 copies that an optimizer changed back to the weights."""
+        if self._masters is not None:
+            self._masters.write_back()
+
+    @property
+    def module(self) -> PreTrainedModel:
+        """The model of ``transformers``, with its adapter if there is one."""
+        return self._model
 
     def _set_dropout(self, active: bool) -> None:
         if self._adapter is not None:
