@@ -15,7 +15,8 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.completions import EngineError
 from plugrl.core.text.models import Models
 from plugrl.core.text.red_team.asking import ask_all
-from plugrl.core.text.red_team.section import DialogueConfig, ModelsConfig
+from plugrl.core.text.red_team.environment import DialogueEnvironment
+from plugrl.core.text.red_team.section import ModelsConfig
 from plugrl.core.text.red_team.shown import Shown
 from plugrl.core.text.red_team.system import Said, Stream, System
 from plugrl.core.text.scoring import check_same_tokens, score_batch
@@ -39,7 +40,9 @@ class LanguageModelSystem(System):
 
     def __init__(self, models: Models, config: Any = None) -> None:
         self.config = (
-            config if isinstance(config, ConfigView) else configure(RedTeamSection, config or {})
+            config
+            if isinstance(config, ConfigView)
+            else configure(DialogueEnvironment, config or {})
         )
         self.models = models
         self._tester = models[self.config.tester.model]
@@ -172,11 +175,9 @@ class LanguageModelSystem(System):
 
 
 class ModelsSection:
+    """What messages call the models of a system that is made without a run."""
+
     Config = ModelsConfig
-
-
-class RedTeamSection:
-    Config = DialogueConfig
 
 
 def _said(shown: Shown, dialogues: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Said]:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.component import Component
@@ -51,7 +51,7 @@ class ScorerConfig:
 class Scorer(Component, ABC):
     """Scores dialogues; written for a list of them, so that a classifier works on batches."""
 
-    Config = ScorerConfig
+    Config: ClassVar[type] = ScorerConfig
     _models: Mapping[str, InferenceService] | None = None
 
     @abstractmethod
