@@ -101,8 +101,9 @@ def test_async_and_nested_members(registry):
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=says) as caught:
         configure(WeightedEvaluator, options)
+    assert "NoneType" not in str(caught.value)
 
 
 MEMBER = """

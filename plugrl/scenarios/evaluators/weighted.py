@@ -66,8 +66,8 @@ def _plain(criterion: Any) -> Mapping[str, Any]:
 
 
 def _type_of(section: Any) -> str:
-    if isinstance(section, str):
-        return section
+    if not isinstance(section, Mapping):
+        return str(section or "evaluator")
     name = section.get("type") or section.get("custom_evaluator_class_name") or "evaluator"
     return str(name).rpartition("/")[2]
 

@@ -1,0 +1,1 @@
+"""Scorers of dialogues that need no other software."""

@@ -1,0 +1,124 @@
+"""Several scorers, whose values are added up with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.text.red_team.dialogue import Dialogue
+from plugrl.core.text.red_team.scorer import Score, Scorer, ScorerConfig, scored
+
+
+@dataclass
+class PartConfig:
+    """One scorer, and what its value counts."""
+
+    scorer: Any = component("scorer", help="what scores")
+    weight: float = described(1.0, "its value counts this many times; 0: it is told alone")
+    name: str | None = described(None, "its name as a category; null: the scorer's type")
+
+    def __post_init__(self) -> None:
+        if self.scorer is None:
+            raise ConfigError("scorer is missing; name what scores")
+        if (not self.name and self.name is not None) or "/" in (self.name or ""):
+            raise ConfigError(f"name {self.name!r} must be a word without slashes")
+
+
+@dataclass
+class WeightedScorerConfig(ScorerConfig):
+    """Options of the scorer ``weighted``; each part says itself what it ``reads``."""
+
+    parts: list[PartConfig] = described([], "scorers with their weights and names")
+    normalize: bool = described(False, "divide by the sum of the weights")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = _names(self.parts)
+        if not names:
+            raise ConfigError("parts is empty; name at least one scorer with its weight")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"two parts are named {twice!r}; give one another name")
+        if self.reads != "response":
+            raise ConfigError(
+                f"reads is {self.reads!r}, and each part reads for itself; set theirs"
+            )
+        weights = [float(_plain(part)["weight"]) for part in self.parts]
+        if not any(weights):
+            raise ConfigError("every weight is 0, so that every score would be; raise one")
+        if self.normalize and sum(weights) <= 0:
+            raise ConfigError("the weights add up to nothing above 0, so that normalize=true fails")
+
+
+def _names(parts: Iterable[Any]) -> list[str]:
+    plain = [_plain(part) for part in parts]
+    return [part.get("name") or _type_of(part["scorer"]) for part in plain]
+
+
+def _plain(part: Any) -> Mapping[str, Any]:
+    return part if isinstance(part, Mapping) else vars(part)
+
+
+def _type_of(section: Any) -> str:
+    if not isinstance(section, Mapping):
+        return str(section or "scorer")
+    name = section.get("type") or section.get("custom_scorer_class_name") or "scorer"
+    return str(name).rpartition("/")[2]
+
+
+class WeightedScorer(Scorer):
+    """The sum of the values of several scorers, each times its weight.
+
+    Categories: ``NAME``, the value of each part, and ``NAME/CATEGORY`` of what it has itself. When
+    a part fails there is no score, because a sum without it would be another one; only a part of
+    weight 0 is then left out.
+
+    Args:
+        config: its section.
+        members: the scorers in the order of ``parts``, where no configuration builds them.
+    """
+
+    Config: ClassVar[type] = WeightedScorerConfig
+
+    def __init__(self, config: Any = None, members: Sequence[Scorer] = ()) -> None:
+        super().__init__(config)
+        if members and len(members) != len(self.config.parts):
+            raise UsageError(
+                f"{len(members)} members for {len(self.config.parts)} parts; give one for each"
+            )
+        self._members = list(members)
+
+    def combine(self, build: Callable[[str], Scorer]) -> None:
+        """Build the members."""
+        self._members = [build(f"parts[{i}].scorer") for i in range(len(self.config.parts))]
+
+    def score(self, dialogues: Sequence[Dialogue]) -> list[Score]:
+        """Let each member score all dialogues, then add up.
+
+        Raises:
+            UsageError: there are no members yet.
+        """
+        if not self._members:
+            raise UsageError(
+                f"{type(self).__name__} has no members yet; build it by make_scorer, or give "
+                "members=[...]"
+            )
+        columns = [scored(member, dialogues) for member in self._members]
+        return [self._sum(row) for row in zip(*columns, strict=True)]
+
+    def _sum(self, row: Sequence[Score]) -> Score:
+        names, total = _names(self.config.parts), 0.0
+        weights = [float(part.weight) for part in self.config.parts]
+        categories: dict[str, float] = {}
+        for name, weight, score in zip(names, weights, row, strict=True):
+            if score.failure and weight:
+                return Score(failure=f"of part {name!r}: {score.failure}")
+            if score.failure:
+                continue
+            total += weight * score.value
+            categories[name] = score.value
+            categories |= {f"{name}/{key}": value for key, value in score.categories.items()}
+        return Score(total / sum(weights) if self.config.normalize else total, categories)
