@@ -127,8 +127,9 @@ def scored(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
     except (Exception, SystemExit) as error:
         if len(dialogues) > 1:
             return [scored(scorer, [dialogue])[0] for dialogue in dialogues]
-        at = raised_at(error)
-        return [Score(failure=f"{type(scorer).__name__} raised {one_line(error)}{at}")]
+        place = raised_at(error)
+        at = f" ({place})" if place else ""
+        return [Score(failure=f"{type(scorer).__name__} raised {one_line(error)}" + at)]
     name = f"{type(scorer).__name__}.score{where(type(scorer).score)}"
     if not isinstance(answer, Sequence) or isinstance(answer, (str, bytes)):
         raise ContractError(f"{name} returned {type(answer).__name__}; a list is expected")
