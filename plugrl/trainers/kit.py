@@ -64,3 +64,41 @@ TALKING: Mapping[str, Any] = {
     "trainer": {"total_train_steps": None},
     "text_rl": {"num_iterations": 2, "test_scheme": "first_and_last"},
 }
+
+_LETTERS: Mapping[str, Any] = {"characters": "".join(map(chr, range(32, 127)))}
+#: Red-teaming of a frozen model about harmless words, for trainers of rollout trees.
+RED_TEAM: Mapping[str, Any] = {
+    "models": {
+        "policy": None,
+        "tester": {
+            "source": {
+                "config": {**FROZEN["source"]["config"], "max_position_embeddings": 128},
+                "tokenizer": _LETTERS,
+            },
+            "train": {"type": "local", "value_head": True},
+        },
+        "target": {
+            "source": {
+                "config": {**FROZEN["source"]["config"], "max_position_embeddings": 128},
+                "tokenizer": _LETTERS,
+            }
+        },
+    },
+    "data": None,
+    "rollout_worker": None,
+    "validate": None,
+    "scenario": {"type": "red_team", "categories": ["tree"]},
+    "red_team": {
+        "tester": {"max_new_tokens": 4},
+        "target": {"max_new_tokens": 4},
+        "tree_depth": 2,
+        "eval_attempts": 1,
+        "scorer": {"type": "regex", "patterns": ["[aeiou]"], "reads": "probe"},
+    },
+    "trainer": {
+        "total_train_steps": None,
+        "training_steps": 2,
+        "num_episodes_per_experience": 2,
+        "algorithm": "grpo",
+    },
+}

@@ -472,6 +472,6 @@ _KNOWN = """
 project_name experiment_name seed plugins environment models data scenario protocol agents
 rollout_worker trajectory_pool algorithm trainer weight validate service train_service
 trackers logger runtime_monitor resume resource executor settings debug rl ppo spg
-reinforce solo_agent text_rl
+reinforce solo_agent text_rl red_team
 """
 KNOWN = frozenset(_KNOWN.split())

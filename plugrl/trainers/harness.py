@@ -1,0 +1,444 @@
+"""``harness``: red-teaming, from rollout trees of an environment to steps of an optimizer."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from plugrl.core.config.schema import component
+from plugrl.core.config.sections import ModelConfig
+from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
+from plugrl.core.registry import default_registry
+from plugrl.core.run.guards import Guards
+from plugrl.core.text.metrics import Means
+from plugrl.core.text.models import Models
+from plugrl.core.text.red_team.configuration import TrainingConfiguration
+from plugrl.core.text.red_team.harness import Harness
+from plugrl.core.text.red_team.held_out import dialogue_sample, held_out
+from plugrl.core.text.red_team.language_models import LanguageModelSystem
+from plugrl.core.text.red_team.preflight import red_team_findings
+from plugrl.core.text.red_team.scorer import make_scorer
+from plugrl.core.trainer import Trainer, TrainingResult
+from plugrl.trainers.kit import RED_TEAM
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.models import Model
+    from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
+    from plugrl.core.text.red_team.environment import Environment
+    from plugrl.core.text.red_team.tree import RolloutTree
+
+#: By their names in configurations.
+_OPTIMIZERS = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+#: Dialogues of a step that are kept as samples.
+_SHOWN = 4
+
+
+class HarnessTrainer(Trainer):
+    """Trains the tester of an environment with an algorithm; in a run, or without one.
+
+    Without a run, ``HarnessTrainer(config, environment, algorithm).train()`` writes nothing and
+    leaves the models as they are then. In a run both come from the configuration.
+
+    Args:
+        config: a :class:`TrainingConfiguration`, which is kept as it is, or a section.
+        environment: with its system; None: the one of the run.
+        algorithm: from rollout trees to a loss; None: the one that ``config`` names.
+        seed: of everything that is drawn; a run has its own.
+
+    Attributes:
+        harness: collects experiences and makes losses of them.
+        optimizer: of ``torch.optim``, over the parameters of the system.
+
+    Raises:
+        ConfigError: the configuration is wrong, or the algorithm cannot learn from such trees.
+    """
+
+    Config: ClassVar[type] = TrainingConfiguration
+    sections: ClassVar[Mapping[str, Any]] = {
+        "models": dict[str, ModelConfig],
+        "scenario": component("scenario", help="what dialogues are about"),
+        "red_team": component("environment", "dialogue", help="who talks with whom, and its worth"),
+    }
+    conformance: ClassVar[Mapping[str, Any]] = RED_TEAM
+
+    def __init__(
+        self,
+        config: Any = None,
+        environment: Environment | None = None,
+        algorithm: HarnessAlgorithm | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        given = isinstance(config, TrainingConfiguration)
+        super().__init__(ConfigView({}, checked=True) if given else config)
+        if given:
+            self.config = config
+        self._environment = environment
+        self._algorithm = algorithm
+        self._seed = seed
+        self._harness: Harness | None = None
+        self._step = -1
+        self._micro_batches = 0
+        self._updates = 0
+        self._last_metrics: dict[str, float] = {}
+        self._pending_state: Mapping[str, Any] | None = None
+        self._initial_weights: Mapping[str, Mapping[str, torch.Tensor]] = {}
+        if environment is not None:
+            self._set_up()
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """Models, splits and a scorer that are missing, trees that the algorithm cannot use."""
+        yield from red_team_findings(check)
+
+    # What is there, in a run from the moment when it is first asked for
+
+    @property
+    def environment(self) -> Environment:
+        """What grows the rollout trees."""
+        self._set_up()
+        assert self._environment is not None
+        return self._environment
+
+    @property
+    def algorithm(self) -> HarnessAlgorithm:
+        """What makes losses of them."""
+        self._set_up()
+        assert self._algorithm is not None
+        return self._algorithm
+
+    @property
+    def harness(self) -> Harness:
+        """What stands between the two and this trainer."""
+        self._set_up()
+        assert self._harness is not None
+        return self._harness
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Of the parameters of the system."""
+        self._set_up()
+        return self._optimizer
+
+    def _set_up(self) -> None:
+        if self._harness is not None:
+            return
+        if self._environment is None:
+            self._environment = self._environment_of_run()
+        if self._algorithm is None:
+            section = self.config.algorithm
+            self._algorithm = self._factory.build("harness_algorithm", section, "trainer.algorithm")
+        system: Any = self._environment.system
+        if self._initial_weights:
+            system.begin_with(self._initial_weights)
+        self._harness = Harness(
+            self._environment,
+            self._algorithm,
+            num_episodes_per_experience=self.config.num_episodes_per_experience,
+            batch_size=self.config.batch_size,
+            seed=self._seed if self._context is None else self.hyper_params.seed,
+        )
+        self._parameters = list(system.parameters())
+        self._optimizer = self.make_optimizer(self._parameters)
+        # However somebody makes its steps, the system hears of them.
+        self._optimizer.register_step_post_hook(lambda *_: system.stepped())
+        if self._pending_state is not None:
+            state, self._pending_state = self._pending_state, None
+            self._apply(state)
+
+    def _environment_of_run(self) -> Environment:
+        context = self._bound("environment")
+        params, section = context.hyper_params, context.hyper_params.red_team
+        models = Models.load(
+            params.models, context.factory, seed=params.seed, device=context.settings.device
+        )
+        system = LanguageModelSystem(models, section)
+        scorer = make_scorer(context.factory, section.scorer, "red_team.scorer", models)
+        environment: Environment = context.factory.build("environment", section, "red_team")
+        environment.bind(system, self._prompts(section.split), scorer)
+        return environment
+
+    def _prompts(self, split: str) -> Sequence[Any]:
+        if self.scenario_instance is None:
+            raise ConfigError("there is no scenario; give one, such as scenario: red_team")
+        return self.scenario_instance.dataset(split)
+
+    @property
+    def _factory(self) -> Factory:
+        return Factory(default_registry()) if self._context is None else self._context.factory
+
+    @property
+    def _guards(self) -> Guards:
+        return Guards() if self._context is None else self.run.guards
+
+    def make_optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer that the configuration names; override it to have another."""
+        made: Any = _OPTIMIZERS[self.config.optimizer]
+        optimizer: torch.optim.Optimizer = made(parameters, lr=self.config.lr)
+        return optimizer
+
+    # The loop
+
+    def train(self) -> TrainingResult:
+        """Run all training steps; after a resume, the remaining ones."""
+        with self._closed_in_a_run():
+            self._set_up()
+            total = self.config.training_steps
+            if self._step < 0:
+                self._end_step(0, self._tested(0))
+            with closing(self._progress(total)) as progress:
+                while self._step < total and not self._finished():
+                    self._end_step(self._step + 1, self._one_step(self._step + 1))
+                    progress.update(self._step, **self._shown())
+            if self._context is not None:
+                self.run.guards.any_valid(self._step)
+        return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
+
+    def _finished(self) -> bool:
+        """Whether training ends before its last step."""
+        return False
+
+    def _one_step(self, step: int) -> dict[str, float]:
+        """An experience, its updates, and what is known afterwards."""
+        metrics: dict[str, float] = {}
+        with self._timed("rollout", metrics):
+            batches = self.harness.experience()
+        metrics |= self._told(step)
+        with self._timed("train", metrics):
+            metrics |= self._learned(batches, step)
+        return metrics | self._tested(step)
+
+    def _learned(self, batches: Iterable[Any], step: int) -> dict[str, float]:
+        """Add up the gradients of ``batches``, and update as often as there are enough."""
+        logs = Means()
+        for batch in batches:
+            logs.add({name: (value, 1.0) for name, value in self.micro_step(batch, step).items()})
+        return logs.means("train/") | {"train/updates": float(self._updates)}
+
+    def micro_step(self, batch: Any, step: int) -> dict[str, float]:
+        """Add the gradient of one batch; each ``gradient_accumulation_steps``-th time, update.
+
+        Gradients that no update took wait for the next experience.
+
+        Returns:
+            The loss and what else the algorithm and the update tell.
+        """
+        with self._forward():
+            loss, logs = self.harness.step(batch)
+        value = float(loss.detach())
+        if not self._guards.check_finite("loss", value, step=step):
+            return {}
+        self._backward(loss / self.config.gradient_accumulation_steps)
+        self._micro_batches += 1
+        logs = {**logs, "loss": value}
+        if self._micro_batches % self.config.gradient_accumulation_steps == 0:
+            logs |= self._update(step)
+        return logs
+
+    @contextmanager
+    def _forward(self) -> Iterator[None]:
+        yield
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def _update(self, step: int) -> dict[str, float]:
+        """One step of the optimizer on the gradients that were added up."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        if self._guards.check_finite("gradient", norm, step=step):
+            self._optimizer.step()
+            self._updates += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        return {"grad_norm": norm}
+
+    def _told(self, step: int) -> dict[str, float]:
+        """Guard the new rollouts, show some, tell plugins of them, and give their metrics."""
+        metrics = dict(self.harness.metrics)
+        if self._context is None:
+            return metrics
+        trees = self.harness.trees
+        nodes = [node for tree in trees for node in tree.nodes()]
+        self.run.guards.rewards(
+            step,
+            [node.reward for node in nodes],
+            [node.valid for node in nodes],
+            reason=next((node.failure for node in nodes if not node.valid), ""),
+        )
+        for tree in trees[:_SHOWN]:
+            self.run.sample("dialogues", dialogue_sample(tree, step))
+        self.run.hooks.call(
+            "plugrl_rollouts_collected",
+            run=self.run,
+            step=step,
+            trajectories=[node.trajectory(self._tester_name) for node in nodes],
+            metrics=dict(metrics),
+        )
+        return metrics
+
+    @property
+    def _tester_name(self) -> str:
+        tester = self.environment.config.get("tester") or {}
+        return str(tester.get("model", "tester"))
+
+    # What is held out
+
+    def _tested(self, step: int) -> dict[str, float]:
+        """Metrics of the held-out split before the first step and after the last."""
+        if self._context is None or step not in (0, self.config.training_steps):
+            return {}
+        metrics: dict[str, float] = {}
+        with self._timed("validate", metrics):
+            found, trees = self._evaluated()
+        for tree in trees[:_SHOWN]:
+            self.run.sample("test", dialogue_sample(tree, step))
+        self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=found)
+        return metrics | found
+
+    def _evaluated(self) -> tuple[dict[str, float], list[RolloutTree]]:
+        section = self.environment.config
+        prompts = self._prompts(section.eval_split)
+        return held_out(self.environment, prompts, attempts=section.eval_attempts)
+
+    def evaluate(self) -> dict[str, float]:
+        """Dialogues about the held-out split with the loaded state; every one is a sample.
+
+        Raises:
+            ConfigError: there is no such split.
+        """
+        with self._closed_in_a_run():
+            metrics, trees = self._evaluated()
+        for tree in trees:
+            self.run.sample("evaluation", dialogue_sample(tree, max(self._step, 0)))
+        return metrics
+
+    # Without a run, and in one
+
+    @contextmanager
+    def _closed_in_a_run(self) -> Iterator[None]:
+        """In a run the models are this trainer's, and are closed; without one the caller's."""
+        with ExitStack() as stack:
+            if self._context is not None:
+                system: Any = self.environment.system
+                stack.callback(system.close)
+            yield
+
+    def _progress(self, total: int) -> Any:
+        return _Silent() if self._context is None else self.run.progress("Training", total)
+
+    @contextmanager
+    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
+        started = time.perf_counter()
+        with nullcontext() if self._context is None else self.run.phase(phase):
+            yield
+        metrics[f"time/{phase}"] = time.perf_counter() - started
+
+    def _end_step(self, step: int, metrics: dict[str, float]) -> None:
+        self._step = step
+        self._last_metrics |= metrics
+        if self._context is not None:
+            self.run.end_step(step, metrics)
+
+    def _shown(self) -> dict[str, float]:
+        return {k: v for k, v in self._last_metrics.items() if k.endswith(("/reward", "/loss"))}
+
+    # What is handed over and saved
+
+    def hand_over(self) -> dict[str, Mapping[str, torch.Tensor]]:
+        """Copies of the weights that are trained, or were in an earlier phase, by model name."""
+        system: Any = self.environment.system
+        weights: dict[str, Mapping[str, torch.Tensor]] = system.models.weights()
+        return weights
+
+    def take_over(self, handed: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Begin with these weights, by model name, instead of those of the sources."""
+        self._initial_weights = handed or {}
+
+    def loaded_models(self) -> Models:
+        """The models with the weights of the loaded state; they are not trained further."""
+        system: Any = self.environment.system
+        system.updated()
+        models: Models = system.models
+        return models
+
+    def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
+        """Write one of the loaded models to a new folder, in the form that others read.
+
+        Raises:
+            UsageError: its service writes no such folders, or there is no adapter.
+            ConfigError: the model is frozen.
+        """
+        model.service().export(folder, model.inference.tokenizer, adapter=adapter)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Models, optimizer, gradients that wait for an update, algorithm and counters."""
+        optimizer = self.optimizer.state_dict()
+        options = [
+            {k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]
+        ]
+        waiting = self._micro_batches % self.config.gradient_accumulation_steps
+        gradients = enumerate(p.grad for p in self._parameters) if waiting else ()
+        return {
+            "step": self._step,
+            "micro_batches": self._micro_batches,
+            "updates": self._updates,
+            "last_metrics": dict(self._last_metrics),
+            "system": self.environment.system.state_dict(),
+            "optimizer": {"state": optimizer["state"], "options": options},
+            "gradients": {str(i): grad.clone() for i, grad in gradients if grad is not None},
+            "harness": self.harness.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave; in a run it is applied when training goes on."""
+        self._step = state["step"]
+        self._micro_batches, self._updates = state["micro_batches"], state["updates"]
+        self._last_metrics = dict(state["last_metrics"])
+        if self._harness is None:
+            self._pending_state = state
+        else:
+            self._apply(state)
+
+    def _apply(self, state: Mapping[str, Any]) -> None:
+        self.environment.system.load_state_dict(state["system"])
+        saved = state["optimizer"]
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict(
+            {
+                # Deep, because torch keeps the given moments and would change them in place.
+                "state": {int(k): copy.deepcopy(dict(v)) for k, v in saved["state"].items()},
+                "param_groups": [
+                    {**own, **given} for own, given in zip(groups, saved["options"], strict=True)
+                ],
+            }
+        )
+        for number, parameter in enumerate(self._parameters):
+            grad = state["gradients"].get(str(number))
+            parameter.grad = None if grad is None else grad.clone().to(parameter.device)
+        self.harness.load_state_dict(state["harness"])
+
+
+class _Silent:
+    """Stands where a run has its progress bar."""
+
+    def update(self, completed: int, **numbers: float) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Nothing was shown."""
