@@ -1,0 +1,121 @@
+"""Evaluating a tester: dialogues about held-out prompts, a journal of them, and a report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.text.red_team.journal import Journal, Key
+from plugrl.core.text.red_team.records import EvaluatedDialogue, evaluated
+from plugrl.core.text.red_team.report import make_report
+from plugrl.core.text.red_team.report_files import write_report
+
+if TYPE_CHECKING:
+    from plugrl.core.text.red_team.environment import Environment
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_red_team(
+    environment: Environment,
+    prompts: Sequence[Any],
+    *,
+    attempts: int = 4,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    identity: Mapping[str, Any] | None = None,
+    batch: int = 64,
+    title: str = "Red-teaming",
+) -> dict[str, Any]:
+    """Hold dialogues of width 1 about every prompt, and say what came of them.
+
+    With a ``folder``, each batch of dialogues is written to ``dialogues.jsonl`` as it ends. A
+    second call goes on from there: what has a score is not asked again. At the end stand
+    ``report.json`` and ``report.html`` beside it. Without one, nothing is written.
+
+    Args:
+        environment: with its system and its scorer.
+        prompts: texts, or rows with the columns that the environment names.
+        attempts: dialogues about each prompt.
+        seed: of all of them; equal ones give equal dialogues, however they are batched.
+        folder: where to.
+        identity: what else makes two evaluations different ones, such as the checkpoint.
+        batch: dialogues that are held at once.
+        title: of the page.
+
+    Returns:
+        The report; see :func:`~plugrl.core.text.red_team.report.make_report`.
+
+    Raises:
+        ConfigError: there are no prompts, or a number is too small.
+        UsageError: the folder holds another evaluation, or cannot be written.
+        RunError: all dialogues of the first batch failed.
+    """
+    prompts = list(prompts)
+    if not prompts:
+        raise ConfigError("there are no prompts to evaluate on; name a split that has some")
+    if attempts < 1 or batch < 1:
+        raise ConfigError("attempts and batch must be at least 1")
+    environment.system.updated()
+    threshold = environment.threshold
+    about = {
+        "prompts": _fingerprint(prompts),
+        "attempts": attempts,
+        "seed": seed,
+        **(identity or {}),
+    }
+    journal = None if folder is None else Journal(Path(folder), about)
+    finished = {} if journal is None else journal.finished
+    plan = [(item, attempt) for item in range(len(prompts)) for attempt in range(attempts)]
+    # What has no score may have one now, such as an answer of an API that was down.
+    missing = [k for k in plan if k not in finished or finished[k].succeeded(threshold) is None]
+    if len(missing) < len(plan):
+        logger.info("%d of %d dialogues are there already", len(plan) - len(missing), len(plan))
+    for start in range(0, len(missing), batch):
+        held = _held(environment, prompts, missing[start : start + batch], seed)
+        if journal is not None:
+            journal.add(held)
+        else:
+            finished |= {(each.item, each.attempt): each for each in held}
+        _check(finished)
+    dialogues = [finished[key] for key in plan]
+    report = make_report(dialogues, threshold=threshold, seed=seed)
+    if folder is not None:
+        write_report(report, folder, title=title)
+    return report
+
+
+def _held(
+    environment: Environment, prompts: Sequence[Any], keys: Sequence[Key], seed: int
+) -> list[EvaluatedDialogue]:
+    trees = environment.eval_rollouts(
+        [prompts[item] for item, _ in keys], [seed_of(seed, *key) for key in keys]
+    )
+    return [evaluated(tree, *key) for tree, key in zip(trees, keys, strict=True)]
+
+
+def seed_of(seed: int, item: int, attempt: int) -> int:
+    """The seed of one dialogue: its own, whatever it is batched with."""
+    return int(np.random.SeedSequence([seed, item, attempt]).generate_state(1)[0])
+
+
+def _fingerprint(prompts: Sequence[Any]) -> str:
+    rows = [dict(row) if isinstance(row, Mapping) else row for row in prompts]
+    text = json.dumps(rows, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _check(finished: Mapping[Key, EvaluatedDialogue]) -> None:
+    """End an evaluation of which nothing can come, before it has cost hours."""
+    if all(dialogue.highest is None for dialogue in finished.values()):
+        first = next(iter(finished.values()))
+        raise RunError(
+            f"all of the first {len(finished)} dialogues failed; one says: {first.failure}"
+        )
