@@ -12,7 +12,7 @@ import torch
 
 from plugrl.core.config.schema import component
 from plugrl.core.config.sections import ModelConfig
-from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
