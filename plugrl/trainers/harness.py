@@ -20,6 +20,7 @@ from plugrl.core.run.guards import Guards
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.models import Models
 from plugrl.core.text.red_team.configuration import TrainingConfiguration
+from plugrl.core.text.red_team.evaluation import REPORTS, saved_report
 from plugrl.core.text.red_team.harness import Harness
 from plugrl.core.text.red_team.held_out import dialogue_sample, held_out
 from plugrl.core.text.red_team.language_models import LanguageModelSystem
@@ -76,6 +77,7 @@ class HarnessTrainer(Trainer):
         "red_team": component("environment", "dialogue", help="who talks with whom, and its worth"),
     }
     conformance: ClassVar[Mapping[str, Any]] = RED_TEAM
+    reports: ClassVar[Mapping[str, str]] = REPORTS
 
     def __init__(
         self,
@@ -301,7 +303,8 @@ class HarnessTrainer(Trainer):
 
     def _tested(self, step: int) -> dict[str, float]:
         """Metrics of the held-out split before the first step and after the last."""
-        if self._context is None or step not in (0, self.config.training_steps):
+        ends = step >= self.config.training_steps or self._finished()
+        if self._context is None or not (step == 0 or ends):
             return {}
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
@@ -327,6 +330,20 @@ class HarnessTrainer(Trainer):
         for tree in trees:
             self.run.sample("evaluation", dialogue_sample(tree, max(self._step, 0)))
         return metrics
+
+    def report(self, name: str, folder: Path | None, origin: str) -> dict[str, float]:
+        """Dialogues about the held-out split with the loaded state, and the report of them.
+
+        Raises:
+            PlugrlError: the folder cannot be used, or no dialogue has a score.
+        """
+        if name not in self.reports:
+            return super().report(name, folder, origin)
+        with self._closed_in_a_run():
+            prompts = self._prompts(self.environment.config.eval_split)
+            return saved_report(
+                self.environment, prompts, self.hyper_params, folder=folder, origin=origin
+            )
 
     # Without a run, and in one
 

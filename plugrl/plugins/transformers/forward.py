@@ -77,6 +77,7 @@ class Forward:
             and not isinstance(heat, torch.Tensor)
             and len(asked.targets) <= self._chunk
             and self._lean.takes(packing.width)
+            and not torch.is_autocast_enabled(self._device.type)
         ):
             return _spread(self._lean.log_probs(packing, asked.targets, heat), asked.picked), bounds
         hidden = self._hidden(part, asked, packing)

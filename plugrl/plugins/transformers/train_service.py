@@ -86,6 +86,8 @@ class LocalTrainService(TrainService):
         """
         self._model = load_model(spec)
         self._adapter = None if spec.adapter is None else Adapter(self._model, spec)
+        if self._adapter is not None:
+            _save_merged(self._model, self._adapter)
         self._device = spec.device
         packs = self._can_pack(spec)
         plain = packs and self._adapter is None and not self.config.gradient_checkpointing
@@ -357,6 +359,17 @@ class LocalTrainService(TrainService):
         held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}
         self._optimizer.load_state_dict({**current, "state": held})
         self.optimizer_steps = int(state["optimizer_steps"])
+
+
+def _save_merged(model: PreTrainedModel, adapter: Adapter) -> None:
+    """Let ``model.save_pretrained`` write what ``from_pretrained`` reads, the adapter merged."""
+
+    def save_pretrained(folder: str | Path, **kwargs: Any) -> Any:
+        return type(model).save_pretrained(
+            model, folder, **{"state_dict": adapter.merged(), **kwargs}
+        )
+
+    model.save_pretrained = save_pretrained  # type: ignore[method-assign,assignment]
 
 
 def _checkpoint_layers(model: PreTrainedModel) -> None:

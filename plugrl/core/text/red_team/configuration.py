@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError
@@ -86,7 +86,7 @@ class HFASTConfiguration(TrainingConfiguration):
     weight_decay: float = described(0.0, "of the optimizer")
     max_grad_norm: float | None = described(1.0, "gradients are scaled down to it; null: never")
     schedule: Literal["constant", "linear", "cosine"] = described(
-        "constant", "how the learning rate falls after the warm-up, to 0 at the last step"
+        "constant", "how the learning rate falls after the warm-up, to 0 at the end"
     )
     warmup_steps: int = described(0, "training steps over which the learning rate grows to lr")
     mixed_precision: Literal["no", "bf16", "fp16"] = described(
@@ -94,6 +94,9 @@ class HFASTConfiguration(TrainingConfiguration):
     )
     eval_every: int = described(100, "training steps between development evaluations; 0: never")
     dev_split: str = described("development", "split of the scenario that is evaluated on")
+    best_by: Literal["reward", "score", "success"] = described(
+        "reward", "which number of a development evaluation is its score"
+    )
     early_stopping_patience: int | None = described(
         None, "evaluations without a better score after which training ends; null: never"
     )
@@ -106,8 +109,24 @@ class HFASTConfiguration(TrainingConfiguration):
         for name in ("weight_decay", "warmup_steps", "eval_every", "early_stopping_min_delta"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.training_steps and self.warmup_steps >= self.training_steps:
+            raise ConfigError(
+                f"warmup_steps is {self.warmup_steps}; it must be below training_steps, "
+                f"{self.training_steps}"
+            )
+        _check_choices(self, ("schedule", "mixed_precision", "best_by"))
         patience = self.early_stopping_patience
         if patience is not None and (patience < 1 or not self.eval_every):
             raise ConfigError(
                 "early_stopping_patience must be at least 1, or null, and needs eval_every above 0"
             )
+
+
+def _check_choices(config: Any, names: tuple[str, ...]) -> None:
+    """Refuse values that are none of the choices; YAML is checked before, code is not."""
+    hints = get_type_hints(type(config))
+    for name in names:
+        value, choices = getattr(config, name), get_args(hints[name])
+        if value not in choices:
+            known = ", ".join(choices)
+            raise ConfigError(f"{name} is {value!r}; it is one of {known}")

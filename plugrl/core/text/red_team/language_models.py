@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -159,6 +160,13 @@ class LanguageModelSystem(System):
         """The tester's tokenizer; of ``transformers`` where the model is."""
         tokenizer = self._tester.inference.tokenizer
         return getattr(tokenizer, "wrapped", tokenizer)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write tester and tokenizer as ``from_pretrained`` reads them, an adapter merged.
+
+        The adapter alone: ``models["tester"].train.save_adapter(folder)``.
+        """
+        self._train.export(Path(folder), self._tester.inference.tokenizer)
 
     def state_dict(self) -> dict[str, Any]:
         """The models that training changes."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from plugrl.core.text.batch import Batch
@@ -96,6 +98,11 @@ class System(ABC):
     def tokenizer(self) -> Any:
         """The tester's tokenizer, in the form that :attr:`tester` goes with."""
         raise NotImplementedError(f"{type(self).__name__} does not show its tokenizer")
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write tester and tokenizer to ``folder``, as ``from_pretrained`` reads them."""
+        self.tester.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes of the models."""

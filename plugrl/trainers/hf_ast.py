@@ -1,0 +1,269 @@
+"""``hf_ast``: red-teaming with development evaluations and checkpoints of ``transformers``."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.run.files import disk_error
+from plugrl.core.run.folders import replace_folder, restore_folder
+from plugrl.core.text.optimizer import ScheduleConfig
+from plugrl.core.text.red_team.configuration import HFASTConfiguration
+from plugrl.core.text.red_team.held_out import dialogue_sample, held_out
+from plugrl.core.text.scores import headline
+from plugrl.trainers.harness import HarnessTrainer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
+    from plugrl.core.text.red_team.environment import Environment
+    from plugrl.core.text.red_team.tree import RolloutTree
+
+logger = logging.getLogger(__name__)
+_BEST, _LAST = "best", "last"
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_FP16 = (
+    "mixed_precision is fp16, and the tester is on the CPU, whose half precision is slow and has "
+    "no scaling of gradients; write bf16 or no, or use a GPU"
+)
+
+
+class HFASTTrainer(HarnessTrainer):
+    """Trains like ``harness``, looks at held-out prompts now and then, and keeps the best tester.
+
+    Folders ``best`` and ``last`` hold the tester and its tokenizer as ``from_pretrained`` reads
+    them, an adapter merged. ``last`` is written at every development evaluation and at the end,
+    ``best`` only when the score is better than ever. A folder is always a whole one.
+
+    Args:
+        config: an :class:`HFASTConfiguration`, or another one; what it lacks has its defaults.
+        environment: with its system; None: the one of the run.
+        algorithm: from rollout trees to a loss; None: the one that ``config`` names.
+        dev_prompts: what is evaluated on; in a run those of ``dev_split``.
+        eval_every: training steps between evaluations; None: as ``config`` says.
+        ckpt_dir: holds ``best`` and ``last``; in a run they are in its folder, in ``hf``.
+        seed: of everything that is drawn; a run has its own.
+
+    Raises:
+        ConfigError: the configuration is wrong, there is nothing to evaluate on, or fp16 is wanted
+            on the CPU.
+    """
+
+    Config: ClassVar[type] = HFASTConfiguration
+
+    def __init__(
+        self,
+        config: Any = None,
+        environment: Environment | None = None,
+        algorithm: HarnessAlgorithm | None = None,
+        dev_prompts: Iterable[Any] = (),
+        eval_every: int | None = None,
+        ckpt_dir: str | Path = "checkpoints",
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._dev_prompts: Sequence[Any] = list(dev_prompts)
+        self._eval_every = eval_every
+        self._ckpt_dir = Path(ckpt_dir)
+        self._best: float | None = None
+        #: What a score must be better than for training to go on.
+        self._reference: float | None = None
+        self._without_better = 0
+        self._stopped = False
+        super().__init__(config, environment, algorithm, seed=seed)
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """What the base looks for, and half precision without a GPU."""
+        yield from super().preflight(check)
+        device = check.root.get("settings", check.validated.tree["settings"])["device"]
+        on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
+        if on_cpu and check.root.trainer.get("mixed_precision") == "fp16":
+            yield "trainer.mixed_precision", _FP16.partition(" ")[2]
+
+    def option(self, name: str) -> Any:
+        """A value of the configuration, or its default where a configuration has no such field."""
+        default = next(f.default for f in fields(HFASTConfiguration) if f.name == name)
+        return getattr(self.config, name, default)
+
+    @property
+    def eval_every(self) -> int:
+        """Training steps between development evaluations; 0: there are none."""
+        chosen = self._eval_every
+        return int(self.option("eval_every") if chosen is None else chosen)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder that holds ``best`` and ``last``."""
+        if self._context is None:
+            return self._ckpt_dir
+        number = self.run.phase_number
+        return self.run.folder / (f"hf-phase-{number}" if number else "hf")
+
+    def _set_up(self) -> None:
+        if self._harness is not None:
+            return
+        if self.eval_every < 0:
+            raise ConfigError(f"eval_every is {self.eval_every}; it must not be negative")
+        if self.eval_every and self._context is None and not self._dev_prompts:
+            raise ConfigError(
+                f"dev_prompts is empty and eval_every is {self.eval_every}; give prompts to "
+                "evaluate on, or eval_every=0"
+            )
+        super()._set_up()
+        for name in (_BEST, _LAST):
+            restore_folder(self.checkpoints / name)
+        device = self._parameters[0].device.type
+        precision = self.option("mixed_precision")
+        if precision == "fp16" and device == "cpu":
+            raise ConfigError(_FP16)
+        self._autocast = (device, _DTYPES.get(precision))
+        if self._context is not None and self.eval_every:
+            self._dev_prompts = self._prompts(self.option("dev_split"))
+
+    def make_optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """That of the base with weight decay, and what scales gradients in half precision."""
+        optimizer = super().make_optimizer(parameters)
+        for group in optimizer.param_groups:
+            group["weight_decay"] = self.option("weight_decay")
+        fp16 = self.option("mixed_precision") == "fp16"
+        self._scaler = torch.amp.GradScaler(parameters[0].device.type, enabled=fp16)
+        return optimizer
+
+    # Steps in some precision, at some rate
+
+    @contextmanager
+    def _forward(self) -> Iterator[None]:
+        device, dtype = self._autocast
+        with torch.autocast(device, dtype, enabled=dtype is not None):
+            yield
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        super()._backward(self._scaler.scale(loss))
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of training step ``step``, counted from 1; override it for another."""
+        total = max(self.config.training_steps, 1)
+        warmup = min(self.option("warmup_steps"), total - 1)
+        shape = ScheduleConfig(warmup, self.option("schedule"), total)
+        return float(self.config.lr * ScheduleConfig.factor(shape, step - 1))
+
+    def _update(self, step: int) -> dict[str, float]:
+        rate, limit = self.learning_rate(step), self.option("max_grad_norm")
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._scaler.unscale_(self._optimizer)
+        bound = float("inf") if limit is None else limit
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, bound))
+        logs = {"learning_rate": rate}
+        if self._scaler.is_enabled() and not math.isfinite(norm):
+            # It was scaled too far: the scaler leaves this update out and scales less.
+            logs["overflows"] = 1.0
+        elif self._guards.check_finite("gradient", norm, step=step):
+            logs["grad_norm"] = norm
+            self._updates += 1
+        else:
+            self._optimizer.zero_grad(set_to_none=True)
+            return logs
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        return logs
+
+    # What is held out, and what is kept
+
+    def _finished(self) -> bool:
+        return self._stopped
+
+    def _tested(self, step: int) -> dict[str, float]:
+        last = step >= self.config.training_steps
+        every = self.eval_every
+        due = bool(every) and step > 0 and (last or step % every == 0)
+        metrics = self._developed(step) if due else {}
+        if due or last or self._stopped:
+            with self._timed("export", metrics):
+                self._save(_LAST, step)
+        return metrics | super()._tested(step)
+
+    def _developed(self, step: int) -> dict[str, float]:
+        """Evaluate on the development prompts; keep the tester if it is better than ever."""
+        metrics: dict[str, float] = {}
+        with self._timed("validate", metrics):
+            found, trees = self.eval_dev()
+        if self._context is not None:
+            for tree in trees[:4]:
+                self.run.sample("development", dialogue_sample(tree, step))
+            self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=found)
+        logger.info("step %d: %s", step, headline(found))
+        score = found.get(f"dev/{self.option('best_by')}")
+        if score is None:
+            logger.warning("step %d: no development dialogue was scored", step)
+        else:
+            self._judge(score, step)
+        return metrics | found
+
+    def eval_dev(self) -> tuple[dict[str, float], list[RolloutTree]]:
+        """Metrics of the development prompts, named ``dev/...``, and their dialogues.
+
+        Override it for another evaluation; ``dev/score`` or what ``best_by`` names is its score.
+        """
+        return held_out(self.environment, self._dev_prompts, prefix="dev")
+
+    def _judge(self, score: float, step: int) -> None:
+        if self._best is None or score > self._best:
+            self._best = score
+            self._save(_BEST, step)
+        if self._context is not None:
+            self.run.report_score(score)
+        patience = self.option("early_stopping_patience")
+        least = self.option("early_stopping_min_delta")
+        if self._reference is None or score > self._reference + least:
+            self._reference, self._without_better = score, 0
+            return
+        self._without_better += 1
+        if patience is not None and self._without_better >= patience:
+            self._stopped = True
+            logger.info("step %d: no better score in %d evaluations; training ends", step, patience)
+
+    def _save(self, name: str, step: int) -> None:
+        def write(folder: Path) -> None:
+            self.environment.system.save_pretrained(folder)
+
+        place = self.checkpoints / name
+        try:
+            replace_folder(place, write)
+        except OSError as error:
+            raise disk_error(error, f"write the {name} tester of step {step}", place) from error
+
+    # What is saved
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the base saves, the best score, the patience that is left, the scale of fp16."""
+        return {
+            **super().state_dict(),
+            "best": self._best,
+            "reference": self._reference,
+            "without_better": self._without_better,
+            "stopped": self._stopped,
+            "scaler": self._scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        super().load_state_dict(state)
+        self._best, self._reference = state["best"], state["reference"]
+        self._without_better, self._stopped = state["without_better"], state["stopped"]
+
+    def _apply(self, state: Mapping[str, Any]) -> None:
+        super()._apply(state)
+        self._scaler.load_state_dict(dict(state["scaler"]))
