@@ -13,6 +13,7 @@ EXAMPLES = """
 plugrl eval latest validation
 plugrl eval latest harder.yaml validate.temperature=0.7
 plugrl eval exported/policy benchmark.yaml --output answers.jsonl
+plugrl eval latest red_team --output report
 """
 
 
@@ -21,7 +22,8 @@ def command(
     evaluation: Annotated[
         str,
         typer.Argument(
-            help="A YAML file with the problems and who judges, or a split of the run's scenario.",
+            help="A YAML file with the problems and who judges, a split of the run's scenario, or "
+            "an evaluation of the trainer's own, such as red_team.",
             metavar="EVALUATION",
         ),
     ],
@@ -30,7 +32,12 @@ def command(
     ] = None,
     checkpoint: Checkpoint = "newest",
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write every attempt as a JSON line.")
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write every attempt as a JSON line; of the trainer's own evaluations, the folder "
+            "of the report, where an interrupted one goes on.",
+        ),
     ] = None,
     runs_folder: RunsFolder = "runs",
     as_json: AsJson = False,
@@ -44,19 +51,28 @@ def command(
     from plugrl.core.run.checkpoint import step_of
     from plugrl.core.saved import opened
 
-    if output is not None:
-        check_writable(output)
+    folder = None
     with opened(
         target, evaluation, overrides or [], runs_folder=runs_folder, checkpoint=checkpoint
     ) as saved:
-        metrics = saved.trainer.evaluate()
-        if output is not None:
-            # A trainer inside a sequence counts the steps of its phase, a checkpoint those of all.
-            step = step_of(Path(saved.origin))
-            moved = {} if step < 0 else {"step": step}
-            write_lines(output, [{**record, **moved} for record in saved.run.samples])
+        if evaluation in saved.trainer.reports:
+            folder = None if output is None else Path(output)
+            metrics = saved.trainer.report(evaluation, folder, saved.origin)
+        else:
+            if output is not None:
+                check_writable(output)
+            metrics = saved.trainer.evaluate()
+            if output is not None:
+                # A trainer inside a sequence counts the steps of its phase, a checkpoint those
+                # of all.
+                step = step_of(Path(saved.origin))
+                moved = {} if step < 0 else {"step": step}
+                write_lines(output, [{**record, **moved} for record in saved.run.samples])
     if as_json:
-        emit_json({"evaluated": saved.origin, "metrics": metrics})
-    else:
-        note(f"evaluated {saved.origin}")
-        emit_table([{"name": k, "value": v} for k, v in metrics.items()], ("name", "value"))
+        written = {} if folder is None else {"folder": str(folder)}
+        emit_json({"evaluated": saved.origin, "metrics": metrics, **written})
+        return
+    note(f"evaluated {saved.origin}")
+    if folder is not None:
+        note(f"wrote {folder}")
+    emit_table([{"name": k, "value": v} for k, v in metrics.items()], ("name", "value"))

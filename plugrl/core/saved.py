@@ -65,7 +65,8 @@ def opened(
 
     Args:
         target: a run's path, id, beginning of an id, experiment or ``latest``; or a model folder.
-        evaluation: a YAML file or recipe with other problems; or a split of the run's scenario.
+        evaluation: a YAML file or recipe with other problems; a split of the run's scenario; or
+            one of the ``reports`` of the run's trainer, which is then left to the caller.
         overrides: ``key=value`` strings, over all else.
         runs_folder: where runs are looked up.
         checkpoint: of a run: ``newest``, ``best`` (by its validation score) or a step.
@@ -122,6 +123,9 @@ def _of_run(
     base: dict[str, Any] = {**tree}
     if evaluation is None:
         return prepare(base, overrides, preflight=False, setup=setup)
+    reports = _reports(base, evaluation)
+    if evaluation in reports:
+        return prepare(base, overrides, preflight=False, setup=setup)
     if "validate" in base or "data" in base:
         # Trainers that learn labels alone have no settings of evaluations.
         base["validate"] = {**base.get("validate", {}), "enabled": True}
@@ -129,9 +133,10 @@ def _of_run(
         if "data" not in base:
             # Small networks are evaluated in environments, of which there is one kind to test in.
             if evaluation != FILES:
+                others = "".join(f", {name} for {what}" for name, what in reports.items())
                 raise UsageError(
                     f"{evaluation}: no such file or recipe; write {FILES} for episodes in the "
-                    "run's own environment"
+                    f"run's own environment{others}"
                 )
             return prepare(base, overrides, preflight=False, setup=setup)
         data = base["validate"].get("data") or {}
@@ -154,6 +159,14 @@ def _of_run(
         if _replaced(name, given.get(name), base.get(name)):
             base.pop(name, None)
     return prepare(evaluation, overrides, base=base, preflight=False, setup=setup)
+
+
+def _reports(base: Mapping[str, Any], evaluation: str) -> Mapping[str, str]:
+    """The evaluations that the run's trainer has of its own, where ``evaluation`` may be one."""
+    if "/" in evaluation or evaluation.endswith((".yaml", ".yml")):
+        return {}
+    reports: Mapping[str, str] = prepare(base, preflight=False).validated.trainer.reports
+    return reports
 
 
 def _replaced(name: str, given: Any, held: Any) -> bool:

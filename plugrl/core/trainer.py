@@ -12,6 +12,8 @@ from plugrl.core.config.view import ConfigView, configure
 from plugrl.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.config.view import ExperimentSettings, HyperParameters
     from plugrl.core.factory import Factory
@@ -77,6 +79,9 @@ class Trainer(ABC):
     #: Root sections this trainer reads, with their schemas (``None``: free keys).
     sections: ClassVar[Mapping[str, Any]] = {}
     capabilities: ClassVar[Capabilities] = Capabilities()
+    #: Evaluations of its own, by the word that ``plugrl eval RUN WORD`` asks for them with, and
+    #: what each of them is; see :meth:`report`.
+    reports: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -179,6 +184,21 @@ class Trainer(ABC):
         raise UsageError(
             f"{type(self).__name__} cannot evaluate a saved state; it needs an evaluate method"
         )
+
+    def report(self, name: str, folder: Path | None, origin: str) -> dict[str, float]:
+        """Hold one of its own evaluations with the loaded state, and give the main numbers.
+
+        Args:
+            name: which of :attr:`reports`.
+            folder: where its files are written, and what an earlier call has left there is gone
+                on from; None: nothing is written.
+            origin: the checkpoint whose state was loaded.
+
+        Raises:
+            UsageError: there is no such one, or the folder cannot be used.
+        """
+        known = ", ".join(self.reports) or "none"
+        raise UsageError(f"{type(self).__name__} has no evaluation {name!r}; it has: {known}")
 
     def dry_run(self) -> dict[str, float] | None:
         """Try the largest step that the configuration allows, for ``plugrl train --dry-run``.

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.red_team.journal import Journal, Key
 from plugrl.core.text.red_team.records import EvaluatedDialogue, evaluated
-from plugrl.core.text.red_team.report import make_report
+from plugrl.core.text.red_team.report import make_report, report_metrics
 from plugrl.core.text.red_team.report_files import write_report
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def evaluate_red_team(
     """Hold dialogues of width 1 about every prompt, and say what came of them.
 
     With a ``folder``, each batch of dialogues is written to ``dialogues.jsonl`` as it ends. A
-    second call goes on from there: what has a score is not asked again. At the end stand
-    ``report.json`` and ``report.html`` beside it. Without one, nothing is written.
+    second call goes on from there, also with more attempts: what has a score is not asked again.
+    At the end stand ``report.json`` and ``report.html`` beside it. Without one, nothing is written.
 
     Args:
         environment: with its system and its scorer.
@@ -65,12 +66,7 @@ def evaluate_red_team(
         raise ConfigError("attempts and batch must be at least 1")
     environment.system.updated()
     threshold = environment.threshold
-    about = {
-        "prompts": _fingerprint(prompts),
-        "attempts": attempts,
-        "seed": seed,
-        **(identity or {}),
-    }
+    about = {"prompts": _fingerprint(prompts), "seed": seed, **(identity or {})}
     journal = None if folder is None else Journal(Path(folder), about)
     finished = {} if journal is None else journal.finished
     plan = [(item, attempt) for item in range(len(prompts)) for attempt in range(attempts)]
@@ -106,8 +102,61 @@ def seed_of(seed: int, item: int, attempt: int) -> int:
     return int(np.random.SeedSequence([seed, item, attempt]).generate_state(1)[0])
 
 
-def _fingerprint(prompts: Sequence[Any]) -> str:
-    rows = [dict(row) if isinstance(row, Mapping) else row for row in prompts]
+#: What a trainer of red-teaming has for ``plugrl eval``; see :func:`saved_report`.
+REPORTS = {"red_team": "dialogues about red_team.eval_split and a report of them"}
+#: What of the section of an environment changes nothing that is said or scored in an evaluation.
+_TRAINING = ("tree_width", "split", "reward", "threshold", "eval_split", "eval_attempts")
+
+
+def saved_report(
+    environment: Environment,
+    prompts: Sequence[Any],
+    hyper_params: Mapping[str, Any],
+    *,
+    folder: Path | None,
+    origin: str,
+) -> dict[str, float]:
+    """Evaluate the loaded state of a run, for a trainer's ``report``; give the main numbers.
+
+    Args:
+        environment: of the run, with the state loaded.
+        prompts: of the split ``red_team.eval_split``.
+        hyper_params: of the run, with what an evaluation has changed.
+        folder: where the report goes; None: nowhere.
+        origin: the checkpoint.
+
+    Raises:
+        PlugrlError: as :func:`evaluate_red_team`.
+    """
+    report = evaluate_red_team(
+        environment,
+        prompts,
+        attempts=environment.config.get("eval_attempts", 4),
+        folder=folder,
+        identity=identity_of(hyper_params, origin),
+        title=f"Red-teaming of {origin}",
+    )
+    return report_metrics(report)
+
+
+def identity_of(hyper_params: Mapping[str, Any], origin: str) -> dict[str, str]:
+    """What makes an evaluation of a run another one: its checkpoint, models and settings.
+
+    Args:
+        hyper_params: of the run, with what an evaluation has changed.
+        origin: the checkpoint.
+    """
+    section = plain(hyper_params["red_team"])
+    kept = {key: value for key, value in section.items() if key not in _TRAINING}
+    return {
+        "checkpoint": str(Path(origin).resolve()),
+        "models": _fingerprint([plain(hyper_params["models"])]),
+        "settings": _fingerprint([kept]),
+    }
+
+
+def _fingerprint(rows: Sequence[Any]) -> str:
+    rows = [dict(row) if isinstance(row, Mapping) else row for row in rows]
     text = json.dumps(rows, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -36,8 +36,8 @@ class Journal:
         self.path = folder / JOURNAL_FILE
         self.finished: dict[Key, EvaluatedDialogue] = {}
         self._header = json.loads(json.dumps({"red_team": dict(identity)}, default=str))
+        make_folder(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
                 self._read()
             self._write_again()
@@ -87,6 +87,20 @@ class Journal:
                 os.fsync(file.fileno())
         except OSError as error:
             raise disk_error(error, "keep dialogues", self.path, _OUTPUT) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it.
+
+    Raises:
+        PlugrlError: it cannot be made, or is a file.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"{folder} is a file; name a folder with {_OUTPUT}") from None
+    except OSError as error:
+        raise disk_error(error, "make the folder", folder, _OUTPUT) from error
 
 
 def _line(record: Mapping[str, Any]) -> str:

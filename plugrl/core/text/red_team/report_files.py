@@ -14,6 +14,7 @@ from typing import Any
 
 from plugrl.core.run.files import disk_error, write_text
 from plugrl.core.terminal import shown
+from plugrl.core.text.red_team.journal import make_folder
 
 REPORT_JSON, REPORT_HTML = "report.json", "report.html"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -40,8 +41,8 @@ def write_report(
         PlugrlError: they cannot be written.
     """
     folder = Path(folder)
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(report, indent=2, allow_nan=False)
         write_text(folder / REPORT_JSON, text + "\n")
         write_text(folder / REPORT_HTML, page(report, title))

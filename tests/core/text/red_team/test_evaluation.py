@@ -81,7 +81,7 @@ def test_every_prompt_is_attempted_with_seeds_of_its_own(tmp_path):
     system = Scripted()
     report = evaluated(system, folder=tmp_path)
     header, *records = lines(tmp_path)
-    assert header["red_team"]["attempts"] == 3
+    assert header["red_team"]["seed"] == 0
     assert [(r["item"], r["attempt"]) for r in records] == [
         (i, a) for i in range(5) for a in range(3)
     ]
@@ -150,12 +150,20 @@ def test_what_failed_is_tried_again_and_counted_apart(tmp_path):
     assert second.lists == [4, 4, 2, 2]
 
 
+def test_more_attempts_are_added_to_those_that_are_there(tmp_path):
+    few = evaluated(Scripted(), folder=tmp_path, attempts=1)
+    more = Scripted()
+    assert evaluated(more, folder=tmp_path, attempts=3) == evaluated(Scripted(), attempts=3)
+    assert sum(more.lists) == 2 * 10
+    assert evaluated(Scripted(crash=0), folder=tmp_path, attempts=1) == few
+
+
 def test_a_folder_of_another_evaluation_is_refused(tmp_path):
     evaluated(Scripted(), folder=tmp_path, identity={"checkpoint": "step 1"})
     for options, differs in (
         ({"identity": {"checkpoint": "step 2"}}, "checkpoint differs"),
         ({"identity": {"checkpoint": "step 1"}, "seed": 1}, "seed differs"),
-        ({"identity": {}, "attempts": 2}, "attempts, checkpoint differ"),
+        ({"identity": {}, "seed": 2}, "seed, checkpoint differ"),
     ):
         with pytest.raises(UsageError, match=f"holds another evaluation .{differs}"):
             evaluated(Scripted(), folder=tmp_path, **options)
@@ -167,8 +175,10 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises((UsageError, RunError), match="--output|cannot keep dialogues"):
+    with pytest.raises((UsageError, RunError), match="cannot make the folder: .*deep"):
         evaluated(Scripted(), folder=tmp_path / "file" / "deep")
+    with pytest.raises(UsageError, match="file is a file; name a folder with --output"):
+        evaluated(Scripted(), folder=tmp_path / "file")
 
 
 def test_evaluations_of_nothing_are_refused():

@@ -1,0 +1,147 @@
+"""``plugrl eval RUN red_team``: a report of a trained tester that goes on where it was cut off."""
+
+import contextlib
+import io
+import json
+
+import pytest
+
+import plugrl
+from plugrl.cli import main
+from plugrl.testing import tiny
+from plugrl.trainers.kit import RED_TEAM
+
+ALGORITHM = """
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
+
+
+class Simple(HarnessAlgorithm):
+    def flatten(self, tree):
+        return [node.trajectory() for node in tree.nodes()]
+
+    @staticmethod
+    def collate_fn(steps):
+        return Batch.from_trajectories(steps, pad_token_id=0)
+
+    def step(self, batch):
+        logp, _ = self.system.log_probs(batch)
+        return -logp.sum(), {}
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main(list(map(str, words)))
+                code = 0
+            except SystemExit as end:
+                code = end.code or 0
+        return code, out.getvalue(), err.getvalue()
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "simple.py").write_text(ALGORITHM, "utf-8")
+    algorithm = {
+        "custom_harness_algorithm_module_path": str(tmp_path / "simple.py"),
+        "custom_harness_algorithm_class_name": "Simple",
+    }
+    tree = tiny.merged(tiny.config("harness", tmp_path, RED_TEAM), {"trainer": {"algorithm": None}})
+    tree["trainer"]["algorithm"] = algorithm
+    return plugrl.train(tree).folder
+
+
+def files_of(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_report_of_the_test_split_that_goes_on(call, folder, tmp_path):
+    before = files_of(folder)
+    words = ("eval", folder, "red_team", "red_team.eval_attempts=2", "--json")
+    code, out, err = call(*words, "--output", "new/report")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["folder"] == "new/report"
+    report = json.loads((tmp_path / "new/report/report.json").read_text())
+    overall = report["overall"]
+    # A quarter of the twelve trees, twice each.
+    assert (report["prompts"], overall["dialogues"], overall["scored"]) == (3, 6, 6)
+    assert list(report["by_category"]) == ["tree"]
+    assert found["metrics"]["red_team/success_rate"] == overall["success_rate"]
+    low, high = overall["interval"]
+    assert low <= overall["success_rate"] <= high
+    assert [turn["turn"] for turn in report["per_turn"]] == [1, 2]
+    assert "Red-teaming of" in (tmp_path / "new/report/report.html").read_text()
+    assert files_of(folder) == before
+    # Half of the dialogues are gone, and come back as they were.
+    journal = tmp_path / "new/report/dialogues.jsonl"
+    text = journal.read_text()
+    journal.write_text("".join(text.splitlines(keepends=True)[:4]) + '{"item": ')
+    code, again, err = call(*words, "--output", "new/report")
+    assert (code, json.loads(again)) == (0, found), err
+    assert sorted(journal.read_text().splitlines()) == sorted(text.splitlines())
+    # Without a folder the numbers are the same, and nothing is written.
+    code, out, _ = call(*words)
+    assert json.loads(out)["metrics"] == found["metrics"]
+    assert "folder" not in json.loads(out)
+
+
+def test_a_report_as_a_table_and_of_another_split(call, folder):
+    code, out, err = call(
+        "eval",
+        folder,
+        "red_team",
+        "red_team.eval_split=train",
+        "red_team.eval_attempts=4",
+        "--output",
+        "r",
+    )
+    assert code == 0, err
+    # Of twelve trees eight are trained on.
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert rows["red_team/dialogues"] == "32"
+    assert "wrote r" in err
+    code, out, err = call("eval", folder, "red_team", "--output", "r")
+    assert (code, out) == (2, "")
+    assert "holds another evaluation (prompts differs)" in err
+    assert len(err.strip().splitlines()) == 1
+    code, _, err = call("eval", folder, "red_team", "--checkpoint", "0", "--output", "r")
+    assert code == 2
+    assert "checkpoint" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("redteam",), "write validation for episodes in the run's own environment, red_team for"),
+        (("red_team", "red_team.eval_split=gone"), "no split 'gone'; it has: development, test"),
+        (("red_team", "--output", "simple.py"), "simple.py is a file; name a folder"),
+        (("red_team", "red_team.scorer.patterns=['(']"), "is no regular expression"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_in_one_line(call, folder, words, said):
+    code, out, err = call("eval", folder, *words)
+    assert (code, out) == (2, ""), err
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_file_or_recipe_of_that_name_is_not_meant(call, folder, tmp_path):
+    (tmp_path / "red_team.yaml").write_text("models: {}\n")
+    code, _, err = call("eval", folder, "red_team")
+    assert code == 0, err
+
+
+def test_other_trainers_have_no_such_report(call, tmp_path):
+    folder = plugrl.train(tiny.config("self_hosted_grpo", tmp_path)).folder
+    code, _, err = call("eval", folder, "red_team")
+    assert code == 2
+    assert "red_team: no such file or recipe" in err
