@@ -28,8 +28,8 @@ def _strict(cls: Class) -> Class:
         if unknown:
             close = did_you_mean(unknown[0], known, 1)
             raise ConfigError(
-                f"{type(self).__name__} has no field {unknown[0]!r}{close}; its fields are: "
-                f"{', '.join(known)}"
+                f"{type(self).__name__} has no field {unknown[0]!r}; its fields are: "
+                f"{', '.join(known)}{close}"
             )
         plain(self, *args, **kwargs)
 
@@ -58,8 +58,8 @@ class TrainingConfiguration:
         if self.optimizer not in OPTIMIZERS:
             close = did_you_mean(str(self.optimizer), OPTIMIZERS, 1)
             raise ConfigError(
-                f"optimizer {self.optimizer!r} is unknown{close}; it is one of "
-                f"{', '.join(OPTIMIZERS)}"
+                f"optimizer {self.optimizer!r} is unknown; it is one of "
+                f"{', '.join(OPTIMIZERS)}{close}"
             )
         if not self.lr > 0:
             raise ConfigError(f"lr is {self.lr}; it must be above 0")
