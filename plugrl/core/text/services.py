@@ -125,6 +125,9 @@ class InferenceService(Component, ABC):
     takes_weights: bool = True
     #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
     scores_prompts: bool = True
+    #: Whether a list of requests is computed together, so that it gives equal numbers each time.
+    #: False: each is alone on its way, as to an API, and may fail alone.
+    together: bool = True
     _batching: RequestBatcher | None = None
 
     @classmethod

@@ -45,6 +45,7 @@ class OpenAiInferenceService(InferenceService):
     """
 
     Config: ClassVar[type] = settings.OpenAiConfig
+    together = False
     keeps_weights: ClassVar[bool] = False
     _server: Conversation
 

@@ -57,6 +57,7 @@ class TinkerInferenceService(InferenceService):
     """
 
     Config: ClassVar[type] = TinkerInferenceConfig
+    together = False
     keeps_weights: ClassVar[bool] = False
     connection: ClassVar[type[RemoteConnection]] = Connection
     #: The name of the services of this sort.

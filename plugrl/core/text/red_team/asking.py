@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from plugrl.core.errors import PlugrlError
+from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.text.completions import EngineError, asked, completed, unanswered
 from plugrl.core.text.services import Completion, GenerationRequest, InferenceService
 from plugrl.core.text.timing import run_coroutine
@@ -19,12 +19,14 @@ def ask_all(
 ) -> list[Completion | EngineError]:
     """The answers to ``requests``, in their order; one list, served at once.
 
+    What an API fails to answer, after its tries, is one message that is missing.
+
     Raises:
         PlugrlError: the engine broke its contract, or names a fault that must end the run.
     """
     if not requests:
         return []
-    if type(service).complete is not InferenceService.complete:
+    if not service.together:
         return run_coroutine(_each(model, service, requests))
     try:
         return [_spoken(model, answer) for answer in asked(model, service, requests)]
@@ -45,6 +47,10 @@ async def _each(
             return _spoken(model, await completed(model, service, request))
         except EngineError as error:
             return error
+        except RunError as error:
+            if isinstance(error, ContractError):
+                raise
+            return EngineError(f"model {model!r}: {error}")
 
     return list(await asyncio.gather(*map(one, requests)))
 
