@@ -125,11 +125,13 @@ if TYPE_CHECKING:
     from plugrl.core.text.red_team.dialogue import Dialogue as Dialogue
     from plugrl.core.text.red_team.environment import DialogueEnvironment as DialogueEnvironment
     from plugrl.core.text.red_team.environment import Environment as Environment
+    from plugrl.core.text.red_team.evaluation import evaluate_red_team as evaluate_red_team
     from plugrl.core.text.red_team.harness import Harness as Harness
     from plugrl.core.text.red_team.language_models import LanguageModelSystem as LanguageModelSystem
     from plugrl.core.text.red_team.scorer import Score as Score
     from plugrl.core.text.red_team.scorer import Scorer as Scorer
     from plugrl.core.text.red_team.scorer import ScorerConfig as ScorerConfig
+    from plugrl.core.text.red_team.scorer import make_scorer as make_scorer
     from plugrl.core.text.red_team.system import System as System
     from plugrl.core.text.red_team.tree import RolloutNode as RolloutNode
     from plugrl.core.text.red_team.tree import RolloutTree as RolloutTree
@@ -259,9 +261,10 @@ _MODULES = {
     "plugrl.core.text.red_team.configuration": ("HFASTConfiguration", "TrainingConfiguration"),
     "plugrl.core.text.red_team.dialogue": ("Dialogue",),
     "plugrl.core.text.red_team.environment": ("DialogueEnvironment", "Environment"),
+    "plugrl.core.text.red_team.evaluation": ("evaluate_red_team",),
     "plugrl.core.text.red_team.harness": ("Harness",),
     "plugrl.core.text.red_team.language_models": ("LanguageModelSystem",),
-    "plugrl.core.text.red_team.scorer": ("Score", "Scorer", "ScorerConfig"),
+    "plugrl.core.text.red_team.scorer": ("Score", "Scorer", "ScorerConfig", "make_scorer"),
     "plugrl.core.text.red_team.system": ("System",),
     "plugrl.core.text.red_team.tree": ("RolloutNode", "RolloutTree"),
     "plugrl.core.text.remote_api": (

@@ -25,7 +25,7 @@ from plugrl.core.text.red_team.harness import Harness
 from plugrl.core.text.red_team.held_out import dialogue_sample, held_out
 from plugrl.core.text.red_team.language_models import LanguageModelSystem
 from plugrl.core.text.red_team.preflight import red_team_findings
-from plugrl.core.text.red_team.scorer import make_scorer
+from plugrl.core.text.red_team.scorer import scorer_of_run
 from plugrl.core.trainer import Trainer, TrainingResult
 from plugrl.trainers.kit import RED_TEAM
 
@@ -171,7 +171,7 @@ class HarnessTrainer(Trainer):
             params.models, context.factory, seed=params.seed, device=context.settings.device
         )
         system = LanguageModelSystem(models, section)
-        scorer = make_scorer(context.factory, section.scorer, "red_team.scorer", models)
+        scorer = scorer_of_run(context.factory, section.scorer, "red_team.scorer", models)
         environment: Environment = context.factory.build("environment", section, "red_team")
         environment.bind(system, self._prompts(section.split), scorer)
         return environment

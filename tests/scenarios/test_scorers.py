@@ -10,7 +10,7 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.text.models import Models
 from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.scorer import Score, make_scorer, scored
+from plugrl.core.text.red_team.scorer import Score, make_scorer, scored, scorer_of_run
 from plugrl.scenarios.scorers.lexicon import LexiconScorer
 from plugrl.scenarios.scorers.regex import RegexScorer
 from plugrl.scenarios.scorers.weighted import WeightedScorer
@@ -149,7 +149,7 @@ DIGITS = {"type": "regex", "categories": {"few": [r"\d"], "many": [r"\d{3}"]}, "
 
 def made(parts, **options):
     section = configure(WeightedScorer, {"type": "weighted", "parts": parts, **options})
-    return make_scorer(Factory(default_registry()), section, "red_team.scorer", Models({}))
+    return scorer_of_run(Factory(default_registry()), section, "red_team.scorer", Models({}))
 
 
 def test_weights_add_up_and_categories_keep_their_part():
@@ -188,3 +188,27 @@ def test_members_in_code():
         scored(WeightedScorer(section), [dialogue("red")])
     with pytest.raises(UsageError, match="2 members for 1 parts"):
         WeightedScorer(section, [scorer, scorer])
+
+
+def test_scorers_by_name_for_programs(registry, tmp_path):
+    parts = [{"scorer": RED, "weight": 2.0}, {"scorer": DIGITS, "weight": 0.5}]
+    section = {"type": "weighted", "parts": parts}
+    talks = [dialogue("red 1"), dialogue("blue")]
+    assert scored(make_scorer(section), talks) == scored(made(parts), talks)
+    registry.register("scorer", "half", lambda dialogue: 0.5)
+    assert values(make_scorer("half"), "x") == [0.5]
+    (tmp_path / "own.py").write_text("def own(dialogue):\n    return len(dialogue.response)\n")
+    own = {
+        "custom_scorer_module_path": str(tmp_path / "own.py"),
+        "custom_scorer_class_name": "own",
+    }
+    assert values(make_scorer(own), "abc") == [3.0]
+    asks = {"type": "weighted", "parts": [{"scorer": {"type": "llm_judge"}}]}
+    with pytest.raises(UsageError, match="no model 'judge'.*models are: none"):
+        scored(make_scorer(asks, {}), talks)
+    with pytest.raises(UsageError, match="there is no run"):
+        scored(make_scorer(asks), talks)
+    with pytest.raises(ConfigError, match="words, categories and words_key are all empty"):
+        make_scorer("lexicon")
+    with pytest.raises(ConfigError, match="did you mean lexicon"):
+        make_scorer("lexcon")

@@ -92,7 +92,35 @@ class Scorer(Component, ABC):
         return [dialogue.text(self.config.get("reads", "response")) for dialogue in dialogues]
 
 
-def make_scorer(factory: Factory, section: Any, path: str, models: Models) -> Scorer:
+def make_scorer(section: Any, models: Mapping[str, InferenceService] | None = None) -> Scorer:
+    """The scorer of a section, or of a name alone, resolved in this process.
+
+    Args:
+        section: such as ``{"type": "lexicon", "words": ["red"]}``.
+        models: by name, for scorers that ask one.
+
+    Raises:
+        PlugrlError: there is no such scorer, it cannot be loaded, or an option is wrong.
+    """
+    from plugrl.core.component import build
+    from plugrl.core.registry import default_registry
+
+    registry = default_registry()
+    section = {"type": section} if isinstance(section, str) else section
+    file = section.get("custom_scorer_module_path")
+    record = (
+        registry.load_path("scorer", file, section["custom_scorer_class_name"])
+        if file is not None
+        else registry.resolve("scorer", section["type"])
+    )
+    scorer: Scorer = build(registry.load(record), section)
+    if models is not None:
+        scorer.use(models)
+    scorer.combine(lambda place: make_scorer(_at(scorer.config, place), models))
+    return scorer
+
+
+def scorer_of_run(factory: Factory, section: Any, path: str, models: Models) -> Scorer:
     """The scorer that ``section`` at ``path`` picks, and those that it is made of.
 
     Raises:
@@ -101,14 +129,16 @@ def make_scorer(factory: Factory, section: Any, path: str, models: Models) -> Sc
     """
     scorer: Scorer = factory.build("scorer", section, path)
     scorer.use(models.inference)
-
-    def build(place: str) -> Scorer:
-        from plugrl.core.config.preflight import section_at
-
-        return make_scorer(factory, section_at(section, place), f"{path}.{place}", models)
-
-    scorer.combine(build)
+    scorer.combine(
+        lambda place: scorer_of_run(factory, _at(section, place), f"{path}.{place}", models)
+    )
     return scorer
+
+
+def _at(section: Any, place: str) -> Any:
+    from plugrl.core.config.preflight import section_at
+
+    return section_at(section, place)
 
 
 def scored(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
