@@ -3,6 +3,9 @@
 import contextlib
 import io
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -145,3 +148,46 @@ def test_other_trainers_have_no_such_report(call, tmp_path):
     code, _, err = call("eval", folder, "red_team")
     assert code == 2
     assert "red_team: no such file or recipe" in err
+
+
+KILLER = """
+import os
+import signal
+from pathlib import Path
+
+from plugrl import Score, Scorer, register_scorer
+
+
+@register_scorer("killer")
+class Killer(Scorer):
+    def score(self, dialogues):
+        calls = Path("calls")
+        calls.write_text(calls.read_text() + "." if calls.exists() else ".")
+        if len(calls.read_text()) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [Score(float("a" in text)) for text in self.texts(dialogues)]
+"""
+
+
+@pytest.mark.integration
+def test_a_process_that_is_killed_loses_the_batch_that_it_was_in(folder, tmp_path):
+    (tmp_path / "killer.py").write_text(KILLER, "utf-8")
+
+    def evaluated(output):
+        words = ["-p", "killer.py", "eval", str(folder), "red_team", "--json", "--output", output]
+        words += ["red_team.eval_batch=2", "red_team.scorer=", "red_team.scorer=killer"]
+        program = [sys.executable, "-m", "plugrl", *words, "red_team.eval_attempts=3"]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert evaluated("report")[0] == -signal.SIGKILL
+    journal = tmp_path / "report" / "dialogues.jsonl"
+    # What it is about, and two batches of two.
+    assert len(journal.read_text().splitlines()) == 5
+    code, out = evaluated("report")
+    assert code == 0
+    # Nine dialogues: three batches that are left, of two, two and one; each is scored once.
+    assert (tmp_path / "calls").read_text() == "." * (3 + 3)
+    _, whole = evaluated("whole")
+    assert json.loads(out)["metrics"] == json.loads(whole)["metrics"]
+    assert journal.read_text() == (tmp_path / "whole" / "dialogues.jsonl").read_text()

@@ -75,6 +75,7 @@ def evaluate_red_team(
     if len(missing) < len(plan):
         logger.info("%d of %d dialogues are there already", len(plan) - len(missing), len(plan))
     for start in range(0, len(missing), batch):
+        logger.debug("%d of %d dialogues are held", len(plan) - len(missing) + start, len(plan))
         held = _held(environment, prompts, missing[start : start + batch], seed)
         if journal is not None:
             journal.add(held)
@@ -105,7 +106,15 @@ def seed_of(seed: int, item: int, attempt: int) -> int:
 #: What a trainer of red-teaming has for ``plugrl eval``; see :func:`saved_report`.
 REPORTS = {"red_team": "dialogues about red_team.eval_split and a report of them"}
 #: What of the section of an environment changes nothing that is said or scored in an evaluation.
-_TRAINING = ("tree_width", "split", "reward", "threshold", "eval_split", "eval_attempts")
+_TRAINING = (
+    "tree_width",
+    "split",
+    "reward",
+    "threshold",
+    "eval_split",
+    "eval_attempts",
+    "eval_batch",
+)
 
 
 def saved_report(
@@ -132,6 +141,7 @@ def saved_report(
         environment,
         prompts,
         attempts=environment.config.get("eval_attempts", 4),
+        batch=environment.config.get("eval_batch", 64),
         folder=folder,
         identity=identity_of(hyper_params, origin),
         title=f"Red-teaming of {origin}",

@@ -114,9 +114,12 @@ class DialogueConfig:
     category_key: str = described("category", "column of a prompt's category, for reports")
     eval_split: str = described("test", "split that `plugrl eval RUN red_team` is about")
     eval_attempts: int = described(4, "dialogues about each prompt in that evaluation")
+    eval_batch: int = described(
+        64, "dialogues that it holds at once; a crash costs those that are not finished"
+    )
 
     def __post_init__(self) -> None:
-        for name in ("tree_width", "tree_depth", "eval_attempts"):
+        for name in ("tree_width", "tree_depth", "eval_attempts", "eval_batch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.reward.fluency and self.baseline is None:
