@@ -1,5 +1,8 @@
 """Tiny testers and targets for red-teaming, and an algorithm whose arithmetic is one line."""
 
+import os
+import signal
+
 import torch
 
 from plugrl import Batch
@@ -37,6 +40,25 @@ class PolicyGradient(HarnessAlgorithm):
         rewards = torch.tensor([node.reward for node in batch])
         above = rewards - rewards.mean()
         return -(log_probs.sum(1) * above).mean(), {"size": len(batch)}
+
+
+class Deadly(PolicyGradient):
+    """Kills its process at the batch that the environment variable KILL_AT names, from 1 on."""
+
+    batches = 0
+
+    def step(self, batch):
+        self.batches += 1
+        if self.batches == int(os.environ.get("KILL_AT", 0)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(batch)
+
+
+#: The same as a section of a configuration.
+DEADLY = {
+    "custom_harness_algorithm_module_path": __file__,
+    "custom_harness_algorithm_class_name": "Deadly",
+}
 
 
 def says_a(dialogue):

@@ -88,6 +88,8 @@ class LocalTrainService(TrainService):
         self._adapter = None if spec.adapter is None else Adapter(self._model, spec)
         if self._adapter is not None:
             _save_merged(self._model, self._adapter)
+        # Trial passes must draw no random numbers: a resumed run has its own by now.
+        self._set_dropout(False)
         self._device = spec.device
         packs = self._can_pack(spec)
         plain = packs and self._adapter is None and not self.config.gradient_checkpointing
