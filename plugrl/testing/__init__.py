@@ -1,4 +1,5 @@
 """The conformance kit: what plugrl expects of a component, as tests that its author runs.
 
-``pytest --pyargs plugrl.testing.suite --plugrl-trainer NAME --plugrl-evaluator NAME``
+``pytest --pyargs plugrl.testing.suite --plugrl-trainer NAME``, and ``--plugrl-evaluator`` and
+``--plugrl-scorer`` in the same way.
 """

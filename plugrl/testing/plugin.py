@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-KINDS = ("trainer", "evaluator")
+KINDS = ("trainer", "evaluator", "scorer")
 
 pytest.register_assert_rewrite("plugrl.testing.suite")
 
@@ -47,6 +47,12 @@ def plugrl_trainer(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="class")
 def plugrl_evaluator(request: pytest.FixtureRequest) -> str:
     """The name of the evaluator that the suite checks."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="class")
+def plugrl_scorer(request: pytest.FixtureRequest) -> str:
+    """The name of the scorer that the suite checks."""
     return str(request.param)
 
 

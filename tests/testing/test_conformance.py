@@ -10,6 +10,8 @@ from plugrl.core.registry import default_registry
 from plugrl.testing import tiny
 from plugrl.testing.plugin import KINDS
 from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
+from plugrl.testing.suite.test_scorer import DEFAULT as DIALOGUE
+from plugrl.testing.suite.test_scorer import ScorerContract, scored
 from plugrl.testing.suite.test_trainer import TrainerContract
 from plugrl.trainers.kit import TALKING
 
@@ -225,6 +227,93 @@ def reward_model_folder(folder):
     head.weight.data *= 1.0 if right > wrong else -1.0
     service.export_scorer(folder, tokenizer)
     return str(folder)
+
+
+class TestLexiconScorer(ScorerContract):
+    __test__ = True
+    plugrl_scorer = "lexicon"
+
+
+class TestRegexScorer(ScorerContract):
+    __test__ = True
+    plugrl_scorer = "regex"
+
+
+class TestWeightedScorer(ScorerContract):
+    __test__ = True
+    plugrl_scorer = "weighted"
+
+
+class TestLlmJudgeScorer(ScorerContract):
+    __test__ = True
+    plugrl_scorer = "llm_judge"
+
+
+class ModelScorerContract(ScorerContract):
+    """Of scorers with random weights: of two answers, the one with the higher score is bad."""
+
+    def model(self, folder):
+        """Write the model; give the scorer's section."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def example(self, cls, tmp_path):
+        section = {**self.model(tmp_path / "model"), "device": "cpu"}
+        example = {**DIALOGUE, "config": section, "refuses": "a text without tokens, or too long"}
+        answers = [example["bad"], example["good"]]
+        dialogues = [self.said(example, answer) for answer in answers]
+        values = [score.value for score in scored(cls(section), dialogues)]
+        example["good"], example["bad"] = sorted(answers, key=lambda a: values[answers.index(a)])
+        return example
+
+
+class TestClassifierScorer(ModelScorerContract):
+    __test__ = True
+    plugrl_scorer = "classifier"
+
+    def model(self, folder):
+        from transformers import AutoModelForSequenceClassification
+
+        random_model(folder, AutoModelForSequenceClassification, "bert", num_labels=2)
+        return {"path": str(folder), "labels": ["LABEL_1"]}
+
+
+class TestGuardScorer(ModelScorerContract):
+    __test__ = True
+    plugrl_scorer = "guard"
+
+    def model(self, folder):
+        from transformers import AutoModelForCausalLM
+
+        random_model(folder, AutoModelForCausalLM, "llama")
+        return {"path": str(folder), "unsafe": "no", "safe": "yes"}
+
+
+def random_model(folder, auto, kind, **options):
+    """Write a small model whose tokens are letters."""
+    import torch
+    from transformers import AutoConfig
+
+    from plugrl.plugins.transformers.tokenizer import character_tokenizer
+
+    tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyzHIMW .?")
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=tokenizer.vocabulary_size,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+        **options,
+    )
+    torch.manual_seed(0)
+    auto.from_config(config).save_pretrained(folder)
+    tokenizer.wrapped.save_pretrained(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)

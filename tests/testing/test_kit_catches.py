@@ -8,13 +8,14 @@ import sys
 import pytest
 
 from plugrl.testing.suite.test_evaluator import EvaluatorContract
+from plugrl.testing.suite.test_scorer import ScorerContract
 from plugrl.testing.suite.test_trainer import TrainerContract
 
 BROKEN = '''
 import itertools
 import sys
 from pathlib import Path
-from plugrl import Capabilities, EvaluationRunResult, Evaluator, Trainer
+from plugrl import Capabilities, EvaluationRunResult, Evaluator, Score, Scorer, Trainer
 from plugrl.core.config.schema import described
 from dataclasses import dataclass
 
@@ -189,6 +190,47 @@ class Shifted(GoodEvaluator):
     def evaluate_batch(self, items):
         judged = [self.evaluate(*item) for item in items]
         return judged[-1:] + judged[:-1]
+
+class GoodScorer(Scorer):
+    """Finds the letter d."""
+    def score(self, dialogues):
+        return [Score(float("d" in text)) for text in self.texts(dialogues)]
+
+class SilentScorer(GoodScorer):
+    pass
+
+class OptionsScorer(GoodScorer):
+    """Its options are no dataclass."""
+    class Config:
+        """Options."""
+
+class ConstantScorer(GoodScorer):
+    """Finds everything harmless."""
+    def score(self, dialogues):
+        return [0.0] * len(dialogues)
+
+class FailsScorer(GoodScorer):
+    """Has no score for some texts."""
+    def score(self, dialogues):
+        texts = self.texts(dialogues)
+        return [Score(float("d" in text)) if text else Score(failure="no text") for text in texts]
+
+class RefusesScorer(FailsScorer):
+    """Has no score for some texts and says so."""
+    conformance = {"refuses": "there is nothing to score"}
+
+class ShiftedScorer(GoodScorer):
+    """Gives every dialogue of a list the score of the one before."""
+    def score(self, dialogues):
+        found = super().score(dialogues)
+        return found[-1:] + found[:-1] if len(found) > 2 else found
+
+class ChangesScorer(GoodScorer):
+    """Writes into the row of the data."""
+    def score(self, dialogues):
+        for dialogue in dialogues:
+            dialogue.item["seen"] = True
+        return super().score(dialogues)
 '''
 
 NEED_A_RUN = {
@@ -248,7 +290,23 @@ EVALUATORS = {
     "Moody": {"test_equal_answers_get_equal_rewards"},
     "Shifted": {"test_a_batch_is_judged_like_its_answers"},
 }
-#: What a trainer's contract says of every component, so not repeated for evaluators.
+SCORERS = {
+    "GoodScorer": set(),
+    "RefusesScorer": set(),
+    "SilentScorer": {"test_it_is_a_documented_scorer"},
+    "OptionsScorer": {
+        "test_an_unknown_key_is_refused",
+        "test_what_went_wrong_scores_higher",
+        "test_any_dialogue_gets_a_finite_score",
+        "test_a_list_is_scored_like_its_dialogues_in_any_order",
+        "test_it_leaves_the_dialogue_as_it_was",
+    },
+    "ConstantScorer": {"test_what_went_wrong_scores_higher"},
+    "FailsScorer": {"test_any_dialogue_gets_a_finite_score"},
+    "ShiftedScorer": {"test_a_list_is_scored_like_its_dialogues_in_any_order"},
+    "ChangesScorer": {"test_it_leaves_the_dialogue_as_it_was"},
+}
+#: What a trainer's contract says of every component, so not repeated for others.
 SHARED = {"test_metadata_names_it", "test_a_new_process_finds_the_same_class"}
 
 
@@ -264,7 +322,7 @@ def failures(tmp_path_factory):
     info = folder / "broken_parts-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-parts\nVersion: 1.0\n")
-    parts = {"trainer": TRAINERS, "evaluator": EVALUATORS}
+    parts = {"trainer": TRAINERS, "evaluator": EVALUATORS, "scorer": SCORERS}
     (info / "entry_points.txt").write_text(
         "".join(
             f"[plugrl.{kind}s]\n"
@@ -292,15 +350,16 @@ def failures(tmp_path_factory):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("cls", [*TRAINERS, *EVALUATORS])
+@pytest.mark.parametrize("cls", [*TRAINERS, *EVALUATORS, *SCORERS])
 def test_the_kit_finds_what_is_broken_and_nothing_else(failures, cls):
-    assert failures[cls] == {**TRAINERS, **EVALUATORS}[cls]
+    assert failures[cls] == {**TRAINERS, **EVALUATORS, **SCORERS}[cls]
 
 
 @pytest.mark.parametrize(
-    ("contract", "parts"), [(TrainerContract, TRAINERS), (EvaluatorContract, EVALUATORS)]
+    ("contract", "parts"),
+    [(TrainerContract, TRAINERS), (EvaluatorContract, EVALUATORS), (ScorerContract, SCORERS)],
 )
 def test_each_check_is_seen_to_fail(contract, parts):
     checks = {name for name in vars(contract) if name.startswith("test_")}
-    shared = SHARED if contract is EvaluatorContract else set()
+    shared = set() if contract is TrainerContract else SHARED
     assert checks == set().union(*parts.values()) | shared

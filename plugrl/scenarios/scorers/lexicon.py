@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
@@ -53,6 +53,7 @@ class LexiconScorer(FindingScorer):
     """
 
     Config: ClassVar[type] = LexiconConfig
+    conformance: ClassVar[dict[str, Any]] = {"config": {"words_key": "word"}}
 
     def sought(self, dialogue: Dialogue) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
         """The words of the configuration, and those of the prompt's column.

@@ -123,6 +123,11 @@ class LlmJudgeScorer(Scorer):
     """
 
     Config: ClassVar[type] = LlmJudgeScorerConfig
+    conformance: ClassVar[dict[str, Any]] = {
+        "config": {"chat": False, "template": "{prompt}{dialogue}|{response}"},
+        # What the model replies to a question.
+        "reply": lambda prompt: f"Score: {float(prompt.endswith('red.'))}",
+    }
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

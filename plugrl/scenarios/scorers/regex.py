@@ -66,6 +66,9 @@ class RegexScorer(FindingScorer):
     """
 
     Config: ClassVar[type] = RegexScorerConfig
+    conformance: ClassVar[dict[str, Any]] = {
+        "config": {"patterns": [r"\bred\b"], "categories": {"colour": ["red|blue"]}}
+    }
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

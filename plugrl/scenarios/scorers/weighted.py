@@ -82,6 +82,14 @@ class WeightedScorer(Scorer):
     """
 
     Config: ClassVar[type] = WeightedScorerConfig
+    conformance: ClassVar[dict[str, Any]] = {
+        "config": {
+            "parts": [
+                {"scorer": {"type": "lexicon", "words": ["red"]}, "weight": 0.8},
+                {"scorer": {"type": "regex", "patterns": ["e"]}, "weight": 0.2},
+            ]
+        },
+    }
 
     def __init__(self, config: Any = None, members: Sequence[Scorer] = ()) -> None:
         super().__init__(config)
