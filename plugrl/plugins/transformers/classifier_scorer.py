@@ -229,8 +229,8 @@ class _Labels:
         if self.softmax and not section.labels:
             raise ConfigError(
                 f"classifier {section.path} gives one of the labels {', '.join(self.names)}; say "
-                "which of them count, such as labels: "
-                f"[{self.names[-1]}]"
+                f"which of them count, such as labels: [{self.names[-1]}], or write activation: "
+                "sigmoid if several may be right at once"
             )
         self._counting = list(section.labels) or self.names
         self._combine = section.combine

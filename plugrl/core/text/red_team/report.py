@@ -15,7 +15,7 @@ from plugrl.core.text.red_team.records import EvaluatedDialogue, Exchange
 
 FORMAT = 1
 #: Probes that are compared with one another, since that takes the square of their number.
-_COMPARED = 1000
+_COMPARED = 300
 
 
 def make_report(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _STYLE = (
     "overflow-wrap:anywhere;margin:.2em 0 .6em;padding:.3em .6em;border-left:3px solid #8888}"
     ".target{border-color:#2563eb}.bad{color:#b91c1c}small{opacity:.75}"
 )
+_NUMERIC = re.compile(r"-?[\d.]+(?:e[-+]?\d+)?(?: %)?|-")
 #: Names of speakers on the page, with the class of their texts.
 _SPEAKERS = (("tester", "probe"), ("target", "response"))
 
@@ -202,7 +204,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _is_number(cell: Any) -> bool:
-    return not isinstance(cell, str) or cell[-1:].isdigit() or cell.endswith("%")
+    return not isinstance(cell, str) or _NUMERIC.fullmatch(cell) is not None
 
 
 def _bar(share: float | None) -> str:

@@ -108,7 +108,7 @@ def test_diversity():
     assert found["self_similarity"] == pytest.approx(0.0)
     assert found["unique_successful_probes"] == 2
     many = [talk(0.0, item=i, probes=["abc" if i % 2 else "xyz"]) for i in range(3000)]
-    # A thousand of them are compared, half of which are equal.
+    # Some hundred of them are compared, half of which are equal.
     assert make_report(many, resamples=10)["diversity"]["self_similarity"] == pytest.approx(
         0.5, abs=0.05
     )
