@@ -99,10 +99,12 @@ def _headline(report: Mapping[str, Any], overall: Mapping[str, Any]) -> str:
 
 
 def _groups(report: Mapping[str, Any]) -> str:
-    rows = {"all": report["overall"], **_named(report["by_category"])}
+    named = report["by_category"].items()
+    rows = [("<b>all</b>", report["overall"])]
+    rows += [(_text(name) or "<i>none</i>", group) for name, group in named]
     cells = [
         [
-            _text(name),
+            name,
             group["dialogues"],
             group["not_scored"],
             _share(group["success_rate"]),
@@ -112,14 +114,10 @@ def _groups(report: Mapping[str, Any]) -> str:
             _number(group["mean_score"]),
             _number(group["mean_highest_score"]),
         ]
-        for name, group in rows.items()
+        for name, group in rows
     ]
     head = ["category", "dialogues", "not scored", "success", "interval", "", "first success, turn"]
     return _table([*head, "mean score", "mean highest"], cells)
-
-
-def _named(groups: Mapping[str, Any]) -> dict[str, Any]:
-    return {name or "(none)": group for name, group in groups.items()}
 
 
 def _turns(turns: Sequence[Mapping[str, Any]]) -> str:
