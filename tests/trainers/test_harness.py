@@ -1,15 +1,12 @@
-"""The trainer ``harness`` from code: batches, updates, optimizers, what is refused, resumption."""
+"""The trainer ``harness`` from code: batches, updates, optimizers, what is learned."""
 
-import copy
-import math
 
 import pytest
 import torch
-from testers import PROMPTS, PolicyGradient, make_environment, make_system, weights
+from testers import PolicyGradient, make_environment, make_system, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plugrl import Batch
-from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
 from plugrl.core.text.red_team.configuration import TrainingConfiguration
 from plugrl.trainers.harness import HarnessTrainer
 
@@ -110,9 +107,7 @@ def test_there_are_as_many_updates_as_full_accumulations(accumulation):
 def test_accumulated_gradients_are_the_mean_of_their_batches():
     # One experience as one batch of 18, or as 2 of 9 that are accumulated: one equal step of SGD.
     whole, halves = (
-        weights(
-            trained(Fixed(), optimizer="sgd", training_steps=1, **changes).environment.system
-        )
+        weights(trained(Fixed(), optimizer="sgd", training_steps=1, **changes).environment.system)
         for changes in (
             {"batch_size": 18},
             {"batch_size": 9, "gradient_accumulation_steps": 2},
@@ -143,9 +138,7 @@ def test_every_optimizer_trains(name, cls):
 def test_a_rewarded_letter_becomes_common():
     system = make_system()
     environment = make_environment(system)
-    trainer = HarnessTrainer(
-        configured(lr=1e-2, training_steps=20), environment, PolicyGradient()
-    )
+    trainer = HarnessTrainer(configured(lr=1e-2, training_steps=20), environment, PolicyGradient())
     seeds = list(range(20))
 
     def share():

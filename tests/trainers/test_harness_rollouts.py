@@ -140,7 +140,12 @@ class Narrow(DialogueEnvironment):
 @pytest.mark.parametrize(
     ("cls", "holds"),
     [
-        (Greeting, lambda nodes: nodes[0].children[0].context.probe == f"{nodes[0].probe} {nodes[0].probe}"),
+        (
+            Greeting,
+            lambda nodes: (
+                nodes[0].children[0].context.probe == f"{nodes[0].probe} {nodes[0].probe}"
+            ),
+        ),
         (Punctual, lambda nodes: all(n.reward == n.turn for n in nodes)),
         (Lenient, lambda nodes: all(n.reward == 0.125 for n in nodes)),
         (Narrow, lambda nodes: [n.turn for n in nodes] == [1, 2]),

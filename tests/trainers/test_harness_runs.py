@@ -1,10 +1,7 @@
-"""Runs of ``harness`` and ``hf_ast``: from YAML as from code, killed and resumed, checked before."""
+"""Runs of ``harness`` and ``hf_ast``: as from code, killed and resumed, told to plugins."""
 
-import json
 import os
 import signal
-import sys
-import time
 
 import forking
 import pytest
@@ -13,8 +10,7 @@ import yaml
 from testers import DEADLY, PolicyGradient, make_environment, weights
 
 import plugrl
-from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.experiment import load_run, prepare
+from plugrl.core.experiment import load_run
 from plugrl.core.text.red_team.configuration import TrainingConfiguration
 from plugrl.core.text.red_team.language_models import LanguageModelSystem
 from plugrl.scenarios.red_team.scenario import RedTeamScenario

@@ -1,0 +1,140 @@
+"""What is found out about a run of red-teaming before it begins."""
+
+import re
+
+import pytest
+from testers import DEADLY
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
+from plugrl.testing import tiny
+from plugrl.trainers.harness import HarnessTrainer
+
+ALGORITHMS = """
+from testers import PolicyGradient
+
+class Comparing(PolicyGradient):
+    least_width = 2
+    least_width_reason = "it compares ways to go on"
+
+class Referring(PolicyGradient):
+    needs_baseline = True
+
+class Valuing(PolicyGradient):
+    needs_values = True
+"""
+
+
+@pytest.fixture
+def faults(tmp_path):
+    """All that is wrong with a configuration, as lines."""
+
+    def find(sections=None, name="harness", algorithm=None):
+        base = tiny.config(name, tmp_path, HarnessTrainer.conformance)
+        base["trainer"]["algorithm"] = DEADLY
+        if algorithm is not None:
+            file = tmp_path / "algorithms.py"
+            file.write_text(ALGORITHMS)
+            base["trainer"]["algorithm"] = {
+                "custom_harness_algorithm_module_path": str(file),
+                "custom_harness_algorithm_class_name": algorithm,
+            }
+        try:
+            prepare(tiny.merged(base, sections or {}))
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    return find
+
+
+FROZEN = HarnessTrainer.conformance["models"]["target"]
+
+
+def test_a_sound_configuration_has_no_faults(faults):
+    assert faults() == faults(name="hf_ast") == ""
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        (
+            {"red_team": {"tester": {"model": "testr"}}},
+            "red_team.tester.model.*no model 'testr' in models; it has: tester, target.*"
+            "did you mean tester",
+        ),
+        ({"red_team": {"target": {"model": "targt"}}}, "red_team.target.model.*did you mean targ"),
+        ({"red_team": {"baseline": "basline"}}, "red_team.baseline.*no model 'basline'"),
+        ({"red_team": {"baseline": "tester"}}, "red_team.baseline.*is trained; the baseline must"),
+        ({"red_team": {"target": {"model": "tester"}}}, "red_team.target.model.*is trained"),
+        ({"models": {"tester": {"train": None}}}, "models.tester.*the tester is not trained"),
+        (
+            {"models": {"tester": {"train": {"learning_rate": 0.5}}}},
+            "models.tester.train.learning_rate.*has no effect.*set trainer.lr",
+        ),
+        (
+            {"models": {"tester": {"train": {"schedule": {"warmup_steps": 3}}}}},
+            "models.tester.train.schedule.*has no effect",
+        ),
+        (
+            {"models": {"tester": {"train": {"grad_clip_norm": 3.0}}}},
+            "models.tester.train.grad_clip_norm.*has no effect",
+        ),
+        ({"models": {"tester": {"train": {"betas": [0.5, 0.9]}}}}, "train.betas.*has no effect"),
+        ({"scenario": None}, "scenario.*there is none"),
+        ({"red_team": {"split": "trian"}}, "red_team.split.*no split 'trian'.*development"),
+        ({"red_team": {"eval_split": "tst"}}, "red_team.eval_split.*no split 'tst'"),
+        ({"red_team": {"prompt_key": "goal"}}, "red_team.prompt_key.*no column 'goal'"),
+        ({"red_team": {"scorer": None}}, "red_team.scorer.*names no scorer"),
+        ({"trainer": {"optimizer": "adamm"}}, "trainer.optimizer.*adamm"),
+        ({"trainer": {"batch_sise": 3}}, "batch_sise.*did you mean.*batch_size"),
+        ({"red_team": {"tree_widht": 3}}, "tree_widht.*did you mean.*tree_width"),
+        ({"red_team": {"reward": {"fluency": 0.1}}}, "reward.fluency needs a baseline"),
+        (
+            {"red_team": {"tester": {"temperature": 0.0}}},
+            "tester.temperature.* is 0; the tester must be",
+        ),
+    ],
+)
+def test_a_fault_is_named_with_its_setting(faults, sections, expected):
+    assert re.search(expected, faults(sections))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sections", "expected"),
+    [
+        (
+            "Comparing",
+            {"red_team": {"tree_width": 1}},
+            "red_team.tree_width.* is 1, and Comparing needs at least 2, because it compares",
+        ),
+        ("Referring", {}, "red_team.baseline.* is missing, and Referring needs it"),
+        (
+            "Valuing",
+            {"models": {"tester": {"train": {"value_head": False}}}},
+            "models.tester.train.value_head.* is false, and Valuing learns values; write true",
+        ),
+    ],
+)
+def test_what_an_algorithm_needs_is_looked_for(faults, algorithm, sections, expected):
+    assert re.search(expected, faults(sections, algorithm=algorithm))
+    fitting = {
+        "models": {"baseline": FROZEN},
+        "red_team": {"baseline": "baseline"},
+    }
+    assert faults(fitting, algorithm=algorithm) == ""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ({"dev_split": "dev"}, "trainer.dev_split.*no split 'dev'; it has: dev"),
+        ({"mixed_precision": "fp16"}, "trainer.mixed_precision.* is fp16, and the tester is on"),
+        ({"warmup_steps": 2}, "warmup_steps.* is 2; it must be below training_steps, 2"),
+        ({"schedule": "cosin"}, "trainer.schedule.*cosin"),
+        ({"early_stopping_patience": 1, "eval_every": 0}, "needs eval_every above 0"),
+    ],
+)
+def test_faults_of_hf_ast_are_found(faults, trainer, expected):
+    found = faults({"trainer": trainer, "settings": {"device": "cpu"}}, name="hf_ast")
+    assert re.search(expected, found)
