@@ -19,6 +19,7 @@ from plugrl.core.registry import default_registry
 from plugrl.core.run.guards import Guards
 from plugrl.core.text.metrics import Means
 from plugrl.core.text.models import Models
+from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
 from plugrl.core.text.red_team.configuration import TrainingConfiguration
 from plugrl.core.text.red_team.evaluation import REPORTS, saved_report
 from plugrl.core.text.red_team.harness import Harness
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.models import Model
-    from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
     from plugrl.core.text.red_team.environment import Environment
     from plugrl.core.text.red_team.tree import RolloutTree
 
@@ -144,8 +144,7 @@ class HarnessTrainer(Trainer):
         if self._environment is None:
             self._environment = self._environment_of_run()
         if self._algorithm is None:
-            section = self.config.algorithm
-            self._algorithm = self._factory.build("harness_algorithm", section, "trainer.algorithm")
+            self._algorithm = self._named(self.config.algorithm)
         system: Any = self._environment.system
         if self._initial_weights:
             system.begin_with(self._initial_weights)
@@ -163,6 +162,21 @@ class HarnessTrainer(Trainer):
         if self._pending_state is not None:
             state, self._pending_state = self._pending_state, None
             self._apply(state)
+
+    def _named(self, section: Any) -> HarnessAlgorithm:
+        """The algorithm of a section, of a name, or one that code has put there."""
+        if isinstance(section, HarnessAlgorithm):
+            return section
+        section = {"type": section} if isinstance(section, str) else section
+        if not isinstance(section, Mapping):
+            raise ConfigError(
+                f"algorithm is a {type(section).__name__}; write a name such as dpo, or give the "
+                "trainer algorithm=..."
+            )
+        algorithm: HarnessAlgorithm = self._factory.build(
+            "harness_algorithm", section, "trainer.algorithm"
+        )
+        return algorithm
 
     def _environment_of_run(self) -> Environment:
         context = self._bound("environment")

@@ -6,7 +6,7 @@ import torch
 from testers import PolicyGradient, make_environment, make_system, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plugrl import Batch
+from plugrl import Batch, ConfigError, register_harness_algorithm
 from plugrl.core.text.red_team.configuration import TrainingConfiguration
 from plugrl.trainers.harness import HarnessTrainer
 
@@ -150,3 +150,16 @@ def test_a_rewarded_letter_becomes_common():
     trainer.train()
     assert before < 0.4
     assert share() > 0.8
+
+
+def test_an_algorithm_is_named_made_or_given():
+    register_harness_algorithm("tests_policy_gradient")(PolicyGradient)
+    given = PolicyGradient()
+    for algorithm in ("tests_policy_gradient", {"type": "tests_policy_gradient"}, given):
+        config = configured(training_steps=1, algorithm=algorithm)
+        trainer = HarnessTrainer(config, make_environment(make_system()))
+        assert type(trainer.algorithm) is PolicyGradient
+        assert trainer.train().steps == 1
+    assert trainer.algorithm is given
+    with pytest.raises(ConfigError, match="algorithm is a int; write a name such as dpo"):
+        HarnessTrainer(configured(algorithm=3), make_environment(make_system()))
