@@ -1,0 +1,1 @@
+"""Algorithms of red-teaming: from rollout trees to a loss for the tester."""

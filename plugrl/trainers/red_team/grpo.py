@@ -1,0 +1,78 @@
+"""``grpo``: each probe against the others that followed the same dialogue.
+
+With G the returns of the siblings, A = (G - mean(G)) / (std(G) + epsilon) for every token of the
+probe, std being the sample deviation (DeepSeekMath, arXiv 2402.03300); without the division it is
+Dr. GRPO's (arXiv 2503.20783). The loss is the clipped one (arXiv 1707.06347, equation 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.policy import KlLossConfig
+from plugrl.trainers.red_team.policy_gradient import PolicyGradientAlgorithm, PolicyGradientConfig
+from plugrl.trainers.red_team.trees import on_tokens, reference_of, returns_of
+
+if TYPE_CHECKING:
+    from plugrl.core.text.red_team.tree import RolloutTree
+    from plugrl.core.text.trajectory import Trajectory
+
+
+@dataclass
+class HarnessGrpoConfig(PolicyGradientConfig):
+    """Options of the algorithm ``grpo``."""
+
+    normalize: bool = described(True, "divide by the siblings' standard deviation")
+    epsilon: float = described(1e-6, "added to the standard deviation")
+    kl: KlLossConfig = described(KlLossConfig, "term for leaving the baseline")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon < 0:
+            raise ConfigError("epsilon must not be negative")
+
+
+class HarnessGrpo(PolicyGradientAlgorithm):
+    """Policy gradients with advantages within groups of siblings.
+
+    A group with fewer than two valid exchanges, or with equal returns, holds nothing to compare
+    and gives no step.
+    """
+
+    Config: ClassVar[type] = HarnessGrpoConfig
+    least_width: ClassVar[int] = 2
+    least_width_reason: ClassVar[str] = "a probe is worth as much as it is better than its siblings"
+
+    @property
+    def needs_baseline(self) -> bool:  # type: ignore[override]
+        """Whether leaving the baseline costs something."""
+        return bool(self.config.kl.coefficient)
+
+    def flatten(self, tree: RolloutTree) -> Sequence[Trajectory]:
+        """The probes of groups that differ in their returns."""
+        returns = returns_of(tree, self.config.gamma)
+        found = []
+        for group in tree.siblings():
+            kept = [node for node in group if node.valid and node.probe_tokens]
+            worth = [returns[id(node)] for node in kept]
+            if len(kept) < 2 or min(worth) == max(worth):
+                continue
+            mean, scale = fmean(worth), 1.0
+            if self.config.normalize:
+                scale = 1.0 / (stdev(worth) + self.config.epsilon)
+            for node, value in zip(kept, worth, strict=True):
+                advantage = [(value - mean) * scale] * len(node.probe_tokens)
+                extra: dict[str, Any] = {"advantages": on_tokens(node, advantage)}
+                if self.needs_baseline:
+                    extra["ref_log_probs"] = reference_of(node, "grpo")
+                found.append(node.trajectory(**extra))
+        return found
+
+    @property
+    def _terms(self) -> dict[str, Any]:
+        return {**super()._terms, "kl": {"loss": dict(self.config.kl)}}

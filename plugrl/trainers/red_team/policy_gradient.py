@@ -1,0 +1,75 @@
+"""What ``ppo`` and ``grpo`` share: the clipped loss against the tester that said the probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.losses import LOSS_WEIGHTS, Term, WeightedLoss, aggregation_weights
+from plugrl.core.text.policy import terms_of
+from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
+from plugrl.trainers.losses.clipped import ClippedConfig, clipped
+from plugrl.trainers.red_team.trees import check_share, means, moved, rows
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugrl.core.text.batch import Batch
+    from plugrl.core.text.trajectory import Trajectory
+
+
+@dataclass
+class PolicyGradientConfig(ClippedConfig):
+    """Options of the clipped loss, of returns and of passes."""
+
+    gamma: float = described(1.0, "discount of a later exchange, for each turn in between")
+    epochs: int = described(1, "passes over each experience")
+    entropy_coefficient: float = described(0.0, "factor of the entropy that the loss rewards")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("gamma", self.gamma)
+        if self.epochs < 1:
+            raise ConfigError("epochs must be at least 1")
+
+
+class PolicyGradientAlgorithm(HarnessAlgorithm):
+    """The clipped loss over tokens of probes; a subclass says what their advantages are.
+
+    The ratio is to the log-probabilities with which the probe was sampled, so that it is 1 in the
+    first pass, and 0.2 away from it the gradient ends.
+    """
+
+    @property
+    def epochs(self) -> int:
+        """Passes over each experience."""
+        return int(self.config.epochs)
+
+    @staticmethod
+    def collate_fn(steps: Sequence[Trajectory]) -> Batch:
+        """Probes as rows; each token of the batch counts as much as any other."""
+        batch = rows(steps)
+        mask = batch.values["loss_mask"]
+        batch.values[LOSS_WEIGHTS] = aggregation_weights(mask, "token-mean")
+        return batch
+
+    def step(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+        """The clipped loss and its terms, averaged over tokens."""
+        loss = WeightedLoss(clipped, self.config, self.terms)
+        logp, extras = self.system.log_probs(batch, loss.needs)
+        batch = moved(batch, logp.device)
+        batch.values.update(extras)
+        total, metrics = loss(logp, batch)
+        return total, means(metrics)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """What is added to the loss."""
+        return tuple(terms_of(self._terms, values=self.needs_values))
+
+    @property
+    def _terms(self) -> dict[str, Any]:
+        return {"entropy_coefficient": self.config.entropy_coefficient}

@@ -1,0 +1,86 @@
+"""What the algorithms read of rollout trees: returns, and rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.text.batch import Batch, padded
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
+    from plugrl.core.text.trajectory import Trajectory
+
+#: Fields of rows that hold one number for each token.
+TOKENWISE = ("ref_log_probs", "advantages", "returns", "old_values")
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse a discount or a weight outside 0 to 1.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} is {value}; it must be from 0 to 1")
+
+
+def returns_of(tree: RolloutTree, gamma: float) -> dict[int, float]:
+    """The return of each valid exchange, by ``id``: its reward and what came of it.
+
+    With r the reward and G' the returns of the exchanges that followed: G = r + gamma mean(G').
+    Failed exchanges count nowhere.
+    """
+    returns: dict[int, float] = {}
+    for node in reversed(list(tree.nodes())):
+        if node.valid:
+            later = [returns[id(child)] for child in node.children if child.valid]
+            returns[id(node)] = node.reward + (gamma * fmean(later) if later else 0.0)
+    return returns
+
+
+def on_tokens(node: RolloutNode, numbers: Sequence[float]) -> list[float]:
+    """Numbers of the probe's tokens, at the places of the prompt 0.0."""
+    return [0.0] * len(node.prompt_tokens) + list(numbers)
+
+
+def reference_of(node: RolloutNode, algorithm: str) -> list[float]:
+    """The log-probabilities of a probe under the baseline, as :func:`on_tokens` gives them.
+
+    Raises:
+        ContractError: the environment gave none.
+    """
+    if node.baseline_logprobs is None:
+        raise ContractError(
+            f"algorithm {algorithm} compares with a baseline, and the environment gave exchanges "
+            "without baseline_logprobs; name a baseline in red_team.baseline"
+        )
+    return on_tokens(node, node.baseline_logprobs)
+
+
+def rows(trajectories: Sequence[Trajectory]) -> Batch:
+    """A batch in which the fields of single tokens are tensors, [B, T]."""
+    batch = Batch.from_trajectories(trajectories)
+    for name in TOKENWISE:
+        if name in batch.metadata:
+            batch.values[name] = padded(batch.metadata.pop(name), np.float32, 0.0)
+    return batch
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch on the device of what is compared with it."""
+    if device.type == "cpu":
+        return batch
+    values = {name: value.to(device) for name, value in batch.values.items()}
+    return Batch(values, dict(batch.metadata))
+
+
+def means(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
+    """Metrics as (sum, count) as their means; those of nothing are left out."""
+    return {name: float(total) / float(n) for name, (total, n) in metrics.items() if float(n)}
