@@ -42,7 +42,8 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
                 f"models.{name}.train, or leave it out",
             )
     worker = root.rollout_worker
-    if models and worker.get("model") is not None:
+    checked = getattr(check.component("rollout_worker"), "checks_models", False)
+    if models and worker.get("model") is not None and not checked:
         yield from model_findings(check, "rollout_worker.model", worker.model)
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files

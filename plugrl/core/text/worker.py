@@ -222,6 +222,8 @@ class RolloutWorker(Component, ABC):
     #: Whether a plain ``rollout`` may call ``task.ask_now``. One that never does is called in
     #: place when this is false, which is faster than in a thread.
     asks_now: ClassVar[bool] = True
+    #: Whether its ``preflight`` looks at the models that it names; the trainer's does otherwise.
+    checks_models: ClassVar[bool] = False
     #: Whether the evaluator judges attempts that are trained on, or held-out ones alone.
     judges_training: ClassVar[bool] = True
 

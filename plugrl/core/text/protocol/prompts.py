@@ -17,12 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError
+from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.chat import Message
 
 if TYPE_CHECKING:
     from plugrl.core.protocol import Protocol
 
 PARTS = ("system", "first", "later")
+#: What templates may use.
+FACTS = (
+    "accept",
+    "agent",
+    "channels",
+    "headers",
+    "heard",
+    "item",
+    "may_decide",
+    "must_decide",
+    "provers",
+    "question",
+    "reject",
+    "round",
+    "rounds",
+    "solution",
+    "stance",
+    "verifiers",
+)
 _GENERAL = Path(__file__).parent / "templates"
 _HEADING = re.compile(r"^\[(\w+)\][ \t]*\n", re.MULTILINE)
 
@@ -53,7 +73,7 @@ class AgentPrompts:
 
     Raises:
         ConfigError: it cannot be read, lacks the part ``[first]`` or has one of another name, or a
-            part is no template.
+            part is no template or uses what there is not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +112,7 @@ class AgentPrompts:
         except Exception as error:
             raise ConfigError(
                 f"prompt {self.path}, part [{part}]: {one_line(error)}; it may use "
-                f"{', '.join(sorted(facts))}"
+                f"{', '.join(FACTS)}"
             ) from error
 
 
@@ -122,7 +142,8 @@ def _file(root: Path, protocol: Protocol, agent: str, names: tuple[str, ...]) ->
     tried = [*own, root / f"{agent}.txt", *shared, root / f"{role}.txt"]
     found = next((path for path in tried if path.is_file()), None)
     if found is None:
-        shown = ", ".join(str(path.relative_to(root)) for path in tried)
+        # An agent may be called as its role.
+        shown = ", ".join(dict.fromkeys(str(path.relative_to(root)) for path in tried))
         raise ConfigError(f"{root} has no prompt of agent {agent!r}; write one of {shown}")
     return found
 
@@ -146,19 +167,30 @@ def _template(path: Path, part: str, text: str) -> Callable[..., str]:
     from jinja2 import TemplateSyntaxError
 
     try:
-        return _compiled(text)
+        render, used = _compiled(text)
     except TemplateSyntaxError as error:
         raise ConfigError(
             f"prompt {path}, part [{part}], line {error.lineno}: {error.message}"
         ) from None
+    strange = sorted(used.difference(FACTS))
+    if strange:
+        close = did_you_mean(strange[0], FACTS, 1)
+        raise ConfigError(
+            f"prompt {path}, part [{part}] uses {strange[0]!r}, which there is not; it may use "
+            f"{', '.join(FACTS)}{close}"
+        )
+    return render
 
 
 @lru_cache(maxsize=256)
-def _compiled(text: str) -> Callable[..., str]:
+def _compiled(text: str) -> tuple[Callable[..., str], frozenset[str]]:
+    """What renders a template, and the names that it expects."""
     from jinja2 import StrictUndefined
+    from jinja2.meta import find_undeclared_variables
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    return environment.from_string(text).render
+    used = find_undeclared_variables(environment.parse(text))
+    return environment.from_string(text).render, frozenset(used.difference(environment.globals))

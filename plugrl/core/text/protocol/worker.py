@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError, PlugrlError
@@ -36,6 +36,7 @@ class ProtocolRolloutWorker(RolloutWorker):
     Config: ClassVar[type] = ProtocolWorkerConfig
     gives: ClassVar[Collection[str]] = ("agent", "turn_rewards")
     asks_now: ClassVar[bool] = False
+    checks_models: ClassVar[bool] = True
     #: Whether written replies are there to be learned.
     teaches: ClassVar[bool] = False
 
@@ -43,9 +44,8 @@ class ProtocolRolloutWorker(RolloutWorker):
         super().__init__(config, evaluator)
         section = self.config
         self.protocol: Protocol = make_protocol(section.protocol)
-        fault = _agents_fault(section, self.protocol)
-        if fault is not None:
-            raise ConfigError(f"rollout_worker.agents.{fault[0]}: {fault[1]}")
+        for where, message in _name_faults(section, self.protocol):
+            raise ConfigError(f"rollout_worker.{where}: {message}")
         self._stage = Stage(
             protocol=self.protocol,
             speakers={agent: self._speaker(agent) for agent in self.protocol.agent_names},
@@ -90,12 +90,14 @@ class ProtocolRolloutWorker(RolloutWorker):
         except PlugrlError:
             # It says itself what is wrong with it.
             return
-        fault = _agents_fault(section, protocol)
-        if fault is not None:
-            yield f"{path}.agents.{fault[0]}", fault[1]
+        for where, message in _name_faults(section, protocol):
+            yield f"{path}.{where}", message
         for agent, own in section.agents.items():
             if own.get("model") is not None:
                 yield from model_findings(check, f"{path}.agents.{agent}.model", own.model)
+        owners = {agent for agent, own in section.agents.items() if own.get("model") is not None}
+        if check.models and not owners.issuperset(protocol.agent_names):
+            yield from model_findings(check, f"{path}.model", section.model)
         try:
             load_prompts(section.prompts, protocol, _names(section.protocol))
         except ConfigError as error:
@@ -164,11 +166,28 @@ def _names(section: Any) -> tuple[str, ...]:
     return (str(own),) if base is None else (str(own), *_names(base))
 
 
-def _agents_fault(section: Any, protocol: Protocol) -> tuple[str, str] | None:
-    """An agent that the protocol lacks, and what to say of it; None: there is none."""
-    for agent in section.agents:
-        if agent not in protocol.agent_names:
-            has = ", ".join(protocol.agent_names)
-            close = did_you_mean(agent, protocol.agent_names, 1)
-            return agent, f"the protocol has no such agent; it has: {has}{close}"
-    return None
+def _name_faults(section: Any, protocol: Protocol) -> Iterator[tuple[str, str]]:
+    """Agents and channels that the protocol lacks, and names of channels that are no use."""
+    for kind, given, there in (
+        ("agent", section.agents, protocol.agent_names),
+        ("channel", section.channel_names, protocol.channels),
+    ):
+        for name in given:
+            if name not in there:
+                close = did_you_mean(name, there, 1)
+                has = f"it has: {', '.join(there)}{close}"
+                key = "agents" if kind == "agent" else "channel_names"
+                yield f"{key}.{name}", f"the protocol has no such {kind}; {has}"
+    known: dict[str, str] = {}
+    for channel in protocol.channels:
+        called = str(section.channel_names.get(channel, channel))
+        # Headers are found whatever their case.
+        other = known.setdefault(called.strip().casefold(), channel)
+        if not called.strip():
+            yield f"channel_names.{channel}", "must not be blank: agents name the channel by it"
+        elif other != channel:
+            where = channel if channel in section.channel_names else other
+            yield (
+                f"channel_names.{where}",
+                f"channels {other!r} and {channel!r} are both called {called!r}; call one otherwise",
+            )

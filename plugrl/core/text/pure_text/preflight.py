@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from plugrl.core.errors import PlugrlError
+from plugrl.core.protocol import make_protocol
 from plugrl.core.text.preflight import data_findings, model_findings
 
 if TYPE_CHECKING:
@@ -61,3 +63,26 @@ def _worker(check: Preflight) -> Iterator[Finding]:
             "rollout_worker.processes",
             "must be 0: finished rollouts are written down by the process that trains",
         )
+    if worker is not None and "protocol" in section and not _learners(check, section):
+        yield (
+            "rollout_worker.agents",
+            "all agents are frozen, have a script or a model without fine_tune, so that no job "
+            "would be made; let one of them learn",
+        )
+
+
+def _learners(check: Preflight, section: Any) -> list[str]:
+    """The agents that learn; those of a faulty configuration are none of the matter here."""
+    try:
+        names = make_protocol(section.protocol).agent_names
+    except PlugrlError:
+        return ["unknown"]
+    learners = []
+    for name in names:
+        own = section.agents.get(name) or {}
+        model = own.get("model") or section.get("model")
+        known = check.models.get(model)
+        learns = known is None or known.get("fine_tune") is not None
+        if learns and not own.get("frozen") and own.get("script") is None:
+            learners.append(name)
+    return learners

@@ -45,8 +45,8 @@ def test_prompts_of_one_protocol_come_before_those_of_all(begin, tmp_path):
     assert "own Is 1+1 2?" in table.asked[0][1]
 
 
-def test_a_name_that_a_template_may_not_use_is_an_error(begin, tmp_path):
-    (tmp_path / "verifier.txt").write_text("[first]\n{{ secret }}")
+def test_a_template_that_fails_over_a_problem_is_named(begin, tmp_path):
+    (tmp_path / "verifier.txt").write_text("[first]\n{{ item.secret }}")
     section = {"protocol": "solo_verifier", "model": "m", "prompts": str(tmp_path)}
     with pytest.raises(ConfigError, match=r"part \[first\]: .*secret.*it may use accept, agent"):
         asyncio.run(begin({"m": ["x"]}, **section)[0].play())
