@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _BEST, _LAST = "best", "last"
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DEFAULTS = {field.name: field.default for field in fields(HFASTConfiguration)}
 _FP16 = (
     "mixed_precision is fp16, and the tester is on the CPU, whose half precision is slow and has "
     "no scaling of gradients; write bf16 or no, or use a GPU"
@@ -91,16 +92,16 @@ class HFASTTrainer(HarnessTrainer):
         if on_cpu and check.root.trainer.get("mixed_precision") == "fp16":
             yield "trainer.mixed_precision", _FP16.partition(" ")[2]
 
-    def option(self, name: str) -> Any:
-        """A value of the configuration, or its default where a configuration has no such field."""
-        default = next(f.default for f in fields(HFASTConfiguration) if f.name == name)
-        return getattr(self.config, name, default)
+    @property
+    def options(self) -> Any:
+        """The configuration, with the defaults of what it has no field for."""
+        return _WithDefaults(self.config)
 
     @property
     def eval_every(self) -> int:
         """Training steps between development evaluations; 0: there are none."""
         chosen = self._eval_every
-        return int(self.option("eval_every") if chosen is None else chosen)
+        return int(self.options.eval_every if chosen is None else chosen)
 
     @property
     def checkpoints(self) -> Path:
@@ -124,19 +125,19 @@ class HFASTTrainer(HarnessTrainer):
         for name in (_BEST, _LAST):
             restore_folder(self.checkpoints / name)
         device = self._parameters[0].device.type
-        precision = self.option("mixed_precision")
+        precision = self.options.mixed_precision
         if precision == "fp16" and device == "cpu":
             raise ConfigError(_FP16)
         self._autocast = (device, _DTYPES.get(precision))
         if self._context is not None and self.eval_every:
-            self._dev_prompts = self._prompts(self.option("dev_split"))
+            self._dev_prompts = self._prompts(self.options.dev_split)
 
     def make_optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """That of the base with weight decay, and what scales gradients in half precision."""
         optimizer = super().make_optimizer(parameters)
         for group in optimizer.param_groups:
-            group["weight_decay"] = self.option("weight_decay")
-        fp16 = self.option("mixed_precision") == "fp16"
+            group["weight_decay"] = self.options.weight_decay
+        fp16 = self.options.mixed_precision == "fp16"
         self._scaler = torch.amp.GradScaler(parameters[0].device.type, enabled=fp16)
         return optimizer
 
@@ -154,12 +155,12 @@ class HFASTTrainer(HarnessTrainer):
     def learning_rate(self, step: int) -> float:
         """The learning rate of training step ``step``, counted from 1; override it for another."""
         total = max(self.config.training_steps, 1)
-        warmup = min(self.option("warmup_steps"), total - 1)
-        shape = ScheduleConfig(warmup, self.option("schedule"), total)
+        warmup = min(self.options.warmup_steps, total - 1)
+        shape = ScheduleConfig(warmup, self.options.schedule, total)
         return float(self.config.lr * ScheduleConfig.factor(shape, step - 1))
 
     def _update(self, step: int) -> dict[str, float]:
-        rate, limit = self.learning_rate(step), self.option("max_grad_norm")
+        rate, limit = self.learning_rate(step), self.options.max_grad_norm
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._scaler.unscale_(self._optimizer)
@@ -225,8 +226,8 @@ class HFASTTrainer(HarnessTrainer):
             self._save(_BEST, step)
         if self._context is not None:
             self.run.report_score(score)
-        patience = self.option("early_stopping_patience")
-        least = self.option("early_stopping_min_delta")
+        patience = self.options.early_stopping_patience
+        least = self.options.early_stopping_min_delta
         if self._reference is None or score > self._reference + least:
             self._reference, self._without_better = score, 0
             return
@@ -267,3 +268,13 @@ class HFASTTrainer(HarnessTrainer):
     def _apply(self, state: Mapping[str, Any]) -> None:
         super()._apply(state)
         self._scaler.load_state_dict(dict(state["scaler"]))
+
+
+class _WithDefaults:
+    """A configuration of any sort; what it lacks is as in an :class:`HFASTConfiguration`."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name) if hasattr(self._config, name) else _DEFAULTS[name]

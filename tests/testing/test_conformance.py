@@ -101,6 +101,16 @@ class TestSpg(TrainerContract):
     plugrl_trainer = "spg"
 
 
+class TestHarness(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "harness"
+
+
+class TestHfAst(TrainerContract):
+    __test__ = True
+    plugrl_trainer = "hf_ast"
+
+
 class TestSoloAgent(TrainerContract):
     __test__ = True
     plugrl_trainer = "solo_agent"

@@ -92,6 +92,7 @@ VALUES: dict[str, dict[Any, Any]] = {
     "environment.setup_script": {"": None},
 }
 
+_RED_TEAM, _ALGORITHM = "red_team", "trainer.algorithm."
 #: Kinds that may write `backend` for `type`.
 BACKEND_KINDS = frozenset({"train_service", "inference_service", "tracker"})
 
@@ -103,14 +104,24 @@ def second_spellings(path: KeyPath) -> list[str]:
     return [key for section, _, key in split if section == within]
 
 
-def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
+def canonical(
+    layer: Layer, faults: list[Fault], prefix: KeyPath = (), below: dict[str, Any] | None = None
+) -> None:
     """Rewrite the second spellings of one layer in place.
 
-    The same thing written in both spellings is a fault.
+    The same thing written in both spellings is a fault. Where there is a section ``red_team``, the
+    section ``trainer.algorithm`` is a component with keys of its own.
+
+    Args:
+        layer: whose keys move.
+        faults: gets what is wrong.
+        prefix: where the configuration begins in the layer.
+        below: what the layer is merged over.
     """
     root = _look(layer.tree, prefix)
     if not isinstance(root, dict):
         return
+    own = _RED_TEAM in root or _RED_TEAM in (_look(below or {}, prefix) or {})
     for old, new in RENAMED.items():
         if _relocate(layer, prefix, old, new, faults):
             warnings.warn(
@@ -119,7 +130,8 @@ def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
                 stacklevel=2,
             )
     for old, new in ALIASES.items():
-        _relocate(layer, prefix, old, new, faults)
+        if not (own and old.startswith(_ALGORITHM)):
+            _relocate(layer, prefix, old, new, faults)
     for path, neutral in NEUTRAL.items():
         _drop(layer, (*prefix, *path.split(".")), neutral, len(prefix))
     for path, values in VALUES.items():
@@ -130,7 +142,7 @@ def canonical(layer: Layer, faults: list[Fault], prefix: KeyPath = ()) -> None:
     phases = _look(root, ("trainer", "phases"))
     if isinstance(phases, (list, Indexed)):
         for index in range(len(phases)) if isinstance(phases, list) else list(phases):
-            canonical(layer, faults, (*prefix, "trainer", "phases", index))
+            canonical(layer, faults, (*prefix, "trainer", "phases", index), below)
 
 
 def _look(tree: Any, path: KeyPath) -> Any:

@@ -88,7 +88,8 @@ class Checker:
 
     def unknown(self, path: KeyPath, message: str, suggestion: str | None) -> None:
         """Add the fault of a key that no schema has."""
-        instead = remedy(path)
+        # A section that picks a component has keys of its own, not those that others know.
+        instead = None if dotted(path[:-1]) in self.records else remedy(path)
         if instead is not None:
             self.fault(path, f"unknown key: {instead}")
             return

@@ -87,7 +87,7 @@ def compose(
         text = reading.add_file(file)
     reading.layers += 1
     for layer in read_overrides(overrides, reading.faults):
-        canonical(layer, reading.faults)
+        canonical(layer, reading.faults, below=reading.whole.tree)
         reading.merge(layer)
     if file is not None and "trainer" not in reading.whole.tree:
         # Nothing else says which file it is that lacks a trainer.
@@ -144,9 +144,9 @@ class _Reading:
         """Merge a layer, with the files of its ``defaults`` list before or after it."""
         self._search_path(layer, folder)
         entries = self._entries(layer)
-        canonical(layer, self.faults)
         for entry, origin in entries:
             if entry == SELF:
+                canonical(layer, self.faults, below=self.whole.tree)
                 self.layers += 1
                 self.merge(layer)
                 continue
