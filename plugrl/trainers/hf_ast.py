@@ -206,7 +206,8 @@ class HFASTTrainer(HarnessTrainer):
                 self.run.sample("development", dialogue_sample(tree, step))
             self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=found)
         logger.info("step %d: %s", step, headline(found))
-        score = found.get(f"dev/{self.option('best_by')}")
+        by = self.options.best_by
+        score = found.get(f"dev/{by}")
         if score is None:
             logger.warning("step %d: no development dialogue was scored", step)
         else:
