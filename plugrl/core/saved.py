@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.config.compose import compose
 from plugrl.core.config.lookup import find_main
@@ -24,9 +24,8 @@ from plugrl.core.runless import UnrecordedRun
 
 if TYPE_CHECKING:
     from plugrl.core.config.validation import ValidatedConfig
-    from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
+    from plugrl.core.text.models import Model, Models
     from plugrl.core.text.sampling import SamplingParams
-    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
     from plugrl.core.trainer import Trainer
 
 #: Sections that an evaluation of a run may set: what is asked, and who judges.
@@ -326,16 +325,25 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def text_trainer(saved: Saved) -> TrajectoryTrainer | PureTextRlTrainer:
+class TextTrainer(Protocol):
+    """What trainers of language models have for those that open a saved state."""
+
+    def loaded_models(self) -> Models:
+        """The models with the weights of the loaded state."""
+
+    def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
+        """Write one of them to a new folder."""
+
+
+def text_trainer(saved: Saved) -> TextTrainer:
     """The trainer of language models that was opened.
 
     Raises:
         UsageError: it is another sort of trainer.
     """
-    from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
-    from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
-
-    if not isinstance(saved.trainer, (TrajectoryTrainer, PureTextRlTrainer)):
-        name = type(saved.trainer).__name__
+    trainer: Any = saved.trainer
+    if not (hasattr(trainer, "loaded_models") and hasattr(trainer, "export")):
+        name = type(trainer).__name__
         raise UsageError(f"{name} trains no language model, so there is nothing of that kind here")
-    return saved.trainer
+    found: TextTrainer = trainer
+    return found
