@@ -56,6 +56,9 @@ def hints_of(schema: type) -> dict[str, Any]:
         ) from error
 
 
+_ALGORITHM: KeyPath = ("trainer", "algorithm")
+
+
 class Checker:
     """Checks values against schemas; faults are collected, never raised.
 
@@ -88,8 +91,9 @@ class Checker:
 
     def unknown(self, path: KeyPath, message: str, suggestion: str | None) -> None:
         """Add the fault of a key that no schema has."""
-        # A section that picks a component has keys of its own, not those that others know.
-        instead = None if dotted(path[:-1]) in self.records else remedy(path)
+        # An algorithm that is a component has keys of its own, not those that others know.
+        own = path[:-1] == _ALGORITHM and dotted(_ALGORITHM) in self.records
+        instead = None if own else remedy(path)
         if instead is not None:
             self.fault(path, f"unknown key: {instead}")
             return
