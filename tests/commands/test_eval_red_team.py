@@ -14,24 +14,6 @@ from plugrl.cli import main
 from plugrl.testing import tiny
 from plugrl.trainers.kit import RED_TEAM
 
-ALGORITHM = """
-from plugrl.core.text.batch import Batch
-from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
-
-
-class Simple(HarnessAlgorithm):
-    def flatten(self, tree):
-        return [node.trajectory() for node in tree.nodes()]
-
-    @staticmethod
-    def collate_fn(steps):
-        return Batch.from_trajectories(steps, pad_token_id=0)
-
-    def step(self, batch):
-        logp, _ = self.system.log_probs(batch)
-        return -logp.sum(), {}
-"""
-
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
@@ -52,14 +34,7 @@ def call(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "simple.py").write_text(ALGORITHM, "utf-8")
-    algorithm = {
-        "custom_harness_algorithm_module_path": str(tmp_path / "simple.py"),
-        "custom_harness_algorithm_class_name": "Simple",
-    }
-    tree = tiny.merged(tiny.config("harness", tmp_path, RED_TEAM), {"trainer": {"algorithm": None}})
-    tree["trainer"]["algorithm"] = algorithm
-    return plugrl.train(tree).folder
+    return plugrl.train(tiny.config("harness", tmp_path, RED_TEAM)).folder
 
 
 def files_of(folder):
@@ -126,7 +101,7 @@ def test_a_report_as_a_table_and_of_another_split(call, folder):
     [
         (("redteam",), "write validation for episodes in the run's own environment, red_team for"),
         (("red_team", "red_team.eval_split=gone"), "no split 'gone'; it has: development, test"),
-        (("red_team", "--output", "simple.py"), "simple.py is a file; name a folder"),
+        (("red_team", "--output", "problems.jsonl"), "problems.jsonl is a file; name a folder"),
         (("red_team", "red_team.scorer.patterns=['(']"), "is no regular expression"),
     ],
 )
@@ -135,6 +110,14 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(call, folder, words, said)
     assert (code, out) == (2, ""), err
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_other_trainers_of_testers_have_it_too(call, tmp_path):
+    made = tiny.merged(RED_TEAM, {"trainer": {"eval_every": 1}})
+    folder = plugrl.train(tiny.config("hf_ast", tmp_path, made)).folder
+    code, out, err = call("eval", folder, "red_team", "--json")
+    assert code == 0, err
+    assert json.loads(out)["metrics"]["red_team/dialogues"] == 3.0
 
 
 def test_a_file_or_recipe_of_that_name_is_not_meant(call, folder, tmp_path):
