@@ -26,7 +26,13 @@ from plugrl.core.protocol_state import (
     begun,
     scattered,
 )
-from plugrl.core.protocol_turns import Turn, at_round, table_of
+from plugrl.core.protocol_turns import (
+    Turn,
+    at_round,
+    check_names,
+    checked_rewards,
+    table_of,
+)
 from plugrl.core.registry import default_registry
 
 if TYPE_CHECKING:
@@ -83,6 +89,8 @@ class Protocol(Component, ABC):
         for name in ("max_message_rounds", "min_message_rounds"):
             if name in self.config:
                 setattr(self, name, int(self.config[name]))
+        own = type(self).__name__
+        check_names(own, self.agent_names, self.verifier_names, self.viewers, self.wins)
         if not self._may_decide.any():
             raise ConfigError(
                 f"no decision of the verifier could count: it speaks in none of the rounds "
@@ -241,6 +249,7 @@ class Protocol(Component, ABC):
 
         Raises:
             ContractError: decisions are no :class:`Verdict`, or an array has another shape.
+            NonFiniteError: a reward is NaN or infinite.
         """
         said = np.asarray(decisions)
         if said.shape != state.decided.shape or not np.isin(said, list(Verdict)).all():
@@ -265,7 +274,9 @@ class Protocol(Component, ABC):
             ended=ended,
         )
         return ProtocolOutcome(
-            rewards=self.rewards(state, after, signals),
+            rewards=checked_rewards(
+                type(self).__name__, self.rewards(state, after, signals), said.shape
+            ),
             registered=registered,
             verdict=verdict,
             terminated=ended,

@@ -21,6 +21,7 @@ from plugrl import (
     make_protocol,
     register_scenario,
 )
+from plugrl.core.errors import NonFiniteError
 from plugrl.core.experiment import prepare
 from plugrl.core.protocol import Protocol, ProtocolConfig
 from plugrl.core.registry import default_registry
@@ -262,11 +263,52 @@ class Written(Protocol):
             [[{"verifier": ("left",)}, {"prover": ("right",), "other": ("right",)}]],
             "lets several agents speak in 'right'",
         ),
+        (5, r"turns\(\) gave 5; give a list of turns"),
+        ([["verifier"]], r"turns\(\) gave .*give a list of turns"),
+        ([[]], r"turns\(\) is empty"),
+        ([{"verifier": "left"}], "gives 'verifier' 'left'; give a list of channels"),
     ],
 )
 def test_turns_that_cannot_be(written, said):
     with pytest.raises(PluginError, match=said):
         type("Broken", (Written,), {"written": written})()
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"agent_names": "verifier"}, "agent_names is 'verifier'; write a tuple of names"),
+        ({"viewers": {"left": "verifier"}}, "viewers is .* a tuple of agents for each channel"),
+        ({"viewers": {"left": ("judge",)}}, "viewers of 'left' names 'judge', and agent_names has"),
+        ({"verifier_names": ("judge",)}, "verifier_names names 'judge'"),
+        ({"verifier_names": ()}, r"verifier_names is \(\)"),
+        ({"wins": {"nobody": Verdict.ACCEPT}}, "wins names 'nobody', and agent_names has prover"),
+        ({"wins": Verdict.ACCEPT}, "wins is .*write the verdict that pays, by agent"),
+    ],
+)
+def test_names_that_cannot_be(declared, said):
+    with pytest.raises(PluginError, match=f"^Broken: {said}"):
+        type("Broken", (Written,), {"written": [{"verifier": ("left",)}], **declared})()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        # It would fit a row of two agents by broadcasting.
+        (np.zeros(3), ContractError, r"float64 of shape \[3\]; give numbers of shape \[2, 3\]"),
+        (0.0, ContractError, r"shape \[\]"),
+        ("abc", ContractError, "shape"),
+        (np.full((2, 3), "a"), ContractError, "gave <U1"),
+        (np.full((2, 3), np.nan), NonFiniteError, "gave NaN or infinity"),
+        (np.full((2, 3), np.inf), NonFiniteError, "gave NaN or infinity"),
+    ],
+)
+def test_rewards_of_another_kind_are_refused(given, error, said):
+    turns = [{"verifier": ("left",)}]
+    made = type("Broken", (Written,), {"written": turns, "rewards": lambda *_: given})()
+    state = made.begin([0, 1], [0, 1])
+    with pytest.raises(error, match=rf"^Broken\.rewards gave .*{said}|^Broken\.rewards {said}"):
+        made.step(state, np.full((2, 3), OPEN))
 
 
 def test_of_several_verifiers_the_first_judges_and_all_have_to_decide():
