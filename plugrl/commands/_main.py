@@ -203,7 +203,7 @@ def _report(error: PlugrlError, debug: bool) -> None:
         import traceback
 
         print(shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    elif isinstance(error, PluginError):
+    elif isinstance(error, PluginError) and not error.says_where:
         _print_plugin_traceback(error.__cause__)
     print(shown(f"error: {error}"), file=sys.stderr)
     _print_notes(error)

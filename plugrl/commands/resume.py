@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+CONTEXT_SETTINGS = {"allow_extra_args": True}
 EXAMPLES = """
 plugrl resume runs/quickstart/20260101-120000-a1b2c3
 plugrl resume latest
@@ -13,6 +14,7 @@ plugrl resume latest
 
 
 def command(
+    context: typer.Context,
     run: Annotated[
         str, typer.Argument(help="Path, id or start of the id of a run, or latest.", metavar="RUN")
     ],
@@ -22,8 +24,16 @@ def command(
     from pathlib import Path
 
     from plugrl.commands._output import emit_runs, show_progress
+    from plugrl.core.errors import UsageError
     from plugrl.core.experiment import resume
     from plugrl.core.run.folder import find
 
+    folder = find(run, Path(runs_folder))
+    if context.args:
+        raise UsageError(
+            f"resume takes a run and no {context.args[0]!r}: it goes on as it is configured; edit "
+            f"{folder / 'config.yaml'} before, or begin another run with plugrl train "
+            f"{folder / 'config.yaml'} {' '.join(context.args)}"
+        )
     show_progress()
-    emit_runs([resume(find(run, Path(runs_folder)))])
+    emit_runs([resume(folder)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.blame import one_line, place, raised_at
 from plugrl.core.component import build
 from plugrl.core.errors import ConfigError, PluginError, PlugrlError
 
@@ -70,7 +71,9 @@ class Factory:
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
+            at = raised_at(error) or place(cls)
             raise PluginError(
                 f"{path}: {kind} {section.get('type', cls.__name__)!r} could not be built: "
-                f"{type(error).__name__}: {error}"
+                f"{one_line(error)}" + (f" at {at}" if at else ""),
+                says_where=True,
             ) from error

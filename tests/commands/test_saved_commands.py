@@ -275,3 +275,15 @@ def test_a_run_that_ended_before_a_checkpoint_says_how_to_find_another(call, tra
         assert err.strip().endswith("was saved; name another run; plugrl runs list shows them")
     with pytest.raises(ConfigError, match="plugrl runs list"):
         plugrl.load_run(folder).checkpoint()
+
+
+def test_resume_says_how_a_run_gets_another_setting(call, trained):
+    folder = trained()
+    code, out, err = call("resume", folder, "seed=3")
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line == (
+        f"error: resume takes a run and no 'seed=3': it goes on as it is configured; edit "
+        f"{folder}/config.yaml before, or begin another run with plugrl train "
+        f"{folder}/config.yaml seed=3"
+    )

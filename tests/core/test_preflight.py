@@ -6,7 +6,7 @@ import forking
 import pytest
 import yaml
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.experiment import prepare
 from plugrl.testing import tiny
 
@@ -230,3 +230,49 @@ def test_answers_that_are_cut_short_are_warned_of(faults, caplog):
     assert len(caplog.messages) == 2
     end = "answers to prompts of more than 13 tokens are cut short"
     assert all(line.endswith(end) for line in caplog.messages)
+
+
+def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    (tmp_path / "judge.py").write_text(
+        "from plugrl import Evaluator\n"
+        "class Judge(Evaluator):\n"
+        "    @classmethod\n"
+        "    def preflight(cls, check):\n"
+        "        return [1 / 0]\n"
+        "    def evaluate(self, *_):\n"
+        "        return 0.0\n"
+    )
+    tree["rollout_worker"]["evaluator"] = {
+        "custom_evaluator_module_path": "judge.py",
+        "custom_evaluator_class_name": "Judge",
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    done = forking.run(["-m", "plugrl", "validate", "run.yaml"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == (
+        "error: rollout_worker.evaluator: Judge.preflight raised ZeroDivisionError: division by "
+        "zero at judge.py:5\n"
+    )
+    done = forking.run(["-m", "plugrl", "--debug", "validate", "run.yaml"], cwd=tmp_path)
+    assert "Traceback" in done.stderr
+
+
+def test_sections_of_a_trainer_that_cannot_be_imported_are_no_faults(tmp_path):
+    (tmp_path / "mine.py").write_text("import nowhere_there\n")
+    custom = {"custom_trainer_module_path": str(tmp_path / "mine.py")}
+    tree = {
+        "trainer": {**custom, "custom_trainer_class_name": "Mine"},
+        # Only trainers of small networks read it.
+        "validate": {"episodes": 2},
+        "data": {"batch_sise": 2},
+    }
+    with pytest.raises(ConfigError) as caught:
+        prepare(tree)
+    broken, slip = caught.value.faults
+    assert "No module named 'nowhere_there' at " in broken
+    # What resembles a key is still told.
+    assert "did you mean batch_size" in slip
+    del tree["data"]
+    with pytest.raises(PluginError, match="nowhere_there"):
+        prepare(tree)

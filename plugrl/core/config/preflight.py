@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import first_line
+from plugrl.core.blame import first_line, one_line, place, raised_at
 from plugrl.core.config.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
 from plugrl.core.errors import PluginError, PlugrlError
 
@@ -98,9 +98,9 @@ def _ask(
         yield path, str(error)
     except (Exception, SystemExit) as error:
         name = getattr(component, "__qualname__", path)
-        raise PluginError(
-            f"{path}: {name}.preflight raised {type(error).__name__}: {error}"
-        ) from error
+        at = raised_at(error) or place(component)
+        text = f"{path}: {name}.preflight raised {one_line(error)}" + (f" at {at}" if at else "")
+        raise PluginError(text, says_where=True) from error
 
 
 def _device(validated: ValidatedConfig) -> Iterator[Finding]:

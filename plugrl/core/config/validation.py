@@ -231,7 +231,16 @@ class RootChecker:
             # Without a trainer nobody knows whether an absent section would be read.
             read = self.cls is not None or name in COMMON or name in self.tree
             if read and name not in self.filled and name != "trainer":
+                before = len(self.checker.faults)
                 self._section(name, schema)
+                if self.cls is None and name not in COMMON:
+                    self._spare_other_keys(before)
+
+    def _spare_other_keys(self, before: int) -> None:
+        """Forget unknown keys that resemble none: the trainer that cannot be had may read them."""
+        faults = self.checker.faults
+        new = faults[before:]
+        faults[before:] = [each for each in new if each.unknown is None or each.suggestion]
 
     def place_unknown(self, inner: Mapping[str, Any] | None = None) -> None:
         """Add to the faults of unknown keys where such a key belongs; ``inner`` has more places."""
