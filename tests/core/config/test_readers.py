@@ -21,6 +21,8 @@ PACKAGE = Path(plugrl.__file__).parent
 UNREAD = {
     "RegexConfig.dotall": "read by the name of the flag that it sets",
     "RegexConfig.multiline": "read by the name of the flag that it sets",
+    "RegexScorerConfig.dotall": "read by the name of the flag that it sets",
+    "RegexScorerConfig.multiline": "read by the name of the flag that it sets",
     "TrajectoryPoolConfig.type": "there is one pool; the key is checked to name it",
     "WeightConfig.type": "there is one controller; the key is checked to name it",
 }
