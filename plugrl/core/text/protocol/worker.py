@@ -189,5 +189,5 @@ def _name_faults(section: Any, protocol: Protocol) -> Iterator[tuple[str, str]]:
             where = channel if channel in section.channel_names else other
             yield (
                 f"channel_names.{where}",
-                f"channels {other!r} and {channel!r} are both called {called!r}; call one otherwise",
+                f"channels {other!r} and {channel!r} are both called {called!r}; rename one",
             )
