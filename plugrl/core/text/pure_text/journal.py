@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,27 +49,33 @@ class Journal:
             content = self._path.read_bytes()
         except FileNotFoundError:
             return
-        lines = list(_whole_lines(content))
+        lines, damaged = _whole_lines(content)
         if not lines:
+            # Without a whole line it is what a kill has left of the first record.
+            if b"\n" in content:
+                self._set_aside("has a damaged first line, so that its models are not known")
             return
         if lines[0][1].get("origin") != self._origin:
-            aside = self._path.with_suffix(f".{self._number_aside()}.jsonl")
-            logger.warning(
-                "%s was sampled with other models than those of now; it is set aside as %s",
-                self._path.name,
-                aside.name,
-            )
-            os.rename(self._path, aside)
+            self._set_aside("was sampled with other models than those of now")
             return
+        if damaged:
+            logger.warning(
+                "%s: line %d is damaged; the attempts of such lines, %d in all, are played again",
+                self._path,
+                damaged[0],
+                len(damaged),
+            )
         self._size = lines[-1][0]
         for _, record in lines[1:]:
             self._records[(record["turn"], record["attempt"])] = record
 
-    def _number_aside(self) -> int:
+    def _set_aside(self, why: str) -> None:
         number = 1
         while self._path.with_suffix(f".{number}.jsonl").exists():
             number += 1
-        return number
+        aside = self._path.with_suffix(f".{number}.jsonl")
+        logger.warning("%s %s; it is set aside as %s", self._path.name, why, aside.name)
+        os.rename(self._path, aside)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -110,19 +116,30 @@ class Journal:
         return self._records[key]
 
 
-def _whole_lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines that were written whole, each with the place where it ends."""
-    end = 0
-    for line in content.splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            return
-        record = None
-        with suppress(ValueError):
-            record = json.loads(line)
-        if not isinstance(record, dict):
-            return
+def _whole_lines(content: bytes) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
+    """The lines that can be read, each with the place where it ends, and the numbers of others.
+
+    What comes after the last line that can be read is what a kill has left, and no damage.
+    """
+    lines: list[tuple[int, dict[str, Any]]] = []
+    damaged: list[int] = []
+    end = found = 0
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
         end += len(line)
-        yield end, record
+        record = None
+        if line.endswith(b"\n"):
+            with suppress(ValueError):
+                record = json.loads(line)
+        wanted = {"turn", "attempt"} if number > 1 else {"origin"}
+        if isinstance(record, dict) and wanted <= record.keys():
+            lines.append((end, record))
+            found = number
+        elif number == 1:
+            # What the attempts were sampled with is not known.
+            return [], []
+        else:
+            damaged.append(number)
+    return lines, [number for number in damaged if number < found]
 
 
 def as_plain(tree: NestedArrayDict) -> dict[str, Any]:

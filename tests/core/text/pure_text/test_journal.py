@@ -48,6 +48,33 @@ def test_at_whatever_byte_a_kill_cuts_it_whole_records_stay_and_new_ones_follow(
             json.loads(line)
 
 
+@pytest.mark.parametrize("damage", [b'{"brok', b"\xff\x00", b"7", b"{}", b'{"turn": 1}'])
+def test_a_damaged_line_costs_its_own_attempt_alone(path, caplog, damage):
+    journal = Journal(path, ORIGIN)
+    for number in range(4):
+        journal.add((number, 0), {"value": number})
+    lines = path.read_bytes().splitlines()
+    lines[2] = damage
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    left = Journal(path, ORIGIN)
+    assert [left.get((number, 0)) is not None for number in range(4)] == [True, False, True, True]
+    assert "line 3 is damaged; the attempts of such lines, 1 in all, are played again" in (
+        caplog.text
+    )
+    left.add((1, 0), {"value": 1})
+    again = Journal(path, ORIGIN)
+    assert [again.get((number, 0))["value"] for number in range(4)] == [0, 1, 2, 3]
+
+
+def test_without_its_first_line_a_journal_is_set_aside(path, caplog):
+    Journal(path, ORIGIN).add((0, 0), {"value": 1})
+    content = b"{" + path.read_bytes()
+    path.write_bytes(content)
+    assert len(Journal(path, ORIGIN)) == 0
+    assert "damaged first line" in caplog.text
+    assert path.with_name("iteration-0001.1.jsonl").read_bytes() == content
+
+
 def test_rollouts_of_other_models_are_set_aside(path, caplog):
     Journal(path, ORIGIN).add((0, 0), {"value": 1})
     other = Journal(path, {"models": {"policy": "b"}})
