@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -18,15 +17,20 @@ from plugrl.core.factory import Factory
 from plugrl.core.registry import default_registry
 from plugrl.core.run.guards import Guards
 from plugrl.core.text.metrics import Means
-from plugrl.core.text.models import Models
 from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
 from plugrl.core.text.red_team.configuration import TrainingConfiguration
 from plugrl.core.text.red_team.evaluation import REPORTS, saved_report
 from plugrl.core.text.red_team.harness import Harness
 from plugrl.core.text.red_team.held_out import dialogue_sample, held_out
-from plugrl.core.text.red_team.language_models import LanguageModelSystem
+from plugrl.core.text.red_team.in_runs import environment_of, prompts_of
+from plugrl.core.text.red_team.optimizers import (
+    gradients,
+    load_gradients,
+    load_optimizer,
+    make_optimizer,
+    optimizer_state,
+)
 from plugrl.core.text.red_team.preflight import red_team_findings
-from plugrl.core.text.red_team.scorer import scorer_of_run
 from plugrl.core.trainer import Trainer, TrainingResult
 from plugrl.trainers.kit import RED_TEAM
 
@@ -34,18 +38,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.models import Model
+    from plugrl.core.text.models import Model, Models
     from plugrl.core.text.red_team.environment import Environment
     from plugrl.core.text.red_team.tree import RolloutTree
 
-#: By their names in configurations.
-_OPTIMIZERS = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-}
 #: Dialogues of a step that are kept as samples.
 _SHOWN = 4
 
@@ -142,7 +138,7 @@ class HarnessTrainer(Trainer):
         if self._harness is not None:
             return
         if self._environment is None:
-            self._environment = self._environment_of_run()
+            self._environment = environment_of(self._bound("environment"))
         if self._algorithm is None:
             self._algorithm = self._named(self.config.algorithm)
         system: Any = self._environment.system
@@ -178,22 +174,8 @@ class HarnessTrainer(Trainer):
         )
         return algorithm
 
-    def _environment_of_run(self) -> Environment:
-        context = self._bound("environment")
-        params, section = context.hyper_params, context.hyper_params.red_team
-        models = Models.load(
-            params.models, context.factory, seed=params.seed, device=context.settings.device
-        )
-        system = LanguageModelSystem(models, section)
-        scorer = scorer_of_run(context.factory, section.scorer, "red_team.scorer", models)
-        environment: Environment = context.factory.build("environment", section, "red_team")
-        environment.bind(system, self._prompts(section.split), scorer)
-        return environment
-
     def _prompts(self, split: str) -> Sequence[Any]:
-        if self.scenario_instance is None:
-            raise ConfigError("there is no scenario; give one, such as scenario: red_team")
-        return self.scenario_instance.dataset(split)
+        return prompts_of(self._bound("prompts"), split)
 
     @property
     def _factory(self) -> Factory:
@@ -205,9 +187,7 @@ class HarnessTrainer(Trainer):
 
     def make_optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer that the configuration names; override it to have another."""
-        made: Any = _OPTIMIZERS[self.config.optimizer]
-        optimizer: torch.optim.Optimizer = made(parameters, lr=self.config.lr)
-        return optimizer
+        return make_optimizer(self.config.optimizer, parameters, lr=self.config.lr)
 
     # The loop
 
@@ -419,20 +399,15 @@ class HarnessTrainer(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Models, optimizer, gradients that wait for an update, algorithm and counters."""
-        optimizer = self.optimizer.state_dict()
-        options = [
-            {k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]
-        ]
-        waiting = self._micro_batches % self.config.gradient_accumulation_steps
-        gradients = enumerate(p.grad for p in self._parameters) if waiting else ()
+        waits = self._micro_batches % self.config.gradient_accumulation_steps
         return {
             "step": self._step,
             "micro_batches": self._micro_batches,
             "updates": self._updates,
             "last_metrics": dict(self._last_metrics),
             "system": self.environment.system.state_dict(),
-            "optimizer": {"state": optimizer["state"], "options": options},
-            "gradients": {str(i): grad.clone() for i, grad in gradients if grad is not None},
+            "optimizer": optimizer_state(self.optimizer),
+            "gradients": gradients(self._parameters) if waits else {},
             "harness": self.harness.state_dict(),
         }
 
@@ -448,20 +423,8 @@ class HarnessTrainer(Trainer):
 
     def _apply(self, state: Mapping[str, Any]) -> None:
         self.environment.system.load_state_dict(state["system"])
-        saved = state["optimizer"]
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict(
-            {
-                # Deep, because torch keeps the given moments and would change them in place.
-                "state": {int(k): copy.deepcopy(dict(v)) for k, v in saved["state"].items()},
-                "param_groups": [
-                    {**own, **given} for own, given in zip(groups, saved["options"], strict=True)
-                ],
-            }
-        )
-        for number, parameter in enumerate(self._parameters):
-            grad = state["gradients"].get(str(number))
-            parameter.grad = None if grad is None else grad.clone().to(parameter.device)
+        load_optimizer(self._optimizer, state["optimizer"])
+        load_gradients(self._parameters, state["gradients"])
         self.harness.load_state_dict(state["harness"])
 
 

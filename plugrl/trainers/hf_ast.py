@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
     from plugrl.core.text.red_team.environment import Environment
     from plugrl.core.text.red_team.tree import RolloutTree
+    from plugrl.core.trainer import TrainingResult
 
 logger = logging.getLogger(__name__)
 _BEST, _LAST = "best", "last"
@@ -122,15 +123,11 @@ class HFASTTrainer(HarnessTrainer):
                 "evaluate on, or eval_every=0"
             )
         super()._set_up()
-        for name in (_BEST, _LAST):
-            restore_folder(self.checkpoints / name)
         device = self._parameters[0].device.type
         precision = self.options.mixed_precision
         if precision == "fp16" and device == "cpu":
             raise ConfigError(_FP16)
         self._autocast = (device, _DTYPES.get(precision))
-        if self._context is not None and self.eval_every:
-            self._dev_prompts = self._prompts(self.options.dev_split)
 
     def make_optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """That of the base with weight decay, and what scales gradients in half precision."""
@@ -140,6 +137,12 @@ class HFASTTrainer(HarnessTrainer):
         fp16 = self.options.mixed_precision == "fp16"
         self._scaler = torch.amp.GradScaler(parameters[0].device.type, enabled=fp16)
         return optimizer
+
+    def train(self) -> TrainingResult:
+        """Run all training steps, or those until patience ends; after a resume, the remaining."""
+        for name in (_BEST, _LAST):
+            restore_folder(self.checkpoints / name)
+        return super().train()
 
     # Steps in some precision, at some rate
 
@@ -219,7 +222,10 @@ class HFASTTrainer(HarnessTrainer):
 
         Override it for another evaluation; ``dev/score`` or what ``best_by`` names is its score.
         """
-        return held_out(self.environment, self._dev_prompts, prefix="dev")
+        prompts = self._dev_prompts
+        if self._context is not None:
+            prompts = self._prompts(self.options.dev_split)
+        return held_out(self.environment, prompts, prefix="dev")
 
     def _judge(self, score: float, step: int) -> None:
         if self._best is None or score > self._best:

@@ -5,11 +5,12 @@ import os
 
 import pytest
 import torch
-from testers import PROMPTS, SECTION, PolicyGradient, make_environment, make_system, weights
+from testers import PROMPTS, SECTION, TINY, PolicyGradient, make_environment, make_system, weights
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
 from plugrl.core.text.red_team.configuration import TrainingConfiguration
 from plugrl.core.text.red_team.environment import DialogueEnvironment
+from plugrl.core.text.red_team.language_models import LanguageModelSystem
 from plugrl.core.text.red_team.scorer import Score, Scorer
 from plugrl.core.text.red_team.system import Said
 from plugrl.trainers.harness import HarnessTrainer
@@ -274,3 +275,22 @@ def test_a_trainer_with_a_loop_and_a_configuration_of_its_own_runs(tmp_path, mon
 
 def environment_context(trainer):
     return trainer.environment.contexts(["abc"])[0]
+
+
+@pytest.mark.parametrize(
+    ("models", "section", "message"),
+    [
+        ({"target": {**TINY, "train": "local"}}, {}, "target 'target' is trained; name a frozen"),
+        (
+            {"baseline": {**TINY, "train": "local"}},
+            {"baseline": "baseline"},
+            "baseline 'baseline' is trained; name a frozen",
+        ),
+        ({"tester": TINY}, {}, "model 'tester' is frozen; give models.tester.train"),
+        ({}, {"target": {"model": "tagret"}}, "no model 'tagret' in models; it has: target, test"),
+    ],
+)
+def test_models_in_the_wrong_place_are_refused(models, section, message):
+    whole = {"tester": {**TINY, "train": "local"}, "target": TINY, **models}
+    with pytest.raises(ConfigError, match=message):
+        LanguageModelSystem.load(whole, {**SECTION, **section})

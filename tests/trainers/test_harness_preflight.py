@@ -81,6 +81,14 @@ def test_a_sound_configuration_has_no_faults(faults):
             "models.tester.train.grad_clip_norm.*has no effect",
         ),
         ({"models": {"tester": {"train": {"betas": [0.5, 0.9]}}}}, "train.betas.*has no effect"),
+        (
+            {"models": {"tester": {"train": {"micro_batch_size": 2}}}},
+            "train.micro_batch_size.*has no effect: a batch is one pass; set trainer.batch_size",
+        ),
+        (
+            {"runtime_monitor": {"dump_steps": [1]}},
+            "runtime_monitor.dump_steps.*has no effect: trainers of rollout trees",
+        ),
         ({"scenario": None}, "scenario.*there is none"),
         ({"red_team": {"split": "trian"}}, "red_team.split.*no split 'trian'.*development"),
         ({"red_team": {"eval_split": "tst"}}, "red_team.eval_split.*no split 'tst'"),

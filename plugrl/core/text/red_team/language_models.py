@@ -53,6 +53,11 @@ class LanguageModelSystem(System):
         self._baseline = None if baseline is None else models[baseline]
         if self._baseline is not None and self._baseline.train is not None:
             raise ConfigError(f"baseline {baseline!r} is trained; name a frozen model")
+        if self._target.train is not None:
+            raise ConfigError(
+                f"target {self._target.name!r} is trained; name a frozen model, or one behind an "
+                "API"
+            )
         self._asks = Shown(self._tester, self.config.tester, probes=True)
         self._answers = Shown(self._target, self.config.target, probes=False)
         self._compared = False

@@ -31,6 +31,12 @@ def red_team_findings(check: Preflight) -> Iterator[Finding]:
     if "scorer" in section and section.scorer is None:
         yield "red_team.scorer", "names no scorer; give one, such as lexicon, regex or llm_judge"
     yield from _split_findings(check, section)
+    if check.root.runtime_monitor.dump_steps:
+        yield (
+            "runtime_monitor.dump_steps",
+            "has no effect: trainers of rollout trees keep no steps for `plugrl replay`; dialogues "
+            "are in samples/ of the run folder",
+        )
 
 
 def _model_findings(check: Preflight, section: Any) -> Iterator[Finding]:
@@ -63,6 +69,12 @@ def _without_effect(check: Preflight, tester: str, train: Any) -> Iterator[Findi
         if name in train and train[name] != _plain(getattr(plain, name)):
             instead = f"; set trainer.{own[name]}" if name in own else "; leave it out"
             yield path, f"has no effect: the trainer has an optimizer of its own{instead}"
+
+    # A batch is one pass, whatever its size.
+    for name, default in (("micro_batch_size", 64), ("micro_batch_tokens", None)):
+        if train.get(name, default) != default:
+            path = f"models.{tester}.train.{name}"
+            yield path, "has no effect: a batch is one pass; set trainer.batch_size"
 
 
 def _plain(value: Any) -> Any:
