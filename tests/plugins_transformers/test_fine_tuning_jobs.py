@@ -12,6 +12,7 @@ import torch
 
 from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.text.fine_tuning import SupervisedExample
+from plugrl.core.text.job_folder import JobFolder
 from plugrl.core.text.model_groups import SharedModelGroup, wait_for_jobs
 from plugrl.core.text.models import Models
 
@@ -230,6 +231,17 @@ def test_a_model_that_vanished_is_named(tmp_path):
     shutil.rmtree(tmp_path / "policy" / "j" / "model")
     with pytest.raises(RunError, match=r"^the model of job j is not in .*/policy/j; restore"):
         group(tmp_path).load_state_dict(shared.state_dict())
+
+
+def test_a_model_that_is_damaged_is_named_with_its_remedy(tmp_path):
+    folder = JobFolder(tmp_path, "j")
+    folder.path.mkdir()
+    folder.finish({"w": torch.ones(8)}, {})
+    tensors = folder.path / "model" / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:20])
+    said = r"^the model of job j is damaged: .*tensors.safetensors is .*cut short; restore"
+    with pytest.raises(RunError, match=said):
+        folder.model()
 
 
 def test_the_newest_models_are_kept(tmp_path):

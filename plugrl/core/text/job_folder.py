@@ -164,7 +164,13 @@ class JobFolder:
                 f"the model of job {self.name} is not in {self.path}; restore the folder, or start "
                 "a new run"
             )
-        return checkpoint.load(self.path / _MODEL)
+        try:
+            return checkpoint.load(self.path / _MODEL)
+        except checkpoint.BrokenCheckpointError as error:
+            raise RunError(
+                f"the model of job {self.name} is damaged: {error}; restore the folder, or start a "
+                "new run"
+            ) from error
 
 
 def drop_models(jobs: Path, keep: int) -> None:
