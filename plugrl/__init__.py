@@ -168,6 +168,8 @@ if TYPE_CHECKING:
     from plugrl.core.trainer import Trainer as Trainer
     from plugrl.core.trainer import TrainerContext as TrainerContext
     from plugrl.core.trainer import TrainingResult as TrainingResult
+    from plugrl.trainers.harness import HarnessTrainer as HarnessTrainer
+    from plugrl.trainers.hf_ast import HFASTTrainer as HFASTTrainer
 
 _MODULES = {
     "plugrl.core.component": ("Component", "NoConfig"),
@@ -304,6 +306,8 @@ _MODULES = {
         "trajectory_of",
     ),
     "plugrl.core.trainer": ("Capabilities", "Trainer", "TrainerContext", "TrainingResult"),
+    "plugrl.trainers.harness": ("HarnessTrainer",),
+    "plugrl.trainers.hf_ast": ("HFASTTrainer",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

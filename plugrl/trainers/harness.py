@@ -55,7 +55,8 @@ class HarnessTrainer(Trainer):
     Args:
         config: a :class:`TrainingConfiguration`, which is kept as it is, or a section.
         environment: with its system; None: the one of the run.
-        algorithm: from rollout trees to a loss; None: the one that ``config`` names.
+        algorithm: from rollout trees to a loss: one that was made, a name, or a section; None: the
+            one that ``config`` names.
         seed: of everything that is drawn; a run has its own.
 
     Attributes:
@@ -79,7 +80,7 @@ class HarnessTrainer(Trainer):
         self,
         config: Any = None,
         environment: Environment | None = None,
-        algorithm: HarnessAlgorithm | None = None,
+        algorithm: Any = None,
         *,
         seed: int = 0,
     ) -> None:
@@ -88,8 +89,9 @@ class HarnessTrainer(Trainer):
         if given:
             self.config = config
         self._environment = environment
-        self._algorithm = algorithm
+        self._given = algorithm
         self._seed = seed
+        self._algorithm: HarnessAlgorithm | None = None
         self._harness: Harness | None = None
         self._step = -1
         self._micro_batches = 0
@@ -139,8 +141,8 @@ class HarnessTrainer(Trainer):
             return
         if self._environment is None:
             self._environment = environment_of(self._bound("environment"))
-        if self._algorithm is None:
-            self._algorithm = self._named(self.config.algorithm)
+        given = self._given if self._given is not None else self.config.algorithm
+        self._algorithm = self._named(given)
         system: Any = self._environment.system
         if self._initial_weights:
             system.begin_with(self._initial_weights)
@@ -166,8 +168,8 @@ class HarnessTrainer(Trainer):
         section = {"type": section} if isinstance(section, str) else section
         if not isinstance(section, Mapping):
             raise ConfigError(
-                f"algorithm is a {type(section).__name__}; write a name such as dpo, or give the "
-                "trainer algorithm=..."
+                f"algorithm is a {type(section).__name__}; write a name such as dpo, a section "
+                "with type, or a HarnessAlgorithm"
             )
         algorithm: HarnessAlgorithm = self._factory.build(
             "harness_algorithm", section, "trainer.algorithm"

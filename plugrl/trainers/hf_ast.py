@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
     from plugrl.core.text.red_team.environment import Environment
     from plugrl.core.text.red_team.tree import RolloutTree
     from plugrl.core.trainer import TrainingResult
@@ -50,7 +49,8 @@ class HFASTTrainer(HarnessTrainer):
     Args:
         config: an :class:`HFASTConfiguration`, or another one; what it lacks has its defaults.
         environment: with its system; None: the one of the run.
-        algorithm: from rollout trees to a loss; None: the one that ``config`` names.
+        algorithm: from rollout trees to a loss: one that was made, a name, or a section; None: the
+            one that ``config`` names.
         dev_prompts: what is evaluated on; in a run those of ``dev_split``.
         eval_every: training steps between evaluations; None: as ``config`` says.
         ckpt_dir: holds ``best`` and ``last``; in a run they are in its folder, in ``hf``.
@@ -67,7 +67,7 @@ class HFASTTrainer(HarnessTrainer):
         self,
         config: Any = None,
         environment: Environment | None = None,
-        algorithm: HarnessAlgorithm | None = None,
+        algorithm: Any = None,
         dev_prompts: Iterable[Any] = (),
         eval_every: int | None = None,
         ckpt_dir: str | Path = "checkpoints",

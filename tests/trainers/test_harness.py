@@ -1,6 +1,5 @@
 """The trainer ``harness`` from code: batches, updates, optimizers, what is learned."""
 
-
 import pytest
 import torch
 from testers import PolicyGradient, make_environment, make_system, weights
@@ -161,5 +160,10 @@ def test_an_algorithm_is_named_made_or_given():
         assert type(trainer.algorithm) is PolicyGradient
         assert trainer.train().steps == 1
     assert trainer.algorithm is given
-    with pytest.raises(ConfigError, match="algorithm is a int; write a name such as dpo"):
+    for algorithm in ("tests_policy_gradient", {"type": "tests_policy_gradient"}, given):
+        trainer = HarnessTrainer(configured(), make_environment(make_system()), algorithm)
+        assert type(trainer.algorithm) is PolicyGradient
+    with pytest.raises(
+        ConfigError, match="algorithm is a int; write a name such as dpo, a section"
+    ):
         HarnessTrainer(configured(algorithm=3), make_environment(make_system()))
