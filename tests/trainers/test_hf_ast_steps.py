@@ -7,6 +7,7 @@ import torch
 from testers import PolicyGradient, make_environment, make_system, weights
 from transformers import AutoModelForCausalLM
 
+from plugrl import Batch
 from plugrl.core.errors import ConfigError, NonFiniteError
 from plugrl.core.run.folders import replace_folder, restore_folder
 from plugrl.core.text.red_team.configuration import HFASTConfiguration, TrainingConfiguration
@@ -106,6 +107,24 @@ def test_bfloat16_is_used_in_the_forward_pass_and_learns(tmp_path):
     assert seen == [torch.bfloat16]
     assert all(value.dtype == torch.float32 for value in half.values())
     assert 0 < distance(half, full) < 0.1 * distance(full, start)
+
+
+def test_values_and_entropies_are_float32_in_half_precision():
+    system = make_system(train={"value_head": True})
+    environment = make_environment(system)
+    # A new head gives 0 everywhere.
+    *_, head, _ = system.parameters()
+    torch.nn.init.constant_(head, 0.1)
+    system.updated()
+    rows = Batch.from_trajectories([n.trajectory() for n in environment.rollout(0).nodes()])
+    plain = system.log_probs(rows, ("values", "entropy"))
+    with torch.autocast("cpu", torch.bfloat16):
+        half = system.log_probs(rows, ("values", "entropy"))
+    pairs = [(half[0], plain[0]), *((half[1][name], plain[1][name]) for name in plain[1])]
+    for own, expected in pairs:
+        assert own.dtype == torch.float32
+        assert not torch.equal(own, expected)
+        torch.testing.assert_close(own, expected, rtol=0.1, atol=0.1)
 
 
 def test_float16_on_the_cpu_is_refused_with_the_reason(tmp_path):

@@ -104,7 +104,9 @@ class Forward:
             chosen = self._chosen(hidden, asked.targets, asked.temperature)
         if "values" in needs:
             assert self.value_head is not None
-            extras["values"] = self.value_head(hidden.float())[:, 0]
+            # In float32 where the caller lets the model compute in less.
+            with torch.autocast(hidden.device.type, enabled=False):
+                extras["values"] = self.value_head(hidden.float())[:, 0]
         extras = {name: _spread(numbers, asked.picked) for name, numbers in extras.items()}
         return _spread(chosen, asked.picked), extras, None if packing is None else packing.bounds
 
