@@ -312,8 +312,8 @@ class HarnessTrainer(Trainer):
 
     def _evaluated(self) -> tuple[dict[str, float], list[RolloutTree]]:
         section = self.environment.config
-        prompts = self._prompts(section.eval_split)
-        return held_out(self.environment, prompts, attempts=section.eval_attempts)
+        prompts = self._prompts(section.get("eval_split", "test"))
+        return held_out(self.environment, prompts, attempts=section.get("eval_attempts", 4))
 
     def evaluate(self) -> dict[str, float]:
         """Dialogues about the held-out split with the loaded state; every one is a sample.

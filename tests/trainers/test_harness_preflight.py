@@ -5,6 +5,7 @@ import re
 import pytest
 from testers import DEADLY
 
+from plugrl import DialogueEnvironment, NoConfig
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.testing import tiny
@@ -146,3 +147,22 @@ def test_what_an_algorithm_needs_is_looked_for(faults, algorithm, sections, expe
 def test_faults_of_hf_ast_are_found(faults, trainer, expected):
     found = faults({"trainer": trainer, "settings": {"device": "cpu"}}, name="hf_ast")
     assert re.search(expected, found)
+
+
+class Bare(DialogueEnvironment):
+    """Has no settings of its own."""
+
+    Config = NoConfig
+
+
+def test_an_environment_without_models_is_named(faults):
+    own = {
+        "custom_environment_module_path": __file__,
+        "custom_environment_class_name": "Bare",
+    }
+    found = faults({"red_team": {**dict.fromkeys(RED_TEAM), **own}})
+    assert "environment" in found
+    assert "has no settings tester and target; derive its Config from that of plugrl.Dial" in found
+
+
+RED_TEAM = HarnessTrainer.conformance["red_team"]

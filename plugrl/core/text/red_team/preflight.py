@@ -22,8 +22,8 @@ def red_team_findings(check: Preflight) -> Iterator[Finding]:
         name = section.get("type") or "of the file"
         yield (
             "red_team.type",
-            f"environment {name!r} has no settings tester and target; derive its Config from "
-            "plugrl.DialogueConfig",
+            f"environment {name!r} has no settings tester and target; derive its Config from that "
+            "of plugrl.DialogueEnvironment",
         )
         return
     yield from _model_findings(check, section)
