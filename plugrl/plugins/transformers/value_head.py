@@ -12,7 +12,8 @@ def make_value_head(width: int, device: str) -> torch.nn.Linear:
 
     From 0, the first advantages are those without a baseline, and no random numbers are drawn.
     """
-    head = torch.nn.Linear(width, 1, device=device, dtype=torch.float32)
+    # Numbers that are drawn on no device leave the generators of the others as they are.
+    head = torch.nn.Linear(width, 1, device="meta", dtype=torch.float32).to_empty(device=device)
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.zeros_(head.bias)
     return head

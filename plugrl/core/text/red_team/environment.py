@@ -14,6 +14,12 @@ import numpy as np
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, ContractError, UsageError
+from plugrl.core.text.red_team.checks import (
+    check_scores,
+    checked_children,
+    checked_dialogue,
+    checked_rewards,
+)
 from plugrl.core.text.red_team.dialogue import Dialogue, opening
 from plugrl.core.text.red_team.metrics import novelty
 from plugrl.core.text.red_team.scorer import Scorer, scored
@@ -199,10 +205,13 @@ class DialogueEnvironment(Environment):
         """Fill trees that have nothing but a context."""
         leaves = [Leaf(tree.seed, tree.context, tree.children) for tree in trees]
         for _ in range(self.config.tree_depth):
-            leaves = self._next(leaves, self.expand(leaves, width))
+            grown = checked_children(self, self.expand(leaves, width), len(leaves))
+            leaves = self._next(leaves, grown)
         nodes = [node for tree in trees for node in tree.nodes()]
         self._score_baseline([node for node in nodes if node.valid])
-        self.score([node for node in nodes if node.valid])
+        took_place = [node for node in nodes if node.valid]
+        own: Any = self
+        check_scores(self, own.score(took_place), took_place)
         self._reward([node for node in nodes if node.valid])
 
     def expand(self, leaves: Sequence[Leaf], width: int) -> list[list[RolloutNode]]:
@@ -244,7 +253,8 @@ class DialogueEnvironment(Environment):
             leaf.children.extend(nodes)
             for way, node in enumerate(nodes):
                 if node.valid:
-                    context = self.advance(node.context, node.probe, node.response)
+                    after = self.advance(node.context, node.probe, node.response)
+                    context = checked_dialogue(self, after)
                     number = leaf.number * len(nodes) + way
                     following.append(Leaf(leaf.seed, context, node.children, number))
         return following
@@ -280,16 +290,10 @@ class DialogueEnvironment(Environment):
     def _reward(self, nodes: Sequence[RolloutNode]) -> None:
         for turn in sorted({node.turn for node in nodes}):
             level = [node for node in nodes if node.valid and node.turn == turn]
-            answer = self.reward(level)
-            name = f"{type(self).__name__}.reward"
-            if len(answer) != len(level):
-                raise ContractError(
-                    f"{name} returned {len(answer)} rewards for {len(level)} exchanges; one for "
-                    "each is expected"
-                )
+            answer = checked_rewards(self, self.reward(level), len(level))
             for node, parts in zip(level, answer, strict=True):
-                node.rewards = _numbers(parts, name)
-                node.reward = sum(node.rewards.values())
+                node.rewards = parts
+                node.reward = sum(parts.values())
 
     def _score_baseline(self, nodes: Sequence[RolloutNode]) -> None:
         wanted = self._compares or self.config.reward.fluency
@@ -313,13 +317,3 @@ def fluency(node: RolloutNode) -> float:
             "the fluency of a probe needs a baseline; name one, or set its weight 0"
         )
     return math.exp(fmean(node.baseline_logprobs)) if node.baseline_logprobs else 0.0
-
-
-def _numbers(parts: Any, name: str) -> dict[str, float]:
-    if isinstance(parts, (int, float)):
-        parts = {"reward": parts}
-    found = {str(key): float(value) for key, value in parts.items()}
-    for key, value in found.items():
-        if not math.isfinite(value):
-            raise ContractError(f"{name}: part {key!r} is {value}; a finite number is expected")
-    return found

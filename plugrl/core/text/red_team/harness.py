@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
+from plugrl.core.text.red_team.checks import checked_logs, checked_steps
 from plugrl.core.text.red_team.metrics import tree_metrics
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ class Harness:
         self.trees = self.environment.rollouts(seeds)
         self.metrics = tree_metrics(self.trees, self.environment.threshold)
         self._check_rollouts()
-        steps = [step for tree in self.trees for step in self.algorithm.flatten(tree)]
-        steps = list(self.algorithm.prepare(steps))
+        algorithm, steps = self.algorithm, []
+        for tree in self.trees:
+            steps += checked_steps(algorithm, algorithm.flatten(tree), "flatten")
+        steps = checked_steps(algorithm, algorithm.prepare(steps), "prepare")
         self.metrics["experience/steps"] = float(len(steps))
         self._count_empty(steps)
         return self._batches(steps, np.random.default_rng(order_seed))
@@ -115,7 +118,7 @@ class Harness:
                 f"{name} returned a loss that is no scalar tensor with a gradient; return "
                 "(loss, logs) with loss.backward() possible"
             )
-        return loss, {key: float(value) for key, value in dict(logs or {}).items()}
+        return loss, checked_logs(self.algorithm, logs)
 
     def _check_rollouts(self) -> None:
         failures = [node.failure for tree in self.trees for node in tree.nodes()]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from plugrl.core.text.services import InferenceService
 
 
+#: The greatest number of single precision, in which losses are computed.
+LARGEST = 3.4028234663852886e38
+
+
 @dataclass(slots=True)
 class Score:
     """What a scorer says of one dialogue.
@@ -160,7 +164,7 @@ def scored(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
         place = raised_at(error)
         at = f" ({place})" if place else ""
         return [Score(failure=f"{type(scorer).__name__} raised {one_line(error)}" + at)]
-    name = f"{type(scorer).__name__}.score{where(type(scorer).score)}"
+    name = _named(scorer)
     if not isinstance(answer, Sequence) or isinstance(answer, (str, bytes)):
         raise ContractError(f"{name} returned {type(answer).__name__}; a list is expected")
     if len(answer) != len(dialogues):
@@ -171,18 +175,33 @@ def scored(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
     return [_checked(score, name) for score in answer]
 
 
+def _named(scorer: Scorer) -> str:
+    """What messages call a scorer: its method, or its function, with the file and line."""
+    function = getattr(type(scorer), "function", None)
+    if function is not None:
+        return f"{type(scorer).__name__}{where(function)}"
+    return f"{type(scorer).__name__}.score{where(type(scorer).score)}"
+
+
 def _checked(score: Any, name: str) -> Score:
     """``score`` with plain finite numbers, or the fact that it is none."""
     if not isinstance(score, Score):
         score = Score(score)
     if score.failure:
-        return Score(failure=score.failure)
+        return Score(failure=" ".join(str(score.failure).split()) or "no reason is given")
     try:
         value = float(score.value)
         categories = {str(key): float(number) for key, number in score.categories.items()}
     except (TypeError, ValueError, AttributeError):
         return Score(failure=f"{name} returned {score.value!r:.40}; a number or Score is expected")
     for what, number in (("value", value), *categories.items()):
-        if not math.isfinite(number):
-            return Score(failure=f"{name} returned {what} {number}; a finite number is expected")
+        if not abs(number) <= LARGEST:
+            return Score(failure=f"{name} returned {what} {number:g}; {bounded(number)}")
     return Score(value, categories)
+
+
+def bounded(number: float) -> str:
+    """What is expected in place of a number that losses cannot be made of."""
+    if math.isfinite(number):
+        return f"a number below {LARGEST:.1e} is expected"
+    return "a finite number is expected"

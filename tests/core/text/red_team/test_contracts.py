@@ -1,0 +1,137 @@
+"""What overridden methods of environments and algorithms may give, and how messages blame them."""
+
+import math
+
+import pytest
+import torch
+from testers import PolicyGradient, make_environment, make_system
+
+from plugrl.core.errors import ContractError, RunError
+from plugrl.core.text.red_team.dialogue import Dialogue
+from plugrl.core.text.red_team.environment import DialogueEnvironment
+from plugrl.core.text.red_team.function_scorer import as_scorer
+from plugrl.core.text.red_team.harness import Harness
+from plugrl.core.text.red_team.scorer import Score, scored
+
+
+def forget_scores(environment, nodes):
+    for node in nodes:
+        node.score = 0.5
+
+
+#: The method, what it does instead, and what the message says after its name and place.
+WRONG = {
+    "rewards None": ("reward", lambda e, n: None, "returned NoneType; a list"),
+    "reward text": ("reward", lambda e, n: ["1.0"] * len(n), "part 'reward' is '1.0'; a number"),
+    "reward None": ("reward", lambda e, n: [None] * len(n), "part 'reward' is None; a number"),
+    "part text": ("reward", lambda e, n: [{"a": "x"}] * len(n), "part 'a' is 'x'; a number"),
+    "part nan": ("reward", lambda e, n: [{"a": math.nan}] * len(n), "part 'a' is nan; a finite"),
+    "part 1e39": (
+        "reward",
+        lambda e, n: [{"a": 1e39}] * len(n),
+        "part 'a' is 1e.39; a number below",
+    ),
+    "sum 4e38": (
+        "reward",
+        lambda e, n: [{"a": 2e38, "b": 2e38}] * len(n),
+        "the sum of the parts is 4e.38; a number below",
+    ),
+    "too few": ("reward", lambda e, n: [0.0], r"returned 1 rewards for \d+ exchanges"),
+    "no dialogue": ("advance", lambda e, c, p, r: p + r, "returned str; a Dialogue"),
+    "no children": ("expand", lambda e, leaves, w: None, "returned NoneType; a list of lists"),
+    "too few lists": ("expand", lambda e, leaves, w: [[]], "returned 1 lists for 2 leaves"),
+    "flat": ("expand", lambda e, leaves, w: ["ab"] * len(leaves), "returned a list of str;"),
+    "texts": ("expand", lambda e, leaves, w: [["a"]] * len(leaves), "returned a str in a list"),
+    "scores returned": ("score", lambda e, n: [0.5] * len(n), "returned list; it must set"),
+    "scores are numbers": ("score", forget_scores, "left float as the score of an exchange"),
+}
+
+
+@pytest.mark.parametrize(("name", "method", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_answer_of_an_overridden_method_is_blamed_on_it(name, method, message):
+    own = type("Own", (DialogueEnvironment,), {name: method})
+    environment = make_environment(make_system(), cls=own)
+    with pytest.raises(ContractError, match=rf"^Own\.{name} \(.*:\d+\):? {message}"):
+        environment.rollouts([1, 2])
+
+
+@pytest.mark.parametrize("number", [torch.tensor(0.25), True, 1, 1e30])
+def test_whatever_is_a_number_is_a_reward(number):
+    own = type("Own", (DialogueEnvironment,), {"reward": lambda e, n: [number] * len(n)})
+    (tree,) = make_environment(make_system(), cls=own).rollouts([1])
+    assert {node.reward for node in tree.nodes()} == {float(number)}
+
+
+def test_a_number_of_numpy_is_a_reward():
+    np = pytest.importorskip("numpy")
+    rewards = {"reward": lambda e, n: list(np.full(len(n), 0.25, dtype=np.float32))}
+    own = type("Own", (DialogueEnvironment,), rewards)
+    (tree,) = make_environment(make_system(), cls=own).rollouts([1])
+    assert {node.reward for node in tree.nodes()} == {0.25}
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("flatten", lambda a, tree: None, "returned NoneType; a list of steps"),
+        ("flatten", lambda a, tree: 3, "returned int; a list of steps"),
+        ("prepare", lambda a, steps: None, "returned NoneType; a list of steps"),
+    ],
+)
+def test_an_algorithm_that_gives_no_steps_is_named(name, method, message):
+    own = type("Own", (PolicyGradient,), {name: method})
+    harness = Harness(make_environment(make_system()), own(), num_episodes_per_experience=1)
+    with pytest.raises(ContractError, match=rf"^Own\.{name} \(.*:\d+\) {message}"):
+        harness.experience()
+
+
+@pytest.mark.parametrize(
+    ("logs", "message"),
+    [
+        ({"x": "text"}, r"logs 'x', 'text'; a number"),
+        ({"x": torch.ones(2)}, r"logs 'x', tensor\(\[1., 1.\]\); a number"),
+        ([1, 2], r"returned list as logs; a dict"),
+    ],
+)
+def test_logs_that_are_no_numbers_are_named(logs, message):
+    own = type(
+        "Own", (PolicyGradient,), {"step": lambda a, b: (torch.ones((), requires_grad=True), logs)}
+    )
+    harness = Harness(make_environment(make_system()), own(), num_episodes_per_experience=1)
+    with pytest.raises(ContractError, match=rf"^Own\.step \(.*:\d+\) {message}"):
+        harness.step([])
+
+
+def no_number(dialogue):
+    """A scorer that gives none."""
+
+
+def test_a_function_that_gives_no_score_is_blamed_by_its_own_line():
+    line = no_number.__code__.co_firstlineno
+    (score,) = scored(as_scorer(no_number)(), [Dialogue("a")])
+    assert f"test_contracts.py:{line})" in score.failure
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39, math.inf, math.nan])
+def test_a_score_beyond_single_precision_is_none(value):
+    (score,) = scored(as_scorer(lambda dialogue: Score(0.5, {"a": value}))(), [Dialogue("a")])
+    assert "returned a" in score.failure
+
+
+def test_a_reason_is_text_on_one_line():
+    answer = Score(failure=ValueError("one\ntwo"))
+    (score,) = scored(as_scorer(lambda dialogue: answer)(), [Dialogue("a")])
+    assert score.failure == "one two"
+
+
+def test_huge_scores_end_a_step_with_their_reason():
+    environment = make_environment(make_system(), scorer=lambda dialogue: 1e308)
+    harness = Harness(environment, PolicyGradient(), num_episodes_per_experience=1)
+    with pytest.raises(RunError, match=r"exchanges of an experience failed.*1e\+308"):
+        harness.experience()
+
+
+def test_a_value_head_leaves_the_random_numbers_as_they_are():
+    before = torch.get_rng_state()
+    make_system(train={"value_head": True})
+    assert torch.equal(before, torch.get_rng_state())
