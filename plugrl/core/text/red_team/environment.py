@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ import numpy as np
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, ContractError, UsageError
+from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.red_team.checks import (
     check_scores,
     checked_children,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
     from plugrl.core.text.red_team.system import System
 
+logger = logging.getLogger(__name__)
 _TESTER, _TARGET = 0, 1
 
 
@@ -183,6 +186,7 @@ class DialogueEnvironment(Environment):
     """
 
     Config: ClassVar[type] = DialogueConfig
+    _warned = False
 
     def rollouts(self, seeds: Sequence[int]) -> list[RolloutTree]:
         """One tree a seed. Equal lists of seeds give equal trees.
@@ -272,6 +276,7 @@ class DialogueEnvironment(Environment):
     def reward(self, nodes: Sequence[RolloutNode]) -> list[dict[str, float]]:
         """What each exchange of one turn is worth, as named parts whose sum is the reward."""
         weights = self.config.reward
+        self._warn_of_categories(nodes)
         new = novelty([node.probe for node in nodes]) if weights.diversity else [0.0] * len(nodes)
         found = []
         for node, novel in zip(nodes, new, strict=True):
@@ -286,6 +291,24 @@ class DialogueEnvironment(Environment):
                 parts["diversity"] = weights.diversity * novel
             found.append(parts)
         return found
+
+    def _warn_of_categories(self, nodes: Sequence[RolloutNode]) -> None:
+        """Say once that a weight is of a category which no score has, such as a misspelt one."""
+        has = {name for node in nodes for name in node.score.categories}
+        missing = [name for name in self.config.reward.categories if name not in has]
+        if not missing or not nodes or self._warned:
+            return
+        self._warned = True
+        close = did_you_mean(missing[0], sorted(has), 1)
+        logger.warning(
+            "red_team.reward.categories weighs %r, and no score of %d exchanges has it; %s has: "
+            "%s%s",
+            missing[0],
+            len(nodes),
+            type(self.scorer).__name__,
+            ", ".join(sorted(has)) or "none",
+            close,
+        )
 
     def _reward(self, nodes: Sequence[RolloutNode]) -> None:
         for turn in sorted({node.turn for node in nodes}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -86,7 +87,28 @@ class EvaluatedDialogue:
             KeyError: the same.
         """
         exchanges = [Exchange(**exchange) for exchange in record["exchanges"]]
-        return cls(**{**record, "exchanges": exchanges})
+        made = cls(**{**record, "exchanges": exchanges})
+        for exchange in exchanges:
+            _check(exchange)
+        texts, numbers = (made.prompt, made.category), (made.item, made.attempt, made.seed)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("prompt and category are texts")
+        if not all(type(number) is int for number in numbers):
+            raise TypeError("item, attempt and seed are whole numbers")
+        return made
+
+
+def _check(exchange: Exchange) -> None:
+    """Refuse an exchange that no evaluation has written; dataclasses take anything."""
+    texts = (exchange.probe, exchange.response, exchange.failure)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("probe, response and failure are texts")
+    if not isinstance(exchange.categories, dict):
+        raise TypeError("categories are named numbers")
+    scores = [] if exchange.score is None else [exchange.score]
+    for number in [*scores, *exchange.categories.values()]:
+        if type(number) not in (int, float) or not math.isfinite(number):
+            raise TypeError("scores are finite numbers")
 
 
 def evaluated(tree: RolloutTree, item: int = 0, attempt: int = 0) -> EvaluatedDialogue:

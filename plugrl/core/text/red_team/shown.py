@@ -35,8 +35,8 @@ class Shown:
         room = self.service.max_sequence_length - config.max_new_tokens
         if room < 1:
             raise ConfigError(
-                f"{self._own}.max_new_tokens is {config.max_new_tokens}, and model {self.name!r} "
-                f"reads {self.service.max_sequence_length} tokens in all; lower it"
+                f"red_team.{self._own}.max_new_tokens is {config.max_new_tokens}, and model "
+                f"{self.name!r} reads {self.service.max_sequence_length} tokens in all; lower it"
             )
         self._room = (
             room if config.max_prompt_tokens is None else min(room, config.max_prompt_tokens)

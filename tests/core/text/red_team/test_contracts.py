@@ -135,3 +135,16 @@ def test_a_value_head_leaves_the_random_numbers_as_they_are():
     before = torch.get_rng_state()
     make_system(train={"value_head": True})
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_weight_of_a_category_that_no_score_has_is_told_once(caplog):
+    scorer = as_scorer(lambda dialogue: Score(0.5, {"colour": 1.0}))()
+    weights = {"categories": {"color": 1.0, "colour": 0.5}}
+    environment = make_environment(make_system(), scorer=scorer, reward=weights)
+    for seed in (1, 2):
+        (tree,) = environment.rollouts([seed])
+        assert {node.reward for node in tree.nodes()} == {0.5}
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert "weighs 'color'" in message
+    assert message.endswith("has: colour; did you mean colour?")

@@ -141,6 +141,35 @@ def test_a_line_that_is_not_whole_is_held_again(tmp_path, cut):
     assert third.lists == [2, 2]
 
 
+WRONG_FIELDS = [
+    *(("category", value) for value in (None, 3, [], {})),
+    *((place, value) for place in ("item", "attempt") for value in ([], {}, "x", 1.5)),
+    *(("exchanges.probe", value) for value in (None, 1.5, [])),
+    *(("exchanges.score", value) for value in ("x", float("nan"), [], True)),
+    *(("exchanges.categories", value) for value in (None, "x", 1.5, {"a": "x"})),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), WRONG_FIELDS)
+def test_a_line_with_a_field_of_another_sort_is_held_again(tmp_path, place, value):
+    whole = evaluated(Scripted(), folder=tmp_path)
+    journal = tmp_path / "dialogues.jsonl"
+    text = journal.read_text()
+    rows = text.splitlines()
+    record = json.loads(rows[2])
+    outer, _, inner = place.partition(".")
+    if inner:
+        record[outer][0][inner] = value
+    else:
+        record[outer] = value
+    rows[2] = json.dumps(record)
+    journal.write_text("\n".join(rows) + "\n")
+    second = Scripted()
+    assert evaluated(second, folder=tmp_path) == whole
+    assert second.lists == [1, 1]
+    assert sorted(journal.read_text().splitlines()) == sorted(text.splitlines())
+
+
 def test_what_failed_is_tried_again_and_counted_apart(tmp_path):
     report = evaluated(Scripted(silent=["goal 1", "goal 2"]), folder=tmp_path)
     assert (report["overall"]["scored"], report["overall"]["not_scored"]) == (9, 6)
