@@ -25,6 +25,8 @@ ENVIRONMENTS = {n for n in NAMES if "\nrl:\n" in (RECIPES / f"{n}.yaml").read_te
 ALONE = {n for n in NAMES if "solo_agent:" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
 #: They fine-tune by jobs, iteration by iteration, and end with another trainer's steps.
 STAGED = {n for n in NAMES if "type: ei_pure_text" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
+#: They learn from rollout trees after two warm starts.
+TREES = {n for n in NAMES if "type: harness" in (RECIPES / f"{n}.yaml").read_text("utf-8")}
 TOOLS = {"math_parquet": "math_verify", "reasoning_gym": "reasoning_gym"}
 
 #: Groups of a model that is always wrong teach nothing: DAPO would wait for others in vain.
@@ -52,8 +54,9 @@ def test_what_is_listed_is_what_is_meant():
         cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce code_validation
         dapo digits_nip digits_solo dilemma_lola dpo dr_grpo external_agent
         graph_isomorphism_nip graph_isomorphism_solo math_parquet opd pendulum_sac pendulum_td3
-        quickstart reasoning_gym remote_api remote_opd remote_sft reward_model sft tinker_grpo
-        tinker_opd tinker_sft two_cartpoles_ppo"""
+        quickstart reasoning_gym red_team_quickstart red_team_quickstart_grpo
+        red_team_quickstart_ipo red_team_quickstart_ppo remote_api remote_opd remote_sft
+        reward_model sft tinker_grpo tinker_opd tinker_sft two_cartpoles_ppo"""
     assert expected.split() == NAMES
     assert (RECIPES / "common").is_dir()
 
@@ -100,7 +103,9 @@ def test_two_epochs_alone_and_two_iterations_together(name, tmp_path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED - ENVIRONMENTS - ALONE - STAGED))
+@pytest.mark.parametrize(
+    "name", sorted(set(NAMES) - SERVED - ENVIRONMENTS - ALONE - STAGED - TREES)
+)
 def test_two_steps(name, tmp_path):
     if name in TOOLS:
         pytest.importorskip(TOOLS[name])
@@ -131,6 +136,23 @@ def test_two_steps_and_an_iteration(name, tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("name", sorted(TREES))
+def test_two_steps_and_two_experiences(name, tmp_path):
+    warm = [f"trainer.phases.{phase}.trainer.total_train_steps=2" for phase in (0, 1)]
+    # Probes of an untrained tester all fail, and only their other rewards differ.
+    pairs = "min_margin" in (RECIPES / f"{name}.yaml").read_text("utf-8")
+    free = ["trainer.phases.2.trainer.algorithm.min_margin=0"] if pairs else []
+    run = trained(name, tmp_path, *warm, *free, "trainer.phases.2.trainer.training_steps=2")
+    assert run.status["state"] == "done"
+    assert [line.get("phase", 1) for line in run.metrics] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    first, *_, last = (line for line in run.metrics if line.get("phase") == 3)
+    assert 0 <= first["test/success"] <= 0.2
+    assert 0 < last["test/unique"] <= 1
+    assert last["train/updates"] > 0
+    assert last["rollout/exchanges"] == 64
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize(("remote", "own"), [("remote_sft", "sft"), ("remote_opd", "opd")])
 def test_a_recipe_behind_an_api_gives_the_numbers_of_its_sibling(remote, own, tmp_path):
     runs = [trained(name, tmp_path, *overrides(name, 3)).metrics for name in (remote, own)]
@@ -157,6 +179,22 @@ def test_the_parquet_files_are_what_their_script_writes(tmp_path):
             assert row["answer"] == str(total)
             assert row["solution"].endswith(f"=\\boxed{{{total}}}")
     assert not held["train"] & held["validation"]
+
+
+def test_the_demonstrations_are_what_their_script_writes(tmp_path):
+    folder = RECIPES / "red_team_quickstart"
+    forking.run([folder / "make_demonstrations.py", tmp_path], check=True)
+    for name in ("tester", "target"):
+        written = (folder / f"{name}.jsonl").read_text("utf-8")
+        assert written == (tmp_path / f"{name}.jsonl").read_text("utf-8")
+    answered = {True: set(), False: set()}
+    for row in map(json.loads, (folder / "target.jsonl").read_text("utf-8").splitlines()):
+        verb, word = row["prompt"][0]["content"].split()
+        assert row["answer"] in (word, "no")
+        answered[row["answer"] == word].add(verb)
+    assert answered[True] == {"spell", "echo", "copy"}
+    assert len(answered[False]) == 21
+    assert not answered[True] & answered[False]
 
 
 def test_a_curve_is_drawn_from_metrics(tmp_path):
@@ -205,3 +243,18 @@ def test_it_learns(name, key, phase, first, last, seed, tmp_path):
     assert len(values) > 3
     assert values[0] <= first, "too little is left to learn"
     assert values[-1] >= last
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", sorted(TREES))
+def test_a_tester_finds_the_weak_spot_and_does_not_babble(name, seed, tmp_path):
+    run = trained(name, tmp_path, f"seed={seed}")
+    first, last = held_out(run, "test/success", 3)
+    assert first < 0.2
+    assert last > 0.8
+    # A tester with one probe for each word has 24 of 192.
+    assert held_out(run, "test/unique", 3)[-1] > 0.15
+    likely = held_out(run, "rollout/reward/fluency", 3)
+    assert likely[-1] > 0.7 * likely[0]
