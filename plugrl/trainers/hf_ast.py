@@ -74,6 +74,8 @@ class HFASTTrainer(HarnessTrainer):
         *,
         seed: int = 0,
     ) -> None:
+        if isinstance(dev_prompts, str):
+            raise ConfigError(f"dev_prompts is the text {dev_prompts!r:.40}; give a list of them")
         self._dev_prompts: Sequence[Any] = list(dev_prompts)
         self._eval_every = eval_every
         self._ckpt_dir = Path(ckpt_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -55,6 +56,7 @@ class TrainingConfiguration:
     algorithm: Any = component("harness_algorithm", "dpo", help="from rollout trees to a loss")
 
     def __post_init__(self) -> None:
+        _check_numbers(self)
         if self.optimizer not in OPTIMIZERS:
             close = did_you_mean(str(self.optimizer), OPTIMIZERS, 1)
             raise ConfigError(
@@ -120,6 +122,25 @@ class HFASTConfiguration(TrainingConfiguration):
             raise ConfigError(
                 "early_stopping_patience must be at least 1, or null, and needs eval_every above 0"
             )
+
+
+def _check_numbers(config: Any) -> None:
+    """Refuse what is no number, or no finite one; YAML is checked before, code is not."""
+    hints: dict[str, Any] = {}
+    for cls in type(config).__mro__:
+        # Fields that others add are theirs to check, and may be annotated in any way.
+        if cls.__module__ == __name__:
+            hints = get_type_hints(cls) | hints
+    for name, hint in hints.items():
+        sorts, value = (hint, *get_args(hint)), getattr(config, name)
+        if not {int, float} & set(sorts) or (value is None and type(None) in sorts):
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"{name} is {value!r:.40}; a number is expected")
+        if float not in sorts and not isinstance(value, int):
+            raise ConfigError(f"{name} is {value!r}; a whole number is expected")
+        if not math.isfinite(value):
+            raise ConfigError(f"{name} is {value}; a finite number is expected")
 
 
 def _check_choices(config: Any, names: tuple[str, ...]) -> None:

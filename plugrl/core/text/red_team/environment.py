@@ -98,8 +98,12 @@ class Environment(Component, ABC):
         """Dialogues that have not begun, of texts or rows.
 
         Raises:
-            ConfigError: a prompt is neither, or has no such column.
+            ConfigError: a prompt is neither, or has no such column; or they are one text.
         """
+        if isinstance(prompts, str):
+            raise ConfigError(
+                f"prompts are the text {prompts!r:.40}; give a list, [{prompts!r:.40}]"
+            )
         keys = {
             name: self.config[name]
             for name in ("prompt_key", "category_key")

@@ -1,17 +1,20 @@
 """What overridden methods of environments and algorithms may give, and how messages blame them."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from testers import PolicyGradient, make_environment, make_system
 
-from plugrl.core.errors import ContractError, RunError
+from plugrl.core.errors import ConfigError, ContractError, RunError
+from plugrl.core.text.red_team.configuration import HFASTConfiguration
 from plugrl.core.text.red_team.dialogue import Dialogue
 from plugrl.core.text.red_team.environment import DialogueEnvironment
 from plugrl.core.text.red_team.function_scorer import as_scorer
 from plugrl.core.text.red_team.harness import Harness
 from plugrl.core.text.red_team.scorer import Score, scored
+from plugrl.trainers.hf_ast import HFASTTrainer
 
 
 def forget_scores(environment, nodes):
@@ -148,3 +151,45 @@ def test_a_weight_of_a_category_that_no_score_has_is_told_once(caplog):
     message = record.getMessage()
     assert "weighs 'color'" in message
     assert message.endswith("has: colour; did you mean colour?")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lr": "x"}, "lr is 'x'; a number is expected"),
+        ({"lr": math.inf}, "lr is inf; a finite number is expected"),
+        ({"lr": True}, "lr is True; a number is expected"),
+        ({"batch_size": 1.5}, "batch_size is 1.5; a whole number is expected"),
+        ({"training_steps": None}, "training_steps is None; a number is expected"),
+        ({"weight_decay": math.nan}, "weight_decay is nan; a finite number is expected"),
+        ({"max_grad_norm": "1"}, "max_grad_norm is '1'; a number is expected"),
+        ({"early_stopping_min_delta": math.nan}, "early_stopping_min_delta is nan; a finite"),
+        ({"early_stopping_patience": 1.5}, "early_stopping_patience is 1.5; a whole number"),
+    ],
+)
+def test_code_is_told_which_number_of_a_configuration_is_none(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        HFASTConfiguration(**fields)
+
+
+def test_numbers_of_a_configuration_may_be_whole_or_missing_where_that_is_meant():
+    made = HFASTConfiguration(lr=1, max_grad_norm=None, early_stopping_patience=None)
+    assert (made.lr, made.max_grad_norm, made.early_stopping_patience) == (1, None, None)
+
+
+def test_one_text_is_not_a_list_of_prompts():
+    with pytest.raises(ConfigError, match=r"prompts are the text 'abc'; give a list, \['abc'\]"):
+        make_environment(make_system(), prompts="abc")
+    with pytest.raises(ConfigError, match="prompts are the text"):
+        make_environment(make_system()).eval_rollouts("abc", [1, 2, 3])
+    with pytest.raises(ConfigError, match="dev_prompts is the text 'abc'; give a list of them"):
+        HFASTTrainer(HFASTConfiguration(), dev_prompts="abc")
+
+
+def test_fields_of_a_subclass_may_be_annotated_in_any_way():
+    @dataclasses.dataclass
+    class Own(HFASTConfiguration):
+        more: "NoSuchName" = None  # noqa: F821
+
+    with pytest.raises(ConfigError, match="lr is 'x'; a number is expected"):
+        Own(lr="x")
