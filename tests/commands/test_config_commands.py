@@ -87,7 +87,9 @@ def test_validate_reports_faults_as_json(command):
 def test_a_missing_file(command):
     code, out, err = command("validate", "quickstar")
     assert (code, out) == (2, "")
-    assert err == "error: quickstar: no such file or recipe; did you mean quickstart?\n"
+    assert err == (
+        "error: quickstar: no such file or recipe; did you mean quickstart, red_team_quickstart?\n"
+    )
 
 
 @pytest.mark.parametrize(
