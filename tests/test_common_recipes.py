@@ -131,7 +131,10 @@ def plugrl(*words: str) -> str:
 
 
 def test_what_there_is():
-    assert sorted(["adder", "arithmetic_claims", "tinker_adder", *HOSTED, *REMOTE]) == NAMES
+    assert (
+        sorted(["adder", "arithmetic_claims", "tinker_adder", "weak_spot", *HOSTED, *REMOTE])
+        == NAMES
+    )
 
 
 @pytest.mark.parametrize("folder", ["", "common/"])
