@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.view import ConfigView, configure
 from plugrl.core.errors import UsageError
+from plugrl.core.states import refuse_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -222,8 +223,4 @@ class Trainer(ABC):
         Raises:
             UsageError: there is a state and the subclass does not take it.
         """
-        if state:
-            raise UsageError(
-                f"{type(self).__name__} has state_dict() but no load_state_dict(state); write it, "
-                "or declare Capabilities(resume=False)"
-            )
+        refuse_state(self, state, otherwise=", or declare Capabilities(resume=False)")

@@ -1,7 +1,5 @@
 """``plugrl eval RUN red_team``: a report of a trained tester that goes on where it was cut off."""
 
-import contextlib
-import io
 import json
 import signal
 import subprocess
@@ -10,26 +8,8 @@ import sys
 import pytest
 
 import plugrl
-from plugrl.cli import main
 from plugrl.testing import tiny
 from plugrl.trainers.kit import RED_TEAM
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main(list(map(str, words)))
-                code = 0
-            except SystemExit as end:
-                code = end.code or 0
-        return code, out.getvalue(), err.getvalue()
-
-    return run
 
 
 @pytest.fixture

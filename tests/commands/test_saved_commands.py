@@ -1,7 +1,5 @@
 """``plugrl eval``, ``sample`` and ``export``: what a run learned, used from outside."""
 
-import contextlib
-import io
 import json
 import resource
 import shutil
@@ -13,26 +11,8 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import plugrl
-from plugrl.cli import main
 from plugrl.core.errors import ConfigError
 from plugrl.testing import tiny
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main(list(map(str, words)))
-                code = 0
-            except SystemExit as end:
-                code = end.code or 0
-        return code, out.getvalue(), err.getvalue()
-
-    return run
 
 
 @pytest.fixture

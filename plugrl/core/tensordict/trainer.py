@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
-from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.errors import ConfigError
+from plugrl.core.states import refuse_state
 from plugrl.core.tensordict.distributions import Squash
 from plugrl.core.tensordict.loading import TrainedWeights
 from plugrl.core.tensordict.progress import total_num_iterations
@@ -194,8 +195,4 @@ class TensorDictTrainer(Trainer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` gave; a subclass with a state overrides it."""
-        if state:
-            raise UsageError(
-                f"{type(self).__name__} has state_dict() but no load_state_dict(state); write it, "
-                "or declare Capabilities(resume=False)"
-            )
+        refuse_state(self, state, otherwise=", or declare Capabilities(resume=False)")

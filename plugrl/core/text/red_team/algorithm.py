@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.component import Component
 from plugrl.core.errors import UsageError
+from plugrl.core.states import refuse_state
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +93,4 @@ class HarnessAlgorithm(Component, ABC):
         Raises:
             UsageError: there is a state and the subclass does not take it.
         """
-        if state:
-            raise UsageError(
-                f"{type(self).__name__} has state_dict() but no load_state_dict(state); write it"
-            )
+        refuse_state(self, state)

@@ -19,6 +19,17 @@ class ModelsConfig:
     models: dict[str, ModelConfig]
 
 
+def sampling_of(section: Any) -> SamplingParams:
+    """The settings of a :class:`SpeakingConfig`, or of a view of one, as an engine takes them."""
+    return SamplingParams(
+        temperature=section.temperature,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        max_new_tokens=section.max_new_tokens,
+        min_new_tokens=section.min_new_tokens,
+    )
+
+
 @dataclass
 class SpeakingConfig:
     """How one of the two models is shown a dialogue, and how it answers."""
@@ -40,21 +51,11 @@ class SpeakingConfig:
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
-        self.sampling()
+        sampling_of(self)
         if self.max_new_tokens < 1:
             raise ConfigError("max_new_tokens must be at least 1")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise ConfigError("max_prompt_tokens must be at least 1, or null")
-
-    def sampling(self) -> SamplingParams:
-        """These settings as an engine takes them."""
-        return SamplingParams(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            max_new_tokens=self.max_new_tokens,
-            min_new_tokens=self.min_new_tokens,
-        )
 
 
 @dataclass

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.chat import ChatTokenizer, Message, chat_tokenizer
+from plugrl.core.text.red_team.section import sampling_of
 
 if TYPE_CHECKING:
     from plugrl.core.text.models import Model
@@ -31,7 +32,7 @@ class Shown:
         self._own = "tester" if probes else "target"
         self._sees_prompt = probes or config.sees_prompt
         tokenizer = self.service.tokenizer
-        self.sampling = config_sampling(config).ending_at(tokenizer.eos_token_id)
+        self.sampling = sampling_of(config).ending_at(tokenizer.eos_token_id)
         room = self.service.max_sequence_length - config.max_new_tokens
         if room < 1:
             raise ConfigError(
@@ -89,14 +90,6 @@ class Shown:
         if self._chat:
             return chat_tokenizer(tokenizer, self.name).apply_chat_template(messages)
         return tokenizer.encode(self._config.separator.join(m["content"] for m in messages))
-
-
-def config_sampling(config: Any) -> Any:
-    """The sampling parameters of a section of one of the two models."""
-    from plugrl.core.text.sampling import SamplingParams
-
-    names = ("temperature", "top_p", "top_k", "max_new_tokens", "min_new_tokens")
-    return SamplingParams(**{name: config[name] for name in names})
 
 
 def _has_template(tokenizer: Any) -> bool:

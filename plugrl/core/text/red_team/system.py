@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.errors import UsageError
+from plugrl.core.states import refuse_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +114,4 @@ class System(ABC):
         Raises:
             UsageError: there is a state and the subclass does not take it.
         """
-        if state:
-            raise UsageError(
-                f"{type(self).__name__} has state_dict() but no load_state_dict(state); write it"
-            )
+        refuse_state(self, state)
