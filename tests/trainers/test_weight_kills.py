@@ -18,7 +18,11 @@ from plugrl.testing import tiny
 
 pytestmark = pytest.mark.integration
 PLUGIN = Path(__file__).with_name("overlap_plugin.py")
+DRIVER = Path(__file__).with_name("waiting_driver.py")
 STEPS = 30
+KILLS = 3
+#: The steps that a process does before it waits for its end: the kills come before the run's.
+STEPS_EACH = 9
 MODES = ["batch-async", "finish", "restart", "continue"]
 THRESHOLD = 2
 
@@ -41,7 +45,9 @@ def started(tmp_path):
     """Starts a run of a mode, or resumes it, as a process."""
     trained = tmp_path / "trained.jsonl"
 
-    def start(mode, *, folder=None, breaks="", steps=STEPS, processes=0, **settings):
+    def start(
+        mode, *, folder=None, breaks="", steps=STEPS, processes=0, until_killed=False, **settings
+    ):
         env = {**os.environ, "PLUGRL_TEST_TRAINED": str(trained), "PLUGRL_TEST_BREAK": breaks}
         if folder is not None:
             words = ["resume", str(folder)]
@@ -54,8 +60,9 @@ def started(tmp_path):
             recipe = tmp_path / "recipe.yaml"
             recipe.write_text(yaml.safe_dump(tree))
             words = ["train", str(recipe)]
+        program = [DRIVER, STEPS_EACH] if until_killed else ["-m", "plugrl"]
         return forking.Process(
-            ["-m", "plugrl", "-p", str(PLUGIN), *words],
+            [*program, "-p", PLUGIN, *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=env,
@@ -96,23 +103,21 @@ def check(started, steps=STEPS):
 
 @pytest.mark.parametrize(("mode", "processes"), [*((m, 0) for m in MODES), ("continue", 2)])
 def test_no_kill_loses_or_doubles_an_attempt(started, mode, processes):
-    moments, kills, folder = random.Random(0), 0, None
-    while True:
-        process = started(mode, folder=folder, processes=processes)
+    moments, folder = random.Random(0), None
+    for _ in range(KILLS):
+        process = started(mode, folder=folder, processes=processes, until_killed=True)
         before, deadline = len(records(started.trained)), time.monotonic() + 120
         while process.poll() is None and len(records(started.trained)) <= before:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.3))
-        if process.poll() is None and kills < 3:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
+        process.send_signal(signal.SIGKILL)
         _, errors = process.communicate(timeout=240)
-        folder = started.folder()
-        if process.returncode == 0:
-            break
         assert process.returncode == -signal.SIGKILL, errors
-    assert kills > 1, "the run was too fast for the kills to say anything"
+        folder = started.folder()
+    process = started(mode, folder=folder, processes=processes)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
     check(started)
 
 
