@@ -1,12 +1,14 @@
-"""Ends this process with SIGKILL at a moment that the environment names, and notes what is paid.
+"""Ends this process at a moment that the environment names, and notes what is paid.
 
-``PLUGRL_TEST_KILL=job:2`` kills at the second time of ``job``. Every moment is a line of the file
-``PLUGRL_TEST_LOG``; the functions that are watched do what they always do.
+``PLUGRL_TEST_KILL=job:2`` kills it at the second time of ``job``, with SIGKILL; with
+``PLUGRL_TEST_FULL=1`` no file can be written from then on. Every moment before is a line of the
+file ``PLUGRL_TEST_LOG``; the functions that are watched do what they always do.
 """
 
 import functools
 import json
 import os
+import resource
 import signal
 from collections import Counter
 
@@ -20,12 +22,25 @@ POINT, _, NUMBER = os.environ.get("PLUGRL_TEST_KILL", "").partition(":")
 COUNTS: Counter[str] = Counter()
 
 
+FULL = "PLUGRL_TEST_FULL" in os.environ
+
+
+def fill_the_disk():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+
 def reached(point, note=None):
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 0:
+        return
     with open(os.environ["PLUGRL_TEST_LOG"], "a") as file:
         file.write(json.dumps([point, note]) + "\n")
     COUNTS[point] += 1
     if point == POINT and COUNTS[point] == int(NUMBER):
-        os.kill(os.getpid(), signal.SIGKILL)
+        if FULL:
+            fill_the_disk()
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def watch(owner, name, point, note=lambda *_, **__: None):

@@ -90,7 +90,7 @@ def straight(trainer, tmp_path_factory):
 def test_killed_at_any_moment_it_pays_for_nothing_twice_and_ends_alike(
     trainer, straight, moment, tmp_path
 ):
-    whole, counts = straight
+    _, counts = straight
     if trainer == "malt_pure_text" and moment not in OF_TREES:
         pytest.skip("the same as of expert iteration")
     name, _, number = moment.partition(":")
@@ -107,9 +107,36 @@ def test_killed_at_any_moment_it_pays_for_nothing_twice_and_ends_alike(
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    resumed_it_ends_alike(folder, straight)
+
+
+@pytest.mark.parametrize("moment", ["rollout:3", "before kept:1", "intent:1", "before job:1"])
+def test_a_full_disk_ends_it_in_a_line_and_nothing_is_paid_for_twice(
+    trainer, straight, moment, tmp_path
+):
+    if trainer == "malt_pure_text" and moment not in OF_TREES:
+        pytest.skip("another trainer does the same there")
+    folder = tmp_path / "of"
+    path = recipe(trainer, folder)
+    full = {**environment(folder, moment), "PLUGRL_TEST_FULL": "1"}
+    process = forking.Process(
+        words("train", path), env=full, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    _, errors = process.communicate(timeout=120)
+    (run,) = (folder / "runs").glob("*/[0-9]*")
+    assert process.returncode == 1
+    (error,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert "no space left" in error
+    assert error.endswith("free some space and resume")
+    assert errors.splitlines()[-1] == f"plugrl resume {run}"
+    resumed_it_ends_alike(folder, straight)
+
+
+def resumed_it_ends_alike(folder, straight):
+    """Resume the only run, which then is like the one that nothing interrupted."""
+    whole, counts = straight
     (run,) = (folder / "runs").glob("*/[0-9]*")
     forking.run(words("resume", run), env=environment(folder), check=True)
-
     noted = Counter(entry for entry in reached(folder) if entry[0] in ("rollout", "job"))
     assert set(noted.values()) == {1}, "something was done twice"
     once = Counter(kind for kind, _ in noted)

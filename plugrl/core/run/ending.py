@@ -63,6 +63,11 @@ class _LogFile(logging.FileHandler):
         except OSError:
             self.lost = True
 
+    def close(self) -> None:
+        """Close the file; lines that a full disk has left in its buffer are lost."""
+        with contextlib.suppress(OSError):
+            super().close()
+
     def format(self, record: logging.LogRecord) -> str:
         """The record, and the traceback that belongs into the log alone."""
         trace = getattr(record, TRACE, "")

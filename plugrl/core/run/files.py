@@ -17,11 +17,16 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether nothing more can be written where ``error`` was raised."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
 def disk_error(
     error: OSError, doing: str, path: Path, setting: str = "settings.runs_folder"
 ) -> PlugrlError:
     """Turn an ``OSError`` into the one line that a command prints; ``setting`` names the folder."""
-    if error.errno in _FULL:
+    if is_disk_full(error):
         return RunError(f"cannot {doing}: no space left for {path}; free some space and resume")
     if error.errno in _DENIED:
         return UsageError(

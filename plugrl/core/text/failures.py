@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
+from plugrl.core.run.files import is_disk_full
 from plugrl.core.text.completions import EngineError
 from plugrl.core.text.files import place_of_problem
 from plugrl.core.text.function_worker import FunctionWorker
@@ -101,8 +102,11 @@ def _is_number(value: Any) -> bool:
 def located(error: PlugrlError, worker: RolloutWorker, prompt: Prompt) -> PlugrlError:
     """``error`` of an attempt with the problem and the worker that it came from.
 
-    What a worker returned names the worker already, and gets the problem's place in its file.
+    What a worker returned names the worker already, and gets the problem's place in its file. A
+    full disk is neither's fault.
     """
+    if is_disk_full(error.__cause__):
+        return error
     place = place_of_problem(prompt.data, prompt.index)
     if isinstance(error, RunError):
         known = hasattr(prompt.data, "place")
