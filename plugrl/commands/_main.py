@@ -203,9 +203,9 @@ def _report(error: PlugrlError, debug: bool) -> None:
         import traceback
 
         print(shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    elif isinstance(error, PluginError) and not error.says_where:
-        _print_plugin_traceback(error.__cause__)
-    print(shown(f"error: {error}"), file=sys.stderr)
+    hidden = not debug and isinstance(error, PluginError) and error.__cause__ is not None
+    text = f"{error}; re-run with plugrl --debug for its traceback" if hidden else str(error)
+    print(shown(f"error: {text}"), file=sys.stderr)
     _print_notes(error)
 
 
@@ -213,23 +213,6 @@ def _print_notes(error: BaseException) -> None:
     """Print what was added to the error on its way, such as the command that resumes a run."""
     for line in getattr(error, "__notes__", ()):
         print(shown(str(line)), file=sys.stderr)
-
-
-def _print_plugin_traceback(cause: BaseException | None) -> None:
-    """Print where foreign code failed, without the frames of plugrl and of the import system."""
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    frames = cause.__traceback__ if cause is not None else None
-    while frames is not None:
-        file = frames.tb_frame.f_code.co_filename
-        machinery = "importlib" in file and (file.startswith("<frozen") or "lib" in file)
-        if not machinery and not file.startswith(own + os.sep):
-            break
-        frames = frames.tb_next
-    if cause is not None and frames is not None:
-        import traceback
-
-        text = "".join(traceback.format_exception(type(cause), cause, frames))
-        print(shown(text), end="", file=sys.stderr)
 
 
 def _flush() -> None:

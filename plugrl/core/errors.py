@@ -68,16 +68,9 @@ class AmbiguousComponentError(ConfigError):
 
 
 class PluginError(PlugrlError):
-    """A plugin that the configuration asks for cannot be used.
-
-    ``says_where`` is whether the message names the line that failed, so that no frames are needed.
-    """
+    """A plugin that the configuration asks for cannot be used."""
 
     exit_code = EXIT_PLUGIN
-
-    def __init__(self, message: str = "", *, says_where: bool = False) -> None:
-        super().__init__(message)
-        self.says_where = says_where
 
 
 class MissingNameError(PluginError):

@@ -74,6 +74,5 @@ class Factory:
             at = raised_at(error) or place(cls)
             raise PluginError(
                 f"{path}: {kind} {section.get('type', cls.__name__)!r} could not be built: "
-                f"{one_line(error)}" + (f" at {at}" if at else ""),
-                says_where=True,
+                f"{one_line(error)}" + (f" at {at}" if at else "")
             ) from error

@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -38,12 +39,24 @@ def describe_error(error: BaseException, target: str = "") -> str:
     from plugrl.core.blame import line_of, raised_at
 
     name = type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{name}: {error.msg} at {line_of(error.filename, error.lineno or 1)}"
+    if isinstance(error, SyntaxError):
+        file, line = (error.filename, error.lineno or 1) if error.filename else _unreadable(error)
+        if file:
+            return f"{name}: {error.msg} at {line_of(file, line)}"
     lines = readable(str(error)).strip().splitlines()
     text = f"{name}: {lines[0]}" if lines else name
     at = raised_at(error, {target.partition(":")[0].partition(".")[0]})
     return f"{text} at {at}" if at else text
+
+
+def _unreadable(error: SyntaxError) -> tuple[str, int]:
+    """File and line of source that has null bytes, of which Python does not tell the place."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        path, data = frame.f_locals.get("path"), frame.f_locals.get("data")
+        if frame.f_code.co_name == "source_to_code" and path and isinstance(data, bytes):
+            return str(path), data.partition(b"\0")[0].count(b"\n") + 1
+    return "", 1
 
 
 def readable(text: str) -> str:
@@ -122,6 +135,26 @@ def load_module(folder: str | os.PathLike[str], module: str) -> ModuleType:
     package = user_module_name(os.path.join(top, "module.py")).partition(".")[0]
     _user_package(package, top)
     return importlib.import_module(f"{package}.{module}")
+
+
+def import_named(where: str) -> ModuleType:
+    """Import what people name: a file, or a module that is installed or in the working directory.
+
+    Raises whatever the import raises.
+    """
+    if where.endswith(".py") or os.sep in where:
+        return load_file(where)
+    local = os.path.join(os.getcwd(), *where.split("."))
+    if os.path.isfile(f"{local}.py") and not _installed(where):
+        return load_module(os.getcwd(), where)
+    return importlib.import_module(where)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _user_package(name: str, folder: str) -> ModuleType:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 import pkgutil
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from plugrl.core.blame import raised_at
 from plugrl.core.errors import ConfigError
-from plugrl.core.loading import describe_error, load_file, load_module
+from plugrl.core.loading import describe_error, import_named, readable
 from plugrl.core.suggest import did_you_mean
 
 #: Packages of environments whose modules are called like them.
@@ -52,35 +50,27 @@ def _some(known: list[str]) -> str:
 
 def _module(where: str) -> ModuleType:
     try:
-        if where.endswith(".py") or os.sep in where:
-            return load_file(where)
-        local = Path.cwd().joinpath(*where.split("."))
-        if local.with_suffix(".py").is_file() and not _installed(where):
-            return load_module(Path.cwd(), where)
-        return importlib.import_module(where)
+        return import_named(where)
     except KeyboardInterrupt:
         raise
-    except ModuleNotFoundError as error:
-        raise ConfigError(_not_found(where, error.name or "")) from error
     except FileNotFoundError as error:
         raise ConfigError(str(error)) from error
     except BaseException as error:
+        # This frame is not where anything went wrong.
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        if isinstance(error, ModuleNotFoundError) and readable(str(error)) == str(error):
+            raise ConfigError(_not_found(where, error)) from error
         raise ConfigError(f"{where} cannot be imported: {describe_error(error, where)}") from error
 
 
-def _installed(where: str) -> bool:
-    try:
-        return importlib.util.find_spec(where) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _not_found(where: str, missing: str) -> str:
+def _not_found(where: str, error: ModuleNotFoundError) -> str:
     """The line about a module that is not there, or that needs another which is not."""
-    parts = where.split(".")
+    parts, missing = where.split("."), error.name or ""
     if missing != where and not where.startswith(f"{missing}."):
         package = f'"pettingzoo[{parts[1]}]"' if parts[0] == "pettingzoo" else missing
-        return f"{where} needs {missing}, which is not installed; run: pip install {package}"
+        at = raised_at(error)
+        needed = f"{missing} (imported at {at})" if at else missing
+        return f"{where} needs {needed}, which is not installed; run: pip install {package}"
     if missing == parts[0]:
         close = did_you_mean(missing, (each.name for each in pkgutil.iter_modules()), 1)
         remedy = f"; run: pip install {missing}" if missing in _PACKAGES else close

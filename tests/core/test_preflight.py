@@ -252,7 +252,7 @@ def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path):
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
         "error: rollout_worker.evaluator: Judge.preflight raised ZeroDivisionError: division by "
-        "zero at judge.py:5\n"
+        "zero at judge.py:5; re-run with plugrl --debug for its traceback\n"
     )
     done = forking.run(["-m", "plugrl", "--debug", "validate", "run.yaml"], cwd=tmp_path)
     assert "Traceback" in done.stderr

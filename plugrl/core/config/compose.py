@@ -46,6 +46,7 @@ class ComposedConfig:
         faults: what is wrong so far; validation reports it with everything else.
         unresolved: paths whose interpolation failed; their values are ``None``.
         environment: paths whose values come from environment variables.
+        removed: sections that a layer wrote and a later one set to null.
     """
 
     tree: dict[str, Any]
@@ -56,6 +57,7 @@ class ComposedConfig:
     faults: tuple[Fault, ...] = ()
     unresolved: frozenset[KeyPath] = frozenset()
     environment: frozenset[KeyPath] = frozenset()
+    removed: frozenset[str] = frozenset()
 
 
 def compose(
@@ -103,6 +105,7 @@ def compose(
         faults=tuple(reading.faults),
         unresolved=frozenset(unresolved),
         environment=environment,
+        removed=frozenset(reading.whole.removed),
     )
 
 

@@ -10,10 +10,14 @@ from plugrl.core.config.origins import Fault, KeyPath, Origins, bare_name, dotte
 
 @dataclass
 class Layer:
-    """One source of values: a file, the command line or a Python mapping."""
+    """One source of values: a file, the command line or a Python mapping.
+
+    ``removed`` names the sections that a layer below wrote and that are null now.
+    """
 
     tree: dict[str, Any] = field(default_factory=dict)
     origins: Origins = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
 
 
 def merge(base: Layer, over: Layer, faults: list[Fault]) -> None:
@@ -22,20 +26,13 @@ def merge(base: Layer, over: Layer, faults: list[Fault]) -> None:
     A bare name stands for ``{type: name}`` where it meets a mapping, on either side.
     A mapping whose keys are indexes changes single items of a list; only overrides write those.
     """
-    _merge_mapping(base, over, base.tree, over.tree, (), faults)
-
-
-def _merge_mapping(
-    base: Layer,
-    over: Layer,
-    target: dict[str, Any],
-    source: dict[str, Any],
-    path: KeyPath,
-    faults: list[Fault],
-) -> None:
-    for key, value in source.items():
-        here = (*path, key)
-        target[key] = _merged(base, over, target.get(key), value, here, here, faults)
+    for key, value in over.tree.items():
+        if value is None and base.tree.get(key) is not None:
+            base.removed.add(key)
+        elif value is not None:
+            base.removed.discard(key)
+        here = (key,)
+        base.tree[key] = _merged(base, over, base.tree.get(key), value, here, here, faults)
 
 
 def _merged(

@@ -74,13 +74,17 @@ class _Phase:
         checker = Checker(
             outer.checker.pick.registry, whole.origins, _below(outer.checker.unresolved, path)
         )
-        self.root = RootChecker(checker, whole.tree, foreign=shared)
+        checker.pick.failures = outer.checker.pick.failures
+        self.root = RootChecker(
+            checker, whole.tree, foreign=shared, removed=frozenset(whole.removed)
+        )
 
     def _merged(self) -> tuple[Layer, Layer]:
         outer = self.outer
         base = Layer(
             {k: copy.deepcopy(v) for k, v in outer.tree.items() if k != "trainer"},
             {p: o for p, o in outer.checker.origins.items() if p[:1] != ("trainer",)},
+            set(outer.removed),
         )
         over = Layer()
         if isinstance(self.item, dict):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.config import coerce
 from plugrl.core.config.aliases import BACKEND_KINDS, component_name
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from plugrl.core.config.check import Checker
     from plugrl.core.registry import Registry
 
+Value = TypeVar("Value")
+
 
 class Picker:
     """The part of a :class:`Checker` that deals with components."""
@@ -42,6 +45,9 @@ class Picker:
     def __init__(self, checker: Checker, registry: Registry | None) -> None:
         self._checker = checker
         self._registry = registry
+        #: What could not be imported, by file or module. It is imported once and told once: many a
+        #: module fails otherwise the second time, which says nothing about the cause.
+        self.failures: dict[str, PluginError] = {}
 
     @property
     def registry(self) -> Registry:
@@ -159,10 +165,22 @@ class Picker:
             if record is None:
                 return None
             checker.records[dotted(path)] = record
-            return self.registry.load(record)
+            source = record.file or record.target.partition(":")[0]
+            return self._imported(source, self.registry.load, record)
         except PluginError as error:
             checker.broken((*path, chosen), error)
         return None
+
+    def _imported(self, source: str, load: Callable[..., Value], *arguments: Any) -> Value:
+        """What ``load`` gives; the first error of importing ``source`` is the error ever after."""
+        if source in self.failures:
+            raise self.failures[source]
+        try:
+            return load(*arguments)
+        except PluginError as error:
+            if error.__cause__ is not None:
+                self.failures[source] = error
+            raise
 
     def _named_record(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
         checker = self._checker
@@ -209,7 +227,9 @@ class Picker:
             return None
         value[file_key] = str(found)
         try:
-            return self.registry.load_path(kind, str(found), value[class_key])
+            file = str(found)
+            load = self.registry.load_path
+            return self._imported(os.path.realpath(file), load, kind, file, value[class_key])
         except MissingNameError as error:
             # The file is sound; the configuration names what it does not have.
             checker.fault((*path, class_key), str(error))

@@ -81,7 +81,20 @@ def find_faults(validated: ValidatedConfig, registry: Registry) -> list[Fault]:
     for number, (_, phase) in enumerate(validated.phases):
         for fault in find_faults(phase, registry):
             faults.append(_moved(fault, validated, number))
-    return faults
+    return _told_once(faults)
+
+
+def _told_once(faults: Sequence[Fault]) -> list[Fault]:
+    """The faults, without those that phases have from a value that is refused by itself."""
+
+    def shared(fault: Fault) -> bool:
+        return any(
+            (fault.origin, fault.message) == (other.origin, other.message)
+            and fault.path.endswith(f"].{other.path}")
+            for other in faults
+        )
+
+    return [fault for fault in faults if not shared(fault)]
 
 
 def _ask(
@@ -100,7 +113,7 @@ def _ask(
         name = getattr(component, "__qualname__", path)
         at = raised_at(error) or place(component)
         text = f"{path}: {name}.preflight raised {one_line(error)}" + (f" at {at}" if at else "")
-        raise PluginError(text, says_where=True) from error
+        raise PluginError(text) from error
 
 
 def _device(validated: ValidatedConfig) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from plugrl.core.config.origins import (
     KeyPath,
     Origins,
     mark,
+    nearest,
     raise_faults,
 )
 from plugrl.core.config.relocate import relocate
@@ -116,7 +117,7 @@ def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
     from plugrl.core.config.phases import check_phases
 
     checker = Checker(registry, dict(composed.origins), composed.unresolved)
-    root = RootChecker(checker, copy.deepcopy(composed.tree))
+    root = RootChecker(checker, copy.deepcopy(composed.tree), removed=composed.removed)
     root.plugins()
     if composed.tree:
         root.trainer()
@@ -131,6 +132,7 @@ def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
     if not faults:
         root.cross_check()
         faults = checker.faults
+    faults = _told_once([_with_removal(fault, root) for fault in faults], checker)
     if checker.plugin_error is not None and all(
         fault.message == str(checker.plugin_error) for fault in faults
     ):
@@ -140,6 +142,27 @@ def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
     return root.result(phases or [])
 
 
+def _with_removal(fault: Fault, root: RootChecker) -> Fault:
+    """Say of what a removed section lacks who removed it."""
+    name = fault.path.partition(".")[0]
+    if name not in root.removed or root.tree.get(name):
+        return fault
+    where = f"null in {nearest(root.checker.origins, (name,))} removes what other files say of it"
+    return dataclasses.replace(fault, message=f"{fault.message}; {where}")
+
+
+def _told_once(faults: list[Fault], checker: Checker) -> list[Fault]:
+    """The faults, with what cannot be imported at the first of the places that name it."""
+    failed = dict.fromkeys((str(error) for error in checker.pick.failures.values()), False)
+    kept = []
+    for fault in faults:
+        if not failed.get(fault.message):
+            kept.append(fault)
+        if fault.message in failed:
+            failed[fault.message] = True
+    return kept
+
+
 class RootChecker:
     """The root of a configuration: which sections are read, and by which schema.
 
@@ -147,14 +170,20 @@ class RootChecker:
         checker: checks the sections and collects the faults.
         tree: the composed values; changed in place.
         foreign: sections that this trainer may leave unread, because another phase reads them.
+        removed: sections that are null and were written below.
     """
 
     def __init__(
-        self, checker: Checker, tree: dict[str, Any], foreign: frozenset[str] = frozenset()
+        self,
+        checker: Checker,
+        tree: dict[str, Any],
+        foreign: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(),
     ) -> None:
         self.checker = checker
         self.tree = tree
         self.foreign = foreign
+        self.removed = removed
         self.filled: dict[str, Any] = {}
         self.cls: Any = None
 
@@ -192,7 +221,11 @@ class RootChecker:
         if isinstance(written, str):
             written = self.tree["trainer"] = {"type": written}
         self.cls = self.checker.pick.load_class(written, "trainer", path)
+        before = len(self.checker.faults)
         relocate(self.tree, self.checker, frozenset(self.schemas))
+        if self.cls is None:
+            # Which sections there are depends on the trainer.
+            del self.checker.faults[before:]
         self.filled["trainer"], _ = self.checker.pick.one(
             self.tree.get("trainer") or {}, "trainer", path
         )
@@ -223,9 +256,12 @@ class RootChecker:
         """Check all sections that the trainer reads; any other is a fault."""
         schemas = self.schemas
         for name, value in self.tree.items():
-            if name not in schemas and name not in self.foreign:
-                if self.cls is None and name in KNOWN:
-                    continue
+            if name in schemas or name in self.foreign:
+                continue
+            if name in KNOWN and (self.cls is None or value is None):
+                continue
+            # Null removes a section; a slip in a name that nobody wrote is still told.
+            if value is not None or not (name in self.removed or self._readers(name)):
                 self._unread(name, value)
         for name, schema in schemas.items():
             # Without a trainer nobody knows whether an absent section would be read.
@@ -264,8 +300,19 @@ class RootChecker:
             checker.fault((name,), f"trainer {self.name} does not read this section{who}")
             return
         close = close_names(name, [*self.schemas, *KNOWN], 1)
-        note = "" if close else f"; {self.name} reads: {', '.join(self.schemas)}"
+        if self.cls is None and not close and self._names_a_trainer():
+            # The trainer that cannot be imported may read it.
+            return
+        note = (
+            "" if close or self.cls is None else f"; {self.name} reads: {', '.join(self.schemas)}"
+        )
         checker.unknown((name,), f"unknown section{note}", close[0] if close else None)
+
+    def _names_a_trainer(self) -> bool:
+        """Whether there is a trainer, of a package or in a file, even if it cannot be imported."""
+        section = self.tree.get("trainer")
+        custom = isinstance(section, dict) and "custom_trainer_module_path" in section
+        return custom or "trainer" in self.checker.records
 
     def _readers(self, name: str) -> list[str]:
         registry = self.checker.pick.registry

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.loading import describe_error, load_file
+from plugrl.core.loading import describe_error, import_named
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.tensordict.acting import Actor, Array
 from plugrl.core.tensordict.discrete import Categorical, MultiCategorical
@@ -42,7 +41,7 @@ def script_for(name: str, spaces: AgentSpaces) -> Script:
             f"has: {given}; others are named package.module:function or file.py:function"
         )
     try:
-        module = load_file(where) if where.endswith(".py") else importlib.import_module(where)
+        module = import_named(where)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -53,6 +53,56 @@ def test_overrides_beat_the_file_and_the_last_one_wins(files):
     assert composed.overrides == ("x=2", "x=3")
 
 
+TOY = "trainer: {type: toy}\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "text"),
+    [
+        ("data: {batch_size: 4}", "data: null"),
+        ("data: {batch_size: 4}", "data:"),
+        ("notes: {x: 1}", "notes: null"),
+        # Sections that the trainer does not read: of another one, and of nobody that is installed.
+        ("rl: {gamma: 0.5}", "rl: null"),
+        ("reinforce: {gamma: 0.5}", "reinforce: null"),
+        ("of_a_plugin: {x: 1}", "of_a_plugin: null"),
+        ("of_a_plugin: {x: 1}", "of_a_plugin: null\nrl: null"),
+    ],
+)
+def test_null_removes_a_section_of_the_files_below(files, check, base, text):
+    files(none=TOY, base=TOY + base, a=f"defaults: [base]\n{text}", b="defaults: [a]\n" + text)
+    expected = {"notes": None, **check("none.yaml").tree}
+    for source, overrides in (
+        ("a.yaml", []),
+        ("b.yaml", []),
+        ("base.yaml", [f"{text.partition(':')[0]}=null"]),
+    ):
+        assert {"notes": None, **check(source, *overrides).tree} == expected
+
+
+def test_what_comes_after_a_removal_begins_a_new_section(files, check):
+    files(base=TOY + "data: {batch_size: 4, name: x}", a="defaults: [base]\ndata: null", b=TOY)
+    files(c="defaults: [a]\ndata: {batch_size: 5}")
+    default = check("b.yaml").tree["data"]
+    assert check("c.yaml").tree["data"] == {**default, "batch_size": 5}
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "says"),
+    [
+        ("trainer: {type: toy}", "trainer", "type is missing"),
+        (TOY + "data: {batch_size: 4}", "dta", "did you mean data?"),
+        (TOY + "seed: 4", "seed", "must be a whole number, not null"),
+    ],
+)
+def test_what_cannot_be_removed_is_said(files, faults, base, name, says):
+    files(base=base, a=f"defaults: [base]\n\n{name}: null")
+    (fault,) = faults("a.yaml")
+    assert fault.startswith(f"{name} (a.yaml:3): ")
+    assert says in fault
+    assert ("; null in a.yaml:3 removes" in fault) == (name != "dta")
+
+
 # Where defaults are found.
 
 
