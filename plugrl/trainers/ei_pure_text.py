@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,9 +13,11 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.pure_text.examples import supervised_examples, with_right_decision
 from plugrl.core.text.pure_text.stats import returns_of
 from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
+from plugrl.core.text.unused import warn_of, written
 from plugrl.trainers.kit import TALKING
 
 if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.nested_array_dict import NestedArrayDict
     from plugrl.core.text.fine_tuning import SupervisedExample
 
@@ -67,6 +69,18 @@ class ExpertIterationTrainer(PureTextRlTrainer):
         **TALKING,
         "trainer": {**TALKING["trainer"], "reward_threshold": -1.0},
     }
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """What its base looks for, and options of the way of selection that is not taken."""
+        yield from super().preflight(check)
+        section, default = check.root.trainer, ExpertIterationConfig()
+        method = section.rollout_selection_method
+        names = ["reward_threshold"]
+        if method == "threshold":
+            names = [name for name in vars(default) if name.startswith("weighting")]
+        why = f"rollout_selection_method is {method}"
+        warn_of("trainer", written(section, default, why, names))
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
         """One supervised job for each group, of the examples of all its agents."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,7 @@ from plugrl.trainers.kit import TALKING
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.config.view import HyperParameters
     from plugrl.core.nested_array_dict import NestedArrayDict
     from plugrl.core.text.protocol.episode import Episode
     from plugrl.core.text.worker import RolloutTask
@@ -61,18 +63,30 @@ class MaltTrainer(PureTextRlTrainer):
                 "has no effect: malt_pure_text learns from comparisons; write 0",
             )
         try:
-            rounds = make_protocol(check.root.rollout_worker["protocol"]).max_message_rounds
-        except (PlugrlError, KeyError):
+            leaves = cls.rollouts_per_attempt(check.root)
+        except PlugrlError:
             # The worker says itself what is wrong with it.
             return
-        replies = check.root.trainer.num_responses_per_timestep
-        if replies**rounds > MOST_LEAVES:
+        if leaves is not None and leaves > MOST_LEAVES:
+            replies = check.root.trainer.num_responses_per_timestep
             yield (
                 "trainer.num_responses_per_timestep",
-                f"{replies} replies in each of {rounds} rounds are {replies**rounds:,} episodes a "
-                f"problem, and {MOST_LEAVES:,} are possible; lower it, or "
+                f"{replies} replies in each of {round(math.log(leaves, replies))} rounds are "
+                f"{leaves:,} episodes a problem, and {MOST_LEAVES:,} are possible; lower it, or "
                 "rollout_worker.protocol.max_message_rounds",
             )
+
+    @classmethod
+    def rollouts_per_attempt(cls, root: HyperParameters) -> int | None:
+        """The leaves of a tree of which no branch ends early.
+
+        Raises:
+            PlugrlError: the protocol is faulty.
+        """
+        if "protocol" not in root.rollout_worker:
+            return None
+        rounds = make_protocol(root.rollout_worker["protocol"]).max_message_rounds
+        return int(root.trainer.num_responses_per_timestep**rounds)
 
     async def _rollouts_of(self, task: RolloutTask) -> NestedArrayDict:
         """The leaves of a problem's tree, with ``tree`` and ``node_id``."""

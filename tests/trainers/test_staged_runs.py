@@ -9,6 +9,7 @@ import text_agents
 import yaml
 
 import plugrl
+from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume
 from plugrl.core.nested_array_dict import NestedArrayDict
@@ -214,6 +215,15 @@ FAULTS = [
     ({"text_rl": {"test_scheme": "sometimes"}}, "test_scheme"),
     ({"text_rl": {"prices": {"polcy": {"input": 1.0}}}}, "no model 'polcy' in models"),
     ({"text_rl": {"max_cost": 1.0}}, "needs prices, such as"),
+    ({"text_rl": {"max_cost": 1.0, "prices": {"policy": {}}}}, "all prices are 0; raise one"),
+    *(
+        (
+            {"text_rl": {"test_scheme": scheme}, "validate": {"enabled": False}},
+            f"is {scheme}, and validate.enabled=false leaves all tests out; write",
+        )
+        for scheme in ("all", "last", "first_and_last")
+    ),
+    ({"validate": {"data": {"data_files": []}}}, "or set text_rl.test_scheme=none"),
     ({"rollout_worker": {"label_key": "truth"}}, "has no column 'truth'"),
     ({"validate": {"every": 2}}, "validate.every"),
 ]
@@ -224,6 +234,101 @@ def test_faults_are_told_before_anything_is_paid_for(tmp_path, sections, said):
     with pytest.raises(ConfigError) as caught:
         prepare(text_agents.config("ei_pure_text", tmp_path, **sections))
     assert any(said in fault for fault in caught.value.faults), caught.value.faults
+
+
+REPLACED = "verifier_guess_replacement"
+UNUSED = [
+    ({"text_rl": {f"{REPLACED}_annealing": "linear"}}, f"{REPLACED}_proportion is 0"),
+    ({"text_rl": {f"{REPLACED}_annealing_rate": 0.2}}, f"{REPLACED}_proportion is 0"),
+    (
+        {"text_rl": {f"{REPLACED}_annealing_rate": 0.2, f"{REPLACED}_proportion": 0.5}},
+        f"{REPLACED}_annealing is none",
+    ),
+    (
+        {"text_rl": {"transcript_format": "json", "save_transcripts": False}},
+        "save_transcripts is false",
+    ),
+    (
+        {"validate": {"score": "test/rounds"}, "text_rl": {"test_scheme": "none"}},
+        "text_rl.test_scheme is none",
+    ),
+    (
+        {"validate": {"score_mode": "min"}, "text_rl": {"test_scheme": "none"}},
+        "text_rl.test_scheme is none",
+    ),
+    ({"trainer": {"weighting_minimum": 0.0}}, "rollout_selection_method is threshold"),
+    (
+        {"trainer": {"reward_threshold": 0.1, "rollout_selection_method": "weighted_sampling"}},
+        "rollout_selection_method is weighted_sampling",
+    ),
+    (
+        {"rollout_worker": {"agents": {"prover": {"temperature": 0.5, "script": "prompt"}}}},
+        "its replies are written, not sampled",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sections", "why"), UNUSED)
+def test_options_that_others_switch_off_are_told_of(tmp_path, sections, why, caplog):
+    prepare(text_agents.config("ei_pure_text", tmp_path, **sections))
+    (line,) = [line for line in caplog.messages if "has no effect" in line]
+    (path, keys), *_ = sections.items()
+    assert line.startswith(f"{path}.")
+    written = keys["agents"]["prover"] if "agents" in keys else keys
+    assert line.split("=")[0].rpartition(".")[2] == next(iter(written))
+    assert line.endswith(f"has no effect: {why}")
+
+
+def test_options_that_are_used_are_not_told_of(tmp_path, caplog):
+    share = {f"{REPLACED}_proportion": 0.5, f"{REPLACED}_annealing": "linear"}
+    sections = {
+        "text_rl": {**share, f"{REPLACED}_annealing_rate": 0.2, "transcript_format": "json"},
+        "validate": {"score": "test/rounds", "score_mode": "min"},
+        "trainer": {"reward_threshold": 0.1},
+        "rollout_worker": {"agents": {"prover": {"temperature": 0.5}}},
+    }
+    prepare(text_agents.config("ei_pure_text", tmp_path, **sections))
+    assert not [line for line in caplog.messages if "has no effect" in line]
+
+
+SCHEMES = [("none", 2), ("all", 2), ("all", 0), ("last", 2), ("first_and_last", 2)]
+
+
+@pytest.mark.parametrize(("scheme", "iterations"), [*SCHEMES, ("first_and_last", 0)])
+@pytest.mark.parametrize("trainer", ["ei_pure_text", "malt_pure_text"])
+def test_the_plan_is_what_a_run_does(tmp_path, trainer, scheme, iterations):
+    text_rl = {"num_iterations": iterations, "test_scheme": scheme}
+    data = {"batch_size": 3, "rollout_repeat_n": 2}
+    tree = text_agents.config(trainer, tmp_path, text_rl=text_rl, data=data)
+    tree["trainer"] |= ALL if trainer == "ei_pure_text" else {}
+    plan = dict(batch_plan(prepare(tree).validated))
+    assert not [what for what in plan if "optimizer" in what or "batch" in what]
+    run = plugrl.train(tree)
+    played = [
+        len(NestedArrayDict.load(path)) for path in (run.folder / "rollouts").glob("iter*.npz")
+    ]
+    assert plan["iterations"] == str(len(played)) == str(iterations)
+    leaves = {"ei_pure_text": "", "malt_pure_text": " x 4"}[trainer]
+    most = ", at most" if leaves else ""
+    # In this protocol nobody decides before the last round, so that all trees are full.
+    each = 3 * 2 * (4 if leaves else 1)
+    assert plan[f"episodes an iteration{most}"] == f"3 x 2{leaves} = {each}"
+    assert played == [each] * iterations
+    assert plan[f"episodes in all{most}, without tests"] == str(sum(played))
+    assert plan["tests"] == str(len(when_tested(run)))
+    jobs = list((run.folder / "fine_tuning").glob("policy/*"))
+    assert plan["fine-tune jobs in all, at most"] == str(len(jobs))
+
+
+@pytest.mark.parametrize(
+    ("agents", "jobs"),
+    [({}, "1"), ({"prover": {"model": "other"}}, "2"), ({"prover": {"frozen": True}}, "1")],
+)
+def test_the_plan_counts_the_jobs_of_models_that_learn(tmp_path, agents, jobs):
+    tree = text_agents.config("ei_pure_text", tmp_path, rollout_worker={"agents": agents})
+    tree["models"]["other"] = tree["models"]["policy"]
+    plan = dict(batch_plan(prepare(tree).validated))
+    assert plan["fine-tune jobs an iteration, at most"] == jobs
 
 
 def test_a_worker_without_episodes_is_refused(tmp_path):

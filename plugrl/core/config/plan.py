@@ -1,4 +1,7 @@
-"""The batch plan: from prompts to optimizer steps, so that a wrong size is seen before the run."""
+"""The batch plan: from prompts to optimizer steps, so that a wrong size is seen before the run.
+
+A trainer without optimizer steps says with a class method ``batch_plan(root)`` what it has instead.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,10 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
             for name, phase in validated.phases
             for what, count in batch_plan(phase)
         ]
+    own = getattr(validated.trainer, "batch_plan", None)
+    if own is not None:
+        rows: Rows = own(validated.hyper_params)
+        return rows
     data = validated.tree.get("data")
     if not isinstance(data, Mapping) or "batch_size" not in data:
         return []
@@ -34,7 +41,7 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
         sequences = pool["batch_size"]
     algorithm = trainer.get("algorithm") or {}
     passes, splits = algorithm.get("epochs", 1), algorithm.get("minibatches", 1)
-    rows: Rows = [
+    rows = [
         *_loaded(prompts, samples, sequences),
         *_lengths(validated.tree.get("rollout_worker")),
         ("sequences an optimizer step", _divided(sequences, splits)),

@@ -149,6 +149,12 @@ class FineTuneConfig:
         for name in ("timeout", "poll_interval", "longest_interval"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0")
+        for name in ("timeout", "longest_interval"):
+            if getattr(self, name) < self.poll_interval:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name):g}, below poll_interval={self.poll_interval:g}"
+                    f"; raise {name}, or lower poll_interval"
+                )
 
 
 class FineTuneService(Component, ABC):

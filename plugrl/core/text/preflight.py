@@ -170,7 +170,13 @@ def _key_findings(check: Preflight, item: Mapping[str, Any], origin: str) -> Ite
 
 
 def data_findings(
-    check: Preflight, path: str, files: Sequence[str], splits: Sequence[str], key: str
+    check: Preflight,
+    path: str,
+    files: Sequence[str],
+    splits: Sequence[str],
+    key: str,
+    *,
+    off: str = "validate.enabled=false",
 ) -> Iterator[Finding]:
     """Data that is missing or lacks columns.
 
@@ -180,6 +186,7 @@ def data_findings(
         files: that it names; without any, the problems are those of the scenario.
         splits: of the scenario.
         key: of the section, which names the splits.
+        off: the setting without which held-out data is not needed.
     """
     is_val = path != "data"
     columns = _columns(check, is_val)
@@ -197,7 +204,7 @@ def data_findings(
             elif len(files) == 1:
                 yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
         return
-    off = ", or set validate.enabled=false" if is_val else ""
+    off = f", or set {off}" if is_val else ""
     if check.root.get("scenario") is None:
         yield f"{path}.data_files", f"no data; set {path}.data_files or a scenario{off}"
         return

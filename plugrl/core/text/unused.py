@@ -1,9 +1,9 @@
-"""Options of a policy-gradient trainer that are written and change nothing, each a warning."""
+"""Options that are written and change nothing, each a warning."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.text.correction import SamplerCorrectionConfig
@@ -22,17 +22,43 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+#: An option by its path within a section, its value, and why it has no effect.
+Unused = tuple[str, Any, str]
+
+
+def warn_of(section: str, unused: Iterable[Unused]) -> None:
+    """Warn of options below the path ``section``."""
+    for path, value, reason in unused:
+        shown = f"{value:g}" if isinstance(value, float) else value
+        logger.warning("%s.%s=%s has no effect: %s", section, path, shown, reason)
+
+
+def written(
+    section: Any, default: Any, reason: str, names: Iterable[str] = (), *, path: str = ""
+) -> Iterator[Unused]:
+    """The options of a section that differ from their defaults.
+
+    Args:
+        section: with the options.
+        default: an instance of its configuration.
+        reason: why they have no effect.
+        names: of the options that are meant; none: all.
+        path: of the section, with a dot at its end.
+    """
+    for name in names or vars(default):
+        if section[name] != getattr(default, name):
+            yield f"{path}{name}", section[name], reason
+
+
 def warn_of_unused(check: Preflight) -> None:
-    """Warn of each option that differs from its default and is switched off by another."""
+    """Warn of what a policy-gradient trainer does not use: it is switched off by something else."""
     algorithm = check.section.get("algorithm") or {}
     valued = any(
         "values"
         in declared_needs(check.component(f"trainer.algorithm.{kind}"), algorithm.get(kind))
         for kind in ("advantage", "loss")
     )
-    for path, value, reason in _unused(algorithm, valued=valued):
-        shown = f"{value:g}" if isinstance(value, float) else value
-        logger.warning("trainer.algorithm.%s=%s has no effect: %s", path, shown, reason)
+    warn_of("trainer.algorithm", _unused(algorithm, valued=valued))
     # Trainers without rewards have no attempts to compare, and may be the phase before values.
     learns = getattr(check.validated.trainer, "uses_rewards", True)
     compares = getattr(check.component("trainer.algorithm.advantage"), "compares_attempts", False)
@@ -51,7 +77,7 @@ def warn_of_unused(check: Preflight) -> None:
             )  # fmt: skip
 
 
-def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[tuple[str, Any, str]]:
+def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[Unused]:
     length, how = algorithm.get("norm_length"), algorithm.get("aggregation")
     if length is not None and how != "seq-mean-token-sum-norm":
         yield "norm_length", length, f"aggregation is {how}"
@@ -83,7 +109,6 @@ def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[tuple[str
 
 def _written(
     path: str, section: Any, default: Any, off: bool, reason: str, names: tuple[str, ...] = ()
-) -> Iterator[tuple[str, Any, str]]:
-    for name in names or vars(default):
-        if off and section[name] != getattr(default, name):
-            yield f"{path}.{name}", section[name], reason
+) -> Iterator[Unused]:
+    if off:
+        yield from written(section, default, reason, names, path=f"{path}.")

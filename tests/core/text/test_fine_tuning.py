@@ -191,6 +191,15 @@ def test_settings_of_waiting_are_above_zero(name):
         Scripted([], **{name: 0})
 
 
+@pytest.mark.parametrize("name", ["timeout", "longest_interval"])
+def test_no_time_to_wait_ends_before_the_first_pause_does(name):
+    with pytest.raises(
+        ConfigError, match=f"{name}: is 0.5, below poll_interval=1; raise {name}, or"
+    ):
+        Scripted([], **{name: 0.5})
+    Scripted([], **{name: 0.5, "poll_interval": 0.5})
+
+
 def faults(tmp_path, trainer="ei_pure_text", **sections):
     tree = text_agents.config(trainer, tmp_path, **sections)
     with pytest.raises(ConfigError) as caught:

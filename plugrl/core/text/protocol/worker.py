@@ -13,8 +13,9 @@ from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.protocol.episode import Episode
 from plugrl.core.text.protocol.prompts import load_prompts
 from plugrl.core.text.protocol.replies import ReplyReader
-from plugrl.core.text.protocol.settings import ProtocolWorkerConfig
+from plugrl.core.text.protocol.settings import ProtocolWorkerConfig, SpeakerConfig
 from plugrl.core.text.protocol.speaking import Speaker, Stage
+from plugrl.core.text.unused import warn_of, written
 from plugrl.core.text.worker import RolloutTask, RolloutWorker
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ class ProtocolRolloutWorker(RolloutWorker):
         for agent, own in section.agents.items():
             if own.get("model") is not None:
                 yield from model_findings(check, f"{path}.agents.{agent}.model", own.model)
+            if own.get("script") is not None:
+                why = "its replies are written, not sampled"
+                warn_of(
+                    f"{path}.agents.{agent}", written(own, SpeakerConfig(), why, ["temperature"])
+                )
         owners = {agent for agent, own in section.agents.items() if own.get("model") is not None}
         if check.models and not owners.issuperset(protocol.agent_names):
             yield from model_findings(check, f"{path}.model", section.model)

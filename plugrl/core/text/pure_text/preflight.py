@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.errors import PlugrlError
-from plugrl.core.protocol import make_protocol
 from plugrl.core.text.preflight import data_findings, model_findings
+from plugrl.core.text.pure_text.plan import learners
+from plugrl.core.text.pure_text.sections import HeldOutConfig, TextRlConfig
+from plugrl.core.text.unused import Unused, warn_of, written
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -21,12 +22,39 @@ def pure_text_findings(check: Preflight) -> Iterator[Finding]:
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
     yield from data_findings(check, "data", files, [data.split], "split")
-    if validate.enabled and root.text_rl.test_scheme != "none":
-        held_out = validate.data
+    scheme = root.text_rl.test_scheme
+    if scheme != "none" and not validate.enabled:
+        yield (
+            "text_rl.test_scheme",
+            f"is {scheme}, and validate.enabled=false leaves all tests out; write "
+            "text_rl.test_scheme=none, or validate.enabled=true",
+        )
+    elif scheme != "none":
+        held_out, off = validate.data, "text_rl.test_scheme=none"
         files = held_out.data_files
-        yield from data_findings(check, "validate.data", files, held_out.splits, "splits")
+        yield from data_findings(check, "validate.data", files, held_out.splits, "splits", off=off)
     for name in root.text_rl.prices:
         yield from model_findings(check, f"text_rl.prices.{name}", name)
+    prices = root.text_rl.prices.values()
+    if root.text_rl.max_cost is not None and not any(each.input or each.output for each in prices):
+        yield "text_rl.max_cost", "is never reached: all prices are 0; raise one, or write null"
+    warn_of("text_rl", _unused(root.text_rl))
+    if scheme == "none":
+        none = "text_rl.test_scheme is none"
+        warn_of("validate", written(validate, HeldOutConfig(), none, ("score", "score_mode")))
+
+
+def _unused(section: Any) -> Iterator[Unused]:
+    """Options of ``text_rl`` that others switch off."""
+    default, replaced = TextRlConfig(), "verifier_guess_replacement"
+    annealing = f"{replaced}_annealing"
+    if not section[f"{replaced}_proportion"]:
+        names = (annealing, f"{annealing}_rate")
+        yield from written(section, default, f"{replaced}_proportion is 0", names)
+    elif section[annealing] == "none":
+        yield from written(section, default, f"{annealing} is none", (f"{annealing}_rate",))
+    if not section.save_transcripts:
+        yield from written(section, default, "save_transcripts is false", ("transcript_format",))
 
 
 def _models(check: Preflight) -> Iterator[Finding]:
@@ -63,26 +91,9 @@ def _worker(check: Preflight) -> Iterator[Finding]:
             "rollout_worker.processes",
             "must be 0: finished rollouts are written down by the process that trains",
         )
-    if worker is not None and "protocol" in section and not _learners(check, section):
+    if worker is not None and "protocol" in section and learners(check.models, section) == {}:
         yield (
             "rollout_worker.agents",
             "all agents are frozen, have a script or a model without fine_tune, so that no job "
             "would be made; let one of them learn",
         )
-
-
-def _learners(check: Preflight, section: Any) -> list[str]:
-    """The agents that learn; those of a faulty configuration are none of the matter here."""
-    try:
-        names = make_protocol(section.protocol).agent_names
-    except PlugrlError:
-        return ["unknown"]
-    learners = []
-    for name in names:
-        own = section.agents.get(name) or {}
-        model = own.get("model") or section.get("model")
-        known = check.models.get(model)
-        learns = known is None or known.get("fine_tune") is not None
-        if learns and not own.get("frozen") and own.get("script") is None:
-            learners.append(name)
-    return learners

@@ -79,7 +79,7 @@ class TextRlConfig:
 class HeldOutConfig:
     """The held-out episodes; `text_rl.test_scheme` says when they are played."""
 
-    enabled: bool = described(True, "false: no held-out episodes, whatever the scheme")
+    enabled: bool = described(True, "false: no held-out episodes; the scheme must be none then")
     temperature: float = described(0.0, "sampling temperature; 0: greedy")
     score: str | None = described(None, "metric whose best checkpoint is kept; null: test/accuracy")
     score_mode: Literal["max", "min"] = described("max", "whether the best score is the highest")

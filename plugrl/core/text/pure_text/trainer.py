@@ -15,6 +15,7 @@ from plugrl.core.nested_array_dict import NestedArrayDict, concatenate
 from plugrl.core.text.model_groups import wait_for_jobs
 from plugrl.core.text.pure_text.files import RunFiles
 from plugrl.core.text.pure_text.limits import LimitReachedError
+from plugrl.core.text.pure_text.plan import staged_plan
 from plugrl.core.text.pure_text.preflight import pure_text_findings
 from plugrl.core.text.pure_text.sections import PURE_TEXT, guess_replacement_proportion
 from plugrl.core.text.pure_text.setup import Parts, make_parts
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.config.view import HyperParameters
     from plugrl.core.protocol import Protocol
     from plugrl.core.text.data import Prompt
     from plugrl.core.text.model_groups import SharedModelGroup
@@ -87,7 +89,21 @@ class PureTextRlTrainer(Trainer):
         """Data, models and agents that are missing, and settings that have no effect."""
         yield from pure_text_findings(check)
 
+    @classmethod
+    def batch_plan(cls, root: HyperParameters) -> list[tuple[str, str]]:
+        """What ``plugrl validate`` prints as the plan, as (what, how many) rows."""
+        return staged_plan(root, cls.rollouts_per_attempt(root))
+
     # What algorithms write or change
+
+    @classmethod
+    def rollouts_per_attempt(cls, root: HyperParameters) -> int | None:
+        """The most rollouts that :meth:`_rollouts_of` gives, for the plan; None: it is not known.
+
+        Args:
+            root: the whole configuration.
+        """
+        return 1
 
     @abstractmethod
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
