@@ -147,7 +147,7 @@ def test_what_does_not_fit_names_the_settings_to_lower(dry_run, train, named, no
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_model_that_does_not_fit_is_named(dry_run):
-    done = dry_run(config(model={"intermediate_size": 4_000_000}), spare=400)
+    done = dry_run(config(model={"intermediate_size": 1_500_000}), spare=400)
     assert done.returncode == 1, (done.stdout, done.stderr)
     (line,) = done.stderr.strip().splitlines()
     assert "the models do not fit into the memory of cpu" in line

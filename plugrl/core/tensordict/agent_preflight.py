@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.factory import Factory
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
@@ -64,10 +63,6 @@ def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator
     except PlugrlError as error:
         said = _AT_KEY.match(str(error))
         yield (said[1], said[2]) if said else ("agents", str(error))
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
-            raise
-        yield "agents", f"networks that do not fit into memory ({one_line(error)}); take others"
     else:
         yield from _action_faults(check.path, trained, trainer)
         yield from _scaling_faults(check, policies)

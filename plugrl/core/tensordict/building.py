@@ -12,6 +12,7 @@ from plugrl.core.config.check import Checker
 from plugrl.core.config.origins import raise_faults
 from plugrl.core.config.view import ConfigView, plain
 from plugrl.core.errors import ConfigError
+from plugrl.core.memory import Growing
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.tensordict.agent_config import AgentConfig
 from plugrl.core.tensordict.distributions import ActionDistribution, Squash, distribution_for
@@ -142,6 +143,7 @@ class Builder:
         self._squash = squash
         self._labels = labels
         self._seed = seed
+        self._growing = Growing()
 
     def parts(
         self, settings: Settings, spaces: Mapping[str, AgentSpaces]
@@ -202,7 +204,8 @@ class Builder:
         body: Body = self._factory.build("body", config[key], path)
         with seeded(self._seed, settings.policy, part):
             try:
-                network, features = body.build_for(seen.spaces, seen.shape)
+                with self._growing.counted():
+                    network, features = body.build_for(seen.spaces, seen.shape)
             except ConfigError as error:
                 raise ConfigError(f"{path}: {error}") from error
             if config.use_orthogonal_initialisation:
@@ -221,16 +224,20 @@ class Builder:
     ) -> nn.Module:
         config = settings.config
         with seeded(self._seed, settings.policy, part):
-            own = built.body.head(part, seen.spaces, built.features, outputs)
-            if own is not None:
-                return own
-            head = Head(
-                built.features,
-                outputs,
-                free=free,
-                hidden=config[part].hidden,
-                activation=config[part].activation,
-            )
+            try:
+                with self._growing.counted():
+                    own = built.body.head(part, seen.spaces, built.features, outputs)
+                    if own is not None:
+                        return own
+                    head = Head(
+                        built.features,
+                        outputs,
+                        free=free,
+                        hidden=config[part].hidden,
+                        activation=config[part].activation,
+                    )
+            except ConfigError as error:
+                raise ConfigError(f"{settings.path}.{part}: {error}") from error
             if config.use_orthogonal_initialisation:
                 initialise(head, config.orthogonal_initialisation_gain, config[part].gain)
         return head

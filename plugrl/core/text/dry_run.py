@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.memory import gib, total_bytes
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 
@@ -41,9 +41,9 @@ def try_step(trainer: SelfHostedTrainer) -> dict[str, float]:
     with _fitting(device, "the models do not", advice):
         names = list(trainer.models.trained)
     sizes = [_try_model(trainer, name, device) for name in names]
-    peak, total = _peak(device), _total(device)
+    peak, total = _peak(device), total_bytes(device)
     if peak > total:
-        raise RunError(f"{_gib(peak)} were needed of {_gib(total)} ({device}): {_advice(trainer)}")
+        raise RunError(f"{gib(peak)} were needed of {gib(total)} ({device}): {_advice(trainer)}")
     rows, tokens = max(sizes, default=(0, 0), key=lambda size: size[0] * size[1])
     return {
         "peak_bytes": float(peak),
@@ -137,7 +137,7 @@ def _fitting(device: str, what: str, advice: str) -> Iterator[None]:
     except Exception as error:
         if not _lacks_memory(error):
             raise
-        total = _gib(_total(device))
+        total = gib(total_bytes(device))
         raise RunError(f"{what} fit into the memory of {device} ({total}): {advice}") from error
 
 
@@ -155,15 +155,3 @@ def _peak(device: str) -> int:
         return int(torch.cuda.max_memory_allocated(device))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _total(device: str) -> int:
-    if device.startswith("cuda"):
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return total if limit == resource.RLIM_INFINITY else min(total, limit)
-
-
-def _gib(size: Any) -> str:
-    return f"{size / 2**30:.2f} GiB"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,9 @@ import torch
 
 from plugrl.core import threads
 from plugrl.core.errors import ConfigError
+from plugrl.core.memory import TRAINED_COPIES, too_large
 from plugrl.core.text.services import ModelSpec, Tokenizer
+from plugrl.plugins.transformers.outline import parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 
 if TYPE_CHECKING:
@@ -82,10 +84,32 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
     from transformers import AutoConfig
 
     options: dict[str, Any] = source.config.to_dict()
+    fault = _size_fault(check, name, options)
+    if fault is not None:
+        # A configuration alone may list its layers, which takes for ever.
+        if check.path.endswith(".inference"):
+            yield f"{where}.config", fault
+        return
     try:
         AutoConfig.for_model(options.pop("model_type"), **options)
     except Exception as error:
         yield f"{where}.config", _line(error)
+
+
+def _size_fault(check: Preflight, name: str, options: Mapping[str, Any]) -> str | None:
+    """Why the machine cannot hold the model of a configuration; None: it can, or there is none."""
+    model = check.root.models[name]
+    trained = model.get("train") is not None and model.get("adapter") is None
+    copies = TRAINED_COPIES if trained else 1
+    size = 4 if model.source.dtype == "float32" else 2
+    given = {"vocab_size": len(model.source.tokenizer.characters or ""), **options}
+    if {"hidden_size", "intermediate_size", "num_hidden_layers"} <= given.keys():
+        # Small models are known as such without the seconds that importing their code takes.
+        width = max(value for value in given.values() if isinstance(value, int))
+        if too_large(16 * width**2 * given["num_hidden_layers"], size, copies) is None:
+            return None
+    count = parameter_count(given)
+    return None if count is None else too_large(count, size, copies)
 
 
 def tokenizer_findings(check: Preflight) -> Iterator[Finding]:

@@ -6,15 +6,25 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+#: No model has more; their names alone would take minutes.
+_MOST_LAYERS = 10_000
+#: Options that hold an entry for each layer.
+_BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
 
 
-def _configuration(source: Any) -> Any:
+def _configuration(source: Any, *, layers: bool = False) -> Any:
+    """The configuration of ``source``, with all its ``layers`` only where these matter."""
     from transformers import AutoConfig
 
     if source.path:
         return AutoConfig.from_pretrained(os.path.expanduser(source.path), local_files_only=True)
     options: dict[str, Any] = source.config.to_dict()
+    if not layers and "num_hidden_layers" in options:
+        # Many configurations list their layers, and there may be a billion of them.
+        options = {k: v for k, v in options.items() if k not in _BY_LAYER}
+        options["num_hidden_layers"] = 1
     return AutoConfig.for_model(options.pop("model_type"), **options)
 
 
@@ -38,14 +48,47 @@ def vocabulary_size(source: Any, tokenizer: Any) -> int:
         return known
 
 
+def parameter_count(options: Mapping[str, Any]) -> int | None:
+    """How many parameters a model of a configuration has; None: no such model can be made.
+
+    It is 2**63 where there are more than torch can count.
+
+    Models of one layer and of two tell it, without memory, however many layers there are.
+
+    Args:
+        options: of the ``transformers`` configuration, with ``model_type``.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    layers = options.get("num_hidden_layers")
+    few = (1, 2) if isinstance(layers, int) and layers > 2 else (layers,)
+    counts = []
+    for number in few:
+        # What is written for each layer has the wrong length now.
+        given = {key: value for key, value in options.items() if key not in _BY_LAYER}
+        given |= {} if number is None else {"num_hidden_layers": number}
+        try:
+            with torch.device("meta"), torch.random.fork_rng(devices=[]):
+                config = AutoConfig.for_model(given.pop("model_type"), **given)
+                model = AutoModelForCausalLM.from_config(config)
+        except Exception as error:
+            return 2**63 if "overflow" in str(error) else None
+        counts.append(sum(parameter.numel() for parameter in model.parameters()))
+    return counts[0] if len(counts) == 1 else counts[0] + (layers - 1) * (counts[1] - counts[0])
+
+
 def layer_names(source: Any) -> Sequence[str]:
     """The names of all layers of the model of ``source``; empty: there is no such model."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    layers = None if source.path else source.config.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > _MOST_LAYERS:
+        return ()
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            model = AutoModelForCausalLM.from_config(_configuration(source))
+            model = AutoModelForCausalLM.from_config(_configuration(source, layers=True))
     except Exception:
         return ()
     return [name for name, _ in model.named_modules() if name]

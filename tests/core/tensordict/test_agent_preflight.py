@@ -93,10 +93,6 @@ FROZEN = {"_default": {"agent_lr_factor": {"actor": 0, "critic": 0}}}
             {"trainer": "dqn", "scenario": {**RUN["scenario"], "id": "Pendulum-v1"}},
             "trainer (Python): dqn chooses one of several actions",
         ),
-        (
-            {"agents": {"agent": {"body": {"hidden": [1 << 24, 1 << 24]}}}},
-            "agents (Python): networks that do not fit into memory",
-        ),
     ],
 )
 def test_what_cannot_be_trained_is_found_before_the_run(tree: dict[str, Any], fault: str) -> None:
@@ -104,6 +100,34 @@ def test_what_cannot_be_trained_is_found_before_the_run(tree: dict[str, Any], fa
         prepare(RUN | tree)
     (said,) = caught.value.faults
     assert said.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"body": {"hidden": [10**9]}},
+        {"body": {"hidden": [1 << 24, 1 << 24]}},
+        {"body": {"hidden": [10**12, 10**12]}},
+        {"value_head": {"hidden": [10**9, 4]}},
+        {"policy_head": {"hidden": [10**9, 10**9]}},
+    ],
+    ids=str,
+)
+def test_networks_larger_than_memory_are_refused_at_once(
+    sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(tensor: Any, *_: Any, **__: Any) -> None:
+        assert tensor.numel() < 2**30, "such weights are not drawn"
+
+    # 16 GB of numbers are easily had from the system, and take minutes to be drawn.
+    monkeypatch.setattr("plugrl.core.memory.total_bytes", lambda device="cpu": 2**33)
+    monkeypatch.setattr("torch.nn.init.kaiming_uniform_", refuse)
+    with pytest.raises(ConfigError) as caught:
+        prepare(RUN | {"agents": {"agent": sizes}})
+    (said,) = caught.value.faults
+    (part,) = sizes
+    assert said.startswith(f"agents.agent.{part} (Python): ")
+    assert "take smaller sizes" in said
 
 
 def test_batches_of_given_steps_need_not_be_a_multiple() -> None:

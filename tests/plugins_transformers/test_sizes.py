@@ -1,0 +1,33 @@
+"""Models of absurd sizes are refused by their configuration alone."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
+from plugrl.plugins.transformers.outline import parameter_count
+
+CONFIG = "models.policy.source.config"
+SMALL = {"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48, "vocab_size": 11}
+SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_are_counted_without_the_model(layers, tied):
+    options = {**SMALL, "num_hidden_layers": layers, "tie_word_embeddings": tied}
+    kind = {key: value for key, value in options.items() if key != "model_type"}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3", **kind))
+    assert parameter_count(options) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers"])
+@pytest.mark.parametrize("size", [10**9, 10**13])
+@pytest.mark.parametrize("more", [[], ["models.policy.adapter={r: 2}"]])
+def test_a_model_larger_than_memory_is_refused(key, size, more):
+    with pytest.raises(ConfigError) as caught:
+        prepare("quickstart", [f"{CONFIG}.{key}={size}", *more])
+    assert "take smaller sizes" in str(caught.value)
+    assert any(fault.startswith(CONFIG) for fault in caught.value.faults)
