@@ -63,13 +63,37 @@ class Aiming(VectorEnvironment):
         return {"agent": AgentStep(seen, reward, ended, none, final, ~none)}
 
 
+class Apart(VectorEnvironment):
+    """Agents that each aim in an environment of their own."""
+
+    def __init__(self, action: Space[Any], names: tuple[str, ...]) -> None:
+        self._each = {name: Aiming(action) for name in names}
+        self.num_envs = next(iter(self._each.values())).num_envs
+        self.spaces = {name: each.spaces["agent"] for name, each in self._each.items()}
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        return {name: each.reset(seed)["agent"] for name, each in self._each.items()}
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        return {n: each.step({"agent": actions[n]})["agent"] for n, each in self._each.items()}
+
+
 ACTIONS = {"dqn": Discrete(3), "sac": Box(-2, 2, (1,)), "td3": Box(-2, 2, (1,))}
 
 
-def made(name: str, own: dict[str, Any], action: Space[Any] | None = None, **rl: Any) -> Any:
+def made(
+    name: str,
+    own: dict[str, Any],
+    action: Space[Any] | None = None,
+    agents: tuple[str, ...] = (),
+    **rl: Any,
+) -> Any:
     registry = default_registry()
     space = ACTIONS[name] if action is None else action
-    instance = ScenarioInstance(name="aiming", make_environment=lambda split: Aiming(space))
+    instance = ScenarioInstance(
+        name="aiming",
+        make_environment=lambda split: Apart(space, agents) if agents else Aiming(space),
+    )
     critics = {} if name == "dqn" else {"critic_hidden": [32, 32]}
     return registry.load(registry.resolve("trainer", name))(
         scenario_instance=instance,
@@ -155,6 +179,17 @@ def test_a_policy_that_rests_stays_bit_for_bit() -> None:
     same = [torch.equal(a, b) for a, b in zip(weights[:-1], weights[1:], strict=True)]
     # The first update is of the critics alone, the second of both, and so on.
     assert same == [i % 2 == 1 for i in range(16)]
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_what_a_policy_draws_depends_on_its_name_alone(name: str) -> None:
+    learned = []
+    for agents in (("mine",), ("other", "mine"), ("mine", "third")):
+        trainer = trained(name, {}, agents=agents)
+        policy = trainer._policies.policies["mine"]
+        learned.append(torch.cat([p.detach().reshape(-1) for p in policy.parameters()]))
+    assert torch.equal(learned[0], learned[1])
+    assert torch.equal(learned[0], learned[2])
 
 
 def test_the_target_network_of_dqn_is_copied_at_the_interval() -> None:

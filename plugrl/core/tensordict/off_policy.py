@@ -20,6 +20,7 @@ from plugrl.core.tensordict.parts import seeded
 from plugrl.core.tensordict.replay import ReplayBuffer
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.sections import RlConfig
+from plugrl.core.tensordict.seeding import generator_of, seed_of
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -112,10 +113,10 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     def _build_learners(self) -> None:
         rl, seed = self.hyper_params.rl, self.hyper_params.seed
         self._minibatch_size = int(rl.minibatch_size)
-        for number, (name, agent) in enumerate(trained_of(self._policies).items()):
+        for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
-            drawing = int(np.random.default_rng([seed, 4, number]).integers(2**62))
-            buffer = ReplayBuffer(self.algorithm.buffer_size, seed=drawing)
+            drawn_from = seed_of(seed, name, "replay")
+            buffer = ReplayBuffer(self.algorithm.buffer_size, seed=drawn_from)
             self._current = agent
             try:
                 module, _ = self._loss_module_and_gae()
@@ -125,8 +126,8 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def _build_actors(self) -> dict[str, Any]:
         actors = super()._build_actors()
-        for number, name in enumerate(self._learners):
-            rng = np.random.default_rng([self.hyper_params.seed, 5, number])
+        for name in self._learners:
+            rng = generator_of(self.hyper_params.seed, name, "exploration")
             agent = self._policies.policies[name]
             self._explorers[name] = self._explorer(actors[name], agent.distribution, rng)
         return {**actors, **self._explorers}
