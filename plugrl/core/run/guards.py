@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ log = logging.getLogger("plugrl.run")
 
 #: Metrics that are guarded by name, also for trainers that call no guard themselves.
 _GUARDED = re.compile(r"loss|grad|logp|log_prob", re.IGNORECASE)
+#: Losses of larger rewards are beyond float32 or near it, whatever the learning rate.
+ABSURD_REWARD = 1e9
 
 
 class Guards:
@@ -44,6 +46,21 @@ class Guards:
         self._reason = ""
         self._equal_in_a_row = 0
         self._warned_equal = False
+        self._absurd_reward: Callable[[], str | None] = lambda: None
+
+    def watch_rewards(self, absurd: Callable[[], str | None]) -> None:
+        """Let ``absurd`` say, when something is not finite, which of the rewards may be why.
+
+        It gives where the first reward is that is not finite or beyond :data:`ABSURD_REWARD`, and
+        its value; None: there is none.
+        """
+        self._absurd_reward = absurd
+
+    def _remedy(self) -> str:
+        found = self._absurd_reward()
+        if found is None:
+            return "lower the learning rate"
+        return f"its rewards are the likely cause: {found}; correct or scale them"
 
     def check_finite(self, what: str, value: Any, *, step: int, batch: Any = None) -> bool:
         """Check a number, tensor, array or nested mapping of them.
@@ -62,7 +79,7 @@ class Guards:
         where = f"; the batch is in {dumped}" if dumped else ""
         if self.policy.non_finite == "stop":
             raise NonFiniteError(
-                f"{what} is not finite in step {step}{where}; lower the learning rate, or set "
+                f"{what} is not finite in step {step}{where}; {self._remedy()}, or set "
                 "runtime_monitor.non_finite=skip"
             )
         self._skip(what, step, where)
@@ -79,7 +96,7 @@ class Guards:
         if self._skipped_in_a_row >= self.policy.max_skipped_steps:
             raise RunError(
                 f"{what} was not finite in {self._skipped_in_a_row} steps in a row, up to step "
-                f"{step} (runtime_monitor.max_skipped_steps); lower the learning rate"
+                f"{step} (runtime_monitor.max_skipped_steps); {self._remedy()}"
             )
 
     def keep(self, step: int, what: str, contents: Any) -> None:
@@ -135,6 +152,7 @@ class Guards:
         self.failures(step, len(numbers) - len(kept), len(numbers), reason)
         self._count_invalid(step, len(numbers), len(kept), reason)
         self._count_equal(step, kept)
+        self.watch_rewards(lambda: _absurd_of(numbers, truths))
         self.check_finite("reward", kept, step=step, batch=batch)
 
     def failures(self, step: int, failed: int, total: int, reason: str = "") -> None:
@@ -240,6 +258,13 @@ def _all_finite(value: Any) -> bool:
     import numpy as np
 
     return bool(np.isfinite(value).all())
+
+
+def _absurd_of(rewards: list[float], valid: list[float]) -> str | None:
+    for number, (reward, counts) in enumerate(zip(rewards, valid, strict=True)):
+        if counts and not abs(reward) <= ABSURD_REWARD:
+            return f"trajectory {number} of {len(rewards)} has {reward:g}"
+    return None
 
 
 def _flat(name: str, values: Any) -> list[float]:

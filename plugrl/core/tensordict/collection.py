@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from plugrl.core.run.guards import ABSURD_REWARD
 from plugrl.core.tensordict.environment_contract import (
     check_acting,
     check_ends,
@@ -66,6 +67,8 @@ class Collector:
         #: Real steps of each policy's agents so far.
         self.frames: dict[str, int] = dict.fromkeys(actors, 0)
         self._observation: dict[str, np.ndarray] = {}
+        #: What was collected last, and how many steps of it are there by now.
+        self._latest: tuple[Mapping[str, Rows], int] = {}, 0
 
     def begin(self, seed: int) -> None:
         """Begin all episodes anew."""
@@ -104,6 +107,7 @@ class Collector:
         valid if it is not known what it led to.
         """
         filled = self._filled(after_step)
+        self._latest = filled, self.steps
         batches = {name: self._wrapped(name, rows) for name, rows in filled.items()}
         self._observe(filled)
         return batches
@@ -140,6 +144,7 @@ class Collector:
                 rows.stepped(t, place, stepped[agent])
             self.statistics.add(stepped)
             if after_step is not None:
+                self._latest = filled, t + 1
                 after_step(t, filled)
         follows = None if turns is None else turns.acting()
         for policy, rows in filled.items():
@@ -150,6 +155,21 @@ class Collector:
             self._observation[policy] = rows.observation[steps].copy()
             self.frames[policy] += int(rows.real.sum())
         return filled
+
+    def absurd_reward(self) -> str | None:
+        """Where the first reward of the latest steps is that no loss can bear; None: nowhere."""
+        filled, stop = self._latest
+        count = self.environment.num_envs
+        for policy, rows in filled.items():
+            with np.errstate(invalid="ignore"):
+                absurd = ~(np.abs(rows.reward[:stop]) <= ABSURD_REWARD) & rows.real[:stop]
+            for t, row in np.argwhere(absurd)[:1]:
+                agent = self.members[policy][row // count]
+                return (
+                    f"agent {agent} got {rows.reward[t, row]:g} in environment {row % count} at "
+                    f"step {t + 1} of {self.steps}"
+                )
+        return None
 
     def _turns(self) -> Turns | None:
         """What asks the agents where they take turns; None: all always act."""

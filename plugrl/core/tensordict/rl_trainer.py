@@ -119,6 +119,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
             closing(self.scenario_instance) as instance,
         ):
             self._set_up(instance.train_environment)
+            self.run.guards.watch_rewards(self._collector.absurd_reward)
             with ExitStack() as stack:
                 self._build_train_context(stack)
                 self._run_train_loop()

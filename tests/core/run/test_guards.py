@@ -1,3 +1,4 @@
+import functools
 import math
 
 import numpy as np
@@ -80,3 +81,21 @@ def test_a_training_shorter_than_the_limit_is_refused_when_no_reward_was_valid()
     guards.any_valid(3)  # one step of three had a valid reward
     guards.rewards(3, [1.0], [True])
     guards.any_valid(3)
+
+
+@pytest.mark.parametrize("absurd", [float("nan"), float("inf"), -1e30])
+def test_what_is_not_finite_is_laid_to_absurd_rewards(absurd):
+    guards = Guards()
+    rewards, valid = [0.5, float("nan"), 1.0, absurd], [True, False, True, True]
+    if math.isfinite(absurd):
+        guards.rewards(1, rewards, valid)
+        check = functools.partial(guards.check_finite, "loss", math.nan, step=1)
+    else:
+        check = functools.partial(guards.rewards, 1, rewards, valid)
+    with pytest.raises(NonFiniteError) as caught:
+        check()
+    said = f"its rewards are the likely cause: trajectory 3 of 4 has {absurd:g}; "
+    assert said in str(caught.value)
+    guards.rewards(2, [0.5, 1.0], [True, True])
+    with pytest.raises(NonFiniteError, match="lower the learning rate"):
+        guards.check_finite("loss", float("nan"), step=2)
