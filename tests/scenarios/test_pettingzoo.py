@@ -244,6 +244,52 @@ def test_what_an_environment_must_not_give(told, error, message):
         environment.step(zeros(environment))
 
 
+NOTHING = {}
+SEEN = {"a": [1.0], "b": [2.0]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "agents", "ends", "refused"),
+    [
+        ({"a": [1.0]}, ["a", "b"], {}, True),
+        (NOTHING, ["a", "b"], {}, True),
+        ({"a": [1.0]}, ["a"], {"truncated": True}, True),
+        # It has terminated, or it waits.
+        ({"a": [1.0]}, ["a"], {"terminated": True}, False),
+        ({"a": [1.0]}, ["a"], {}, False),
+        (SEEN, ["a", "b"], {}, False),
+    ],
+)
+def test_who_takes_part_must_be_shown_something(seen, agents, ends, refused):
+    environment = scripted(["a", "b"], {"a": 0, "b": 0}, [STEP])
+    environment.reset(1)
+    inner = environment._copies[0].environment
+
+    def step(actions):
+        inner.agents = list(agents)
+        rewards = dict.fromkeys("ab", 0.0)
+        lost, cut = ({"b": ends.get(key, False)} for key in ("terminated", "truncated"))
+        return {k: np.array(v, np.float32) for k, v in seen.items()}, rewards, lost, cut, {}
+
+    inner.step = step
+    if not refused:
+        environment.step(zeros(environment))
+        return
+    missing = "a" if not seen else "b"
+    with pytest.raises(ContractError, match=rf"step\(\) gives no observation of agent '{missing}'"):
+        environment.step(zeros(environment))
+
+
+def test_a_reset_shows_all_who_take_part():
+    environment = scripted(["a", "b"], {"a": 0, "b": 0}, [STEP])
+    environment.reset(1)
+    inner = environment._copies[0].environment
+    reset = inner.reset
+    inner.reset = lambda **options: ({"a": reset(**options)[0]["a"]}, {})
+    with pytest.raises(ContractError, match=r"reset\(\) gives no observation of agent 'b'"):
+        environment.reset(2)
+
+
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [

@@ -80,6 +80,8 @@ class Copy(Copied):
             if agent in observations:
                 self._open.add(name)
                 self.last[name] = observations[agent]
+            elif agent in self.environment.agents:
+                raise self._unseen("reset", name)
             else:
                 self.last[name] = _nothing(self._spaces[name])
 
@@ -140,6 +142,10 @@ class Copy(Copied):
         self._owed[name] += self._number(name, rewards.get(agent, 0.0))
         lost = self._flag(name, "terminated", terminated.get(agent, False))
         cut = self._flag(name, "truncated", truncated.get(agent, False))
+        # Who waits or has terminated needs to see nothing; what is cut off is worth what it saw.
+        goes_on = not lost and (cut or agent in self.environment.agents)
+        if acted and goes_on and agent not in observations:
+            raise self._unseen("step", name)
         outcome = Outcome(self.last[name], 0.0, lost, cut, real=acted or lost or cut)
         if outcome.real:
             outcome.reward, self._owed[name] = self._owed[name], 0.0
@@ -164,6 +170,9 @@ class Copy(Copied):
         if np.asarray(flag).dtype.kind not in "biuf" or np.size(flag) != 1:
             raise self._wrong(f"{what} of agent {name!r} is {flag!r}, not True or False")
         return bool(flag)
+
+    def _unseen(self, doing: str, name: str) -> ContractError:
+        return self._wrong(f"{doing}() gives no observation of agent {name!r}, which takes part")
 
     def _wrong(self, what: str) -> ContractError:
         return ContractError(f"{self._crashes.name}: {what}; mend the environment")
