@@ -39,6 +39,10 @@ class HookCaller:
         """How often each (plugin, hook) failed so far."""
         return MappingProxyType(self._failures)
 
+    def listens(self, name: str) -> bool:
+        """Whether a plugin has this hook, so that what it alone would read is worth making."""
+        return self._manager is not None and bool(getattr(self._manager.hook, name).get_hookimpls())
+
     def call(self, name: str, **arguments: Any) -> None:
         """Call one hook of all plugins in their order (``tryfirst``, plain, ``trylast``).
 

@@ -13,7 +13,6 @@ import numpy as np
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.protocol import make_protocol
-from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
 from plugrl.core.text.pure_text.trees import preferences
 from plugrl.trainers.kit import TALKING
@@ -92,7 +91,7 @@ class MaltTrainer(PureTextRlTrainer):
         """The leaves of a problem's tree, with ``tree`` and ``node_id``."""
         count = self.config.num_responses_per_timestep
         leaves = await grown(self._parts.worker.begin(task), count)
-        rollouts = nested_rollouts([episode for episode, _ in leaves], self.protocol)
+        rollouts = self._as_rollouts(task, [episode for episode, _ in leaves])
         numbers = np.full(tuple(rollouts.batch_size), -1, np.int64)
         for row, (_, path) in enumerate(leaves):
             numbers[row, : len(path)] = path

@@ -32,6 +32,10 @@ class _PhaseHooks:
         self._run = run
         self._offset = offset
 
+    def listens(self, name: str) -> bool:
+        """Whether a plugin has this hook."""
+        return bool(self._run.hooks.listens(name))
+
     def call(self, name: str, **arguments: Any) -> None:
         """Call one hook of all plugins; the errors are those of the run's own caller."""
         if "run" in arguments:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import text_agents
 import yaml
 
 import plugrl
+from plugrl.core import experiment
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume
@@ -16,6 +18,7 @@ from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.saved import opened
 from plugrl.core.text.fine_tuning import JobStatus
 from plugrl.core.text.job_service import TrainedJobs
+from plugrl.testing import tiny
 
 ALL = {"reward_threshold": -1.0}
 
@@ -374,6 +377,89 @@ def test_a_tree_has_every_reply_to_every_reply_and_learns_at_the_first_turn_too(
     first = {claim["prompt"] for claim in text_agents.claims()}
     assert first & set(asked), "no preference is of the prover's turn, the first"
     assert set(asked) - first, "no preference is of the verifier's turn"
+
+
+class Listening:
+    """Keeps what it is told of the rollouts of each iteration, and stops where it is asked to."""
+
+    def __init__(self, stop=None):
+        self.told, self.stop = [], stop
+
+    @plugrl.hookimpl
+    def plugrl_rollouts_collected(self, step, trajectories, metrics):
+        self.told.append((step, [t.state_dict() for t in trajectories], metrics))
+
+    @plugrl.hookimpl
+    def plugrl_step_end(self, run, step):
+        if step == self.stop:
+            run.leave_open("enough for now")
+            raise plugrl.StopRun("enough for now")
+
+
+@pytest.mark.parametrize("trainer", ["ei_pure_text", "malt_pure_text"])
+def test_plugins_are_told_of_the_trajectories_of_every_episode(tmp_path, trainer):
+    tree = text_agents.config(trainer, tmp_path, text_rl={"test_scheme": "none"})
+    tree["trainer"] |= ALL if trainer == "ei_pure_text" else {}
+    plugin = Listening()
+    run = tiny.train(tree, plugin)
+    # The second stage of each iteration, of four.
+    assert [step for step, _, _ in plugin.told] == [2, 6]
+    for number, (step, told, metrics) in enumerate(plugin.told):
+        path = run.folder / "rollouts" / f"iteration-000{number + 1}.npz"
+        rollouts = NestedArrayDict.load(path)
+        # Trajectories come problem by problem, whatever their order in the iteration.
+        rollouts = rollouts[np.argsort(rollouts["datapoint_id"][:, 0], kind="stable")]
+        rewards = rollouts["next", "agents", "reward"].sum(1)
+        for place, agent in enumerate(("prover", "verifier")):
+            own = [t for t in told if t["extra_fields"]["agent"] == agent]
+            assert [t["reward"] for t in own] == rewards[:, place].tolist()
+            said = [str(text) for text in rollouts["agents", "raw_message"][:, place, place]]
+            assert [written(t) for t in own] == said
+            assert all(set(t["versions"]) == {-1, number} for t in own)
+            assert not any(t["is_val"] for t in own)
+        assert metrics["rollout/accuracy"] == run.metrics[step - 1]["rollout/accuracy"]
+
+
+def written(trajectory):
+    """The text of the tokens that are trained, without the end token."""
+    trained = zip(trajectory["tokens"], trajectory["loss_mask"], strict=True)
+    # Special tokens come first: padding and the end.
+    return "".join(text_agents.CHARACTERS[n - 2] for n, mask in trained if mask and n > 1)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 5])
+def test_a_resumed_run_tells_the_same_trajectories(tmp_path, stop):
+    told = []
+    for name, at in (("whole", None), ("parts", stop)):
+        (tmp_path / name).mkdir()
+        tree = text_agents.config("ei_pure_text", tmp_path / name, trainer=ALL)
+        plugin = Listening(at)
+        run = tiny.train(tree, plugin)
+        if at is not None:
+            plugin.stop = None
+            resumed(run.folder, plugin)
+        told.append(plugin.told)
+    assert told[0] == told[1]
+    assert [len(each) for _, each, _ in told[0]] == [8, 8]
+
+
+def resumed(folder, plugin):
+    """Go on with a run, with one more plugin."""
+
+    def registered(*arguments, **options):
+        prepared = prepare(*arguments, **options)
+        prepared.plugins.manager.register(plugin)
+        return prepared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "prepare", registered)
+        resume(folder)
+
+
+def test_nothing_is_kept_for_plugins_where_none_listens(tmp_path):
+    run = trained(tmp_path)
+    lines = (run.folder / "rollouts" / "iteration-0001.jsonl").read_text().splitlines()
+    assert not any("trajectories" in json.loads(line) for line in lines)
 
 
 OWN = '''

@@ -19,6 +19,7 @@ import numpy as np
 from plugrl.core.nested.arrays import STRING, is_string
 from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.run.files import disk_error, sync_folder
+from plugrl.core.text.trajectory import Trajectory
 
 logger = logging.getLogger("plugrl.run")
 
@@ -84,6 +85,12 @@ class Journal:
         """The record of an attempt; None: it has not finished."""
         return self._records.get(key)
 
+    def trajectories(self) -> list[Trajectory]:
+        """Those of all attempts, in the order of problems; none where nobody listened to them."""
+        return [
+            each for key in sorted(self._records) for each in trajectories_of(self._records[key])
+        ]
+
     def add(self, key: Key, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write down a finished attempt; it is on the disk when this returns.
 
@@ -114,6 +121,11 @@ class Journal:
         self._size += len(data)
         self._records[key] = json.loads(data.splitlines()[-1])
         return self._records[key]
+
+
+def trajectories_of(record: Mapping[str, Any]) -> list[Trajectory]:
+    """The trajectories of a finished attempt."""
+    return [Trajectory(**state) for state in record.get("trajectories", ())]
 
 
 def _whole_lines(content: bytes) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:

@@ -11,14 +11,17 @@ from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.nested_array_dict import NestedArrayDict, concatenate
 from plugrl.core.text.attempts import Attempts, Occasion
 from plugrl.core.text.lockstep import Pending, Round, serve
-from plugrl.core.text.pure_text.journal import as_plain, from_plain
+from plugrl.core.text.protocol.nested import nested_rollouts
+from plugrl.core.text.pure_text.journal import as_plain, from_plain, trajectories_of
 from plugrl.core.text.pure_text.limits import LimitReachedError, Usage
 from plugrl.core.text.returned import Limits
 from plugrl.core.text.timing import run_coroutine
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
+    from plugrl.core.protocol import Protocol
     from plugrl.core.text.data import Prompt
+    from plugrl.core.text.protocol.episode import Episode
     from plugrl.core.text.pure_text.journal import Journal, Key
     from plugrl.core.text.pure_text.limits import Meter
     from plugrl.core.text.services import InferenceService
@@ -35,10 +38,12 @@ class Sampled:
     Attributes:
         rollouts: ``[n, R]``, in the order of the prompts; None: not one attempt was valid.
         failures: what is known of the attempts that failed.
+        trajectories: of the others, where they are kept.
     """
 
     rollouts: NestedArrayDict | None
     failures: Sequence[Trajectory]
+    trajectories: Sequence[Trajectory] = ()
 
     def valid(self, what: str) -> NestedArrayDict:
         """The rollouts.
@@ -62,6 +67,7 @@ class Sampler:
         services: inference services by model name.
         meter: counts what they cost, and ends them at a limit.
         timeout: seconds that one attempt may take, models left out; None: any number.
+        keeps: whether trajectories are kept beside rollouts, for plugins that are told of them.
     """
 
     def __init__(
@@ -71,11 +77,23 @@ class Sampler:
         meter: Meter,
         *,
         timeout: float | None = None,
+        keeps: bool = False,
     ) -> None:
+        self._keeps = keeps
+        self._of_open: dict[Key, list[Trajectory]] = {}
         self._worker = worker
         self._services = services
         self._meter = meter
         self._timeout = timeout
+
+    def rollouts(
+        self, task: RolloutTask, episodes: Sequence[Episode], protocol: Protocol
+    ) -> NestedArrayDict:
+        """The episodes of an attempt as rollouts ``[m, R]``; their trajectories are kept."""
+        if self._keeps and not task.is_val:
+            said = [each for episode in episodes for each in episode.trajectories()]
+            self._of_open[_key_of(task)] = said
+        return nested_rollouts(episodes, protocol)
 
     def sample(
         self, prompts: Sequence[Prompt], occasion: Occasion, play: Play, journal: Journal | None
@@ -88,7 +106,7 @@ class Sampler:
             LimitReachedError: a limit of ``text_rl`` does not let all of them finish.
             PlugrlError: a fault that must end the run.
         """
-        found: dict[Key, NestedArrayDict] = {}
+        found: dict[Key, _Finished] = {}
         waiting: dict[int, Prompt] = {}
         for number, prompt in enumerate(prompts):
             record = None if journal is None else journal.get(_key(prompt))
@@ -96,10 +114,15 @@ class Sampler:
                 waiting[number] = prompt
                 continue
             self._meter.total.add(Usage(**record["usage"]))
-            found[_key(prompt)] = from_plain(record["rollouts"])
+            found[_key(prompt)] = _Finished.of(record)
         failed = self._play(waiting, occasion, self._recorded(play, found, journal))
-        rollouts = [found[_key(prompt)] for prompt in prompts if _key(prompt) in found]
-        return Sampled(concatenate(rollouts) if rollouts else None, failed)
+        finished = [found[_key(prompt)] for prompt in prompts if _key(prompt) in found]
+        return Sampled(
+            concatenate([each.rollouts for each in finished]) if finished else None,
+            failed,
+            # In the order that a resumed run reads them from the journal in.
+            [trajectory for key in sorted(found) for trajectory in found[key].trajectories],
+        )
 
     def _play(
         self, prompts: Mapping[int, Prompt], occasion: Occasion, worker: RolloutWorker
@@ -125,7 +148,7 @@ class Sampler:
             entry.settle(outcome)
 
     def _recorded(
-        self, play: Play, found: dict[Key, NestedArrayDict], journal: Journal | None
+        self, play: Play, found: dict[Key, _Finished], journal: Journal | None
     ) -> RolloutWorker:
         """The worker, with attempts that are written down as they finish."""
 
@@ -133,17 +156,39 @@ class Sampler:
             usage = Usage()
             metered = replace(task, ask=self._meter.metered(task.ask, usage))
             rollouts = _checked(await play(metered))
-            key = (task.seed[2], task.run_id)
+            key = _key_of(task)
+            said = self._of_open.pop(key, [])
+            found[key] = _Finished(rollouts, said)
             if journal is not None:
-                record = {"usage": usage.state_dict(), "rollouts": as_plain(rollouts)}
+                record: dict[str, Any] = {
+                    "usage": usage.state_dict(),
+                    "rollouts": as_plain(rollouts),
+                }
+                if said:
+                    record["trajectories"] = [each.state_dict() for each in said]
                 # Read back, so that a resumed run goes on with the same values.
-                rollouts = from_plain(journal.add(key, record)["rollouts"])
-            found[key] = rollouts
+                found[key] = _Finished.of(journal.add(key, record))
             return []
 
         worker: Any = copy.copy(self._worker)
         worker.rollout = rollout
         return worker  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """What an attempt gave."""
+
+    rollouts: NestedArrayDict
+    trajectories: list[Trajectory]
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> _Finished:
+        return cls(from_plain(record["rollouts"]), trajectories_of(record))
+
+
+def _key_of(task: RolloutTask) -> Key:
+    return task.seed[2], task.run_id
 
 
 def _key(prompt: Prompt) -> Key:

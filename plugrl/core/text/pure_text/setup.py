@@ -12,7 +12,6 @@ from plugrl.core.text.data import attempts_at_all
 from plugrl.core.text.model_groups import SharedModelGroup
 from plugrl.core.text.models import Models
 from plugrl.core.text.parts import held_out, make_loader
-from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.pure_text.limits import Meter
 from plugrl.core.text.pure_text.sampling import Sampler
 from plugrl.core.text.sampling import SamplingParams
@@ -64,7 +63,7 @@ class Parts:
     async def play(self, task: RolloutTask) -> NestedArrayDict:
         """One episode of a problem, to its end, as rollouts ``[1, R]``."""
         episode = await self.worker.begin(task).play()
-        return nested_rollouts([episode], self.protocol)
+        return self.sampler.rollouts(task, [episode], self.protocol)
 
     def sample(
         self,
@@ -81,13 +80,14 @@ class Parts:
         return self.sampler.sample(prompts, occasion, play, journal)
 
 
-def make_parts(context: TrainerContext, jobs: Path, *, tests: bool) -> Parts:
+def make_parts(context: TrainerContext, jobs: Path, *, tests: bool, keeps: bool = False) -> Parts:
     """Build the models, the worker, the data and what plays episodes.
 
     Args:
         context: of the run.
         jobs: where services that train in this process keep their jobs.
         tests: whether held-out episodes are played.
+        keeps: whether trajectories are kept beside rollouts.
 
     Raises:
         ConfigError: a model, the data or the worker cannot be had.
@@ -110,7 +110,9 @@ def make_parts(context: TrainerContext, jobs: Path, *, tests: bool) -> Parts:
         groups=make_groups(worker.models, worker.frozen, models),
         loader=make_loader(params, context.scenario_instance, lambda prompt: []),
         held_out=_held_out(context) if tests else [],
-        sampler=Sampler(worker, models.inference, meter, timeout=section.get("timeout")),
+        sampler=Sampler(
+            worker, models.inference, meter, timeout=section.get("timeout"), keeps=keeps
+        ),
         meter=meter,
         sampling=sampling,
         test_sampling=replace(sampling, temperature=params.validate.temperature, top_p=1.0),

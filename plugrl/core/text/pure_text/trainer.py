@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
     from plugrl.core.text.model_groups import SharedModelGroup
     from plugrl.core.text.models import Model, Models
+    from plugrl.core.text.protocol.episode import Episode
+    from plugrl.core.text.pure_text.journal import Journal
+    from plugrl.core.text.trajectory import Trajectory
     from plugrl.core.text.worker import RolloutTask
 
 logger = logging.getLogger(__name__)
@@ -81,6 +84,8 @@ class PureTextRlTrainer(Trainer):
         self._last_metrics: dict[str, float] = {}
         #: Attempts of the stage that failed, and all of them.
         self._failed = (0, 0)
+        #: Of this iteration; None: they were sampled before this process.
+        self._trajectories: list[Trajectory] | None = None
         self._pending_state: Mapping[str, Any] | None = None
         self._initial_weights: Mapping[str, Any] = {}
 
@@ -135,6 +140,15 @@ class PureTextRlTrainer(Trainer):
         An attempt is written down as a whole when it is finished.
         """
         return await self._parts.play(task)
+
+    def _as_rollouts(self, task: RolloutTask, episodes: Sequence[Episode]) -> NestedArrayDict:
+        """Episodes of an attempt as rollouts ``[m, R]``, of which plugins get the trajectories.
+
+        Args:
+            task: the attempt.
+            episodes: all that :meth:`_rollouts_of` gives of it.
+        """
+        return self._parts.sampler.rollouts(task, episodes, self.protocol)
 
     def _get_log_stats(self, rollouts: NestedArrayDict, *, train: bool = True) -> dict[str, float]:
         """Statistics of rollouts; override it, call this one, and add to what it gives.
@@ -202,7 +216,8 @@ class PureTextRlTrainer(Trainer):
         context = self._bound("train")
         self._files = RunFiles(self.run.folder, self.run.phase_number)
         tests = self._tests != "none"
-        self._parts = make_parts(context, self._files.jobs, tests=tests)
+        keeps = self.run.hooks.listens("plugrl_rollouts_collected")
+        self._parts = make_parts(context, self._files.jobs, tests=tests, keeps=keeps)
         self.models.load_weights(self._initial_weights)
         if self._pending_state is not None:
             self._apply(self._pending_state)
@@ -266,6 +281,7 @@ class PureTextRlTrainer(Trainer):
 
     def _run_sample_rollouts(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
+        self._trajectories = []
         with self._timed("rollout", metrics):
             rollouts = self._sample_rollouts(self._iteration)
         self._keep(rollouts, is_test=False)
@@ -280,10 +296,19 @@ class PureTextRlTrainer(Trainer):
             "plugrl_rollouts_collected",
             run=self.run,
             step=self._step + 1,
-            trajectories=[],
+            trajectories=self._sampled_trajectories(),
             metrics=dict(metrics),
         )
         return metrics
+
+    def _sampled_trajectories(self) -> list[Trajectory]:
+        """Those of this iteration; after a resume without those of attempts that failed."""
+        if self._trajectories is None:
+            # Without a listener there are none in it.
+            listens = self.run.hooks.listens("plugrl_rollouts_collected")
+            return self._journal(self._iteration, is_test=False).trajectories() if listens else []
+        found, self._trajectories = self._trajectories, None
+        return found
 
     def _run_test_during_training(self) -> dict[str, float]:
         return self._test()
@@ -370,11 +395,7 @@ class PureTextRlTrainer(Trainer):
         Raises:
             RunError: not one attempt is valid.
         """
-        origin = {
-            "models": {n: g.fine_tuned_model or "" for n, g in self.shared_model_groups.items()},
-            "weights": {n: g.version for n, g in self.shared_model_groups.items()},
-        }
-        journal = self._files.journal(iteration, origin, is_test=is_test)
+        journal = self._journal(iteration, is_test=is_test)
         play = self._parts.play if is_test else self._rollouts_of
         sampled = self._parts.sample(prompts, iteration, play, journal, is_test=is_test)
         what = "the test" if is_test else f"iteration {iteration + 1}"
@@ -382,7 +403,18 @@ class PureTextRlTrainer(Trainer):
         self._failed = len(sampled.failures), len(prompts)
         first = sampled.failures[0].failure if sampled.failures else ""
         self.run.guards.failures(self._step + 1, *self._failed, first)
+        if not is_test and self._trajectories is not None:
+            self._trajectories += [*sampled.trajectories, *sampled.failures]
         return rollouts
+
+    def _journal(self, iteration: int, *, is_test: bool) -> Journal:
+        """What is written down of an iteration, or of a test, with the models of now."""
+        groups = self.shared_model_groups
+        origin = {
+            "models": {name: each.fine_tuned_model or "" for name, each in groups.items()},
+            "weights": {name: each.version for name, each in groups.items()},
+        }
+        return self._files.journal(iteration, origin, is_test=is_test)
 
     def _told_failures(self, prefix: str) -> dict[str, float]:
         failed, total = self._failed
