@@ -138,10 +138,11 @@ def _check(entry: EntryPoint, value: Any, finding: Finding) -> None:
         if not isinstance(value, typer.Typer):
             raise TypeError(f"{entry.target} is a {type(value).__name__}, not a typer.Typer")
     else:
-        from plugrl.core.loading import check_component
+        from plugrl.core.loading import adapted, check_component
         from plugrl.core.resolution import record_of
 
-        check_component(record_of(entry), value)
+        record = record_of(entry)
+        check_component(record, adapted(record, value))
 
 
 def _recipe_fault(entry: EntryPoint) -> str | None:

@@ -53,6 +53,9 @@ __all__ = [
 ]
 
 
+_VERDICTS = np.array(Verdict)
+
+
 class Protocol(Component, ABC):
     """An interaction between agents at whose end a verifier has judged a label of 0 or 1.
 
@@ -95,8 +98,16 @@ class Protocol(Component, ABC):
             raise ConfigError(
                 f"no decision of the verifier could count: it speaks in none of the rounds "
                 f"{self.min_message_rounds - 1} to {self.max_message_rounds - 1}, the first being "
-                "0; change max_message_rounds, min_message_rounds or verifier_first"
+                f"0; change {self._remedy}"
             )
+
+    @property
+    def _remedy(self) -> str:
+        """What decides the rounds in which a decision counts: options, or attributes."""
+        names = ("max_message_rounds", "min_message_rounds", "verifier_first")
+        options = [name for name in names if name in self.config]
+        attributes = [f"{type(self).__name__}.{name}" for name in names[:2] if name not in options]
+        return " or ".join([*options, *attributes])
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
@@ -252,7 +263,7 @@ class Protocol(Component, ABC):
             NonFiniteError: a reward is NaN or infinite.
         """
         said = np.asarray(decisions)
-        if said.shape != state.decided.shape or not np.isin(said, list(Verdict)).all():
+        if said.shape != state.decided.shape or not np.isin(said, _VERDICTS).all():
             raise ContractError(
                 f"decisions must be 0, 1 or 2 in an array of shape {list(state.decided.shape)}, "
                 f"not {said.dtype} of shape {list(said.shape)} up to {said.max(initial=0)}"

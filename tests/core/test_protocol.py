@@ -23,7 +23,7 @@ from plugrl import (
 )
 from plugrl.core.errors import NonFiniteError
 from plugrl.core.experiment import prepare
-from plugrl.core.protocol import Protocol, ProtocolConfig
+from plugrl.core.protocol import Protocol, ProtocolConfig, ProtocolRoundsConfig
 from plugrl.core.registry import default_registry
 from plugrl.testing import tiny
 
@@ -272,6 +272,20 @@ class Written(Protocol):
 def test_turns_that_cannot_be(written, said):
     with pytest.raises(PluginError, match=said):
         type("Broken", (Written,), {"written": written})()
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (ProtocolConfig, "Late.max_message_rounds or Late.min_message_rounds"),
+        (ProtocolRoundsConfig, "max_message_rounds or min_message_rounds or verifier_first"),
+    ],
+)
+def test_a_verifier_that_speaks_too_late_is_told_what_there_is_to_change(options, remedy):
+    turns = [{"prover": ("left",)}] * 9 + [{"verifier": ("left",)}]
+    late = type("Late", (Written,), {"written": turns, "Config": options})
+    with pytest.raises(ConfigError, match=f"change {remedy}$"):
+        late()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,14 @@ def test_every_kind_says_what_is_written_in_the_docs_and_at_its_decorator():
         assert " -> " in kind.form
 
 
+def test_the_docs_list_every_kind_with_its_contract():
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
+    table = page.partition("| Kind | What it is | Contract |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?`) \| .* \| (\w+) \|$", table, re.MULTILINE)
+    listed = {name: word for names, word in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed == {n: "stable" if k.stable else "provisional" for n, k in KINDS.items()}
+
+
 def test_the_forms_of_functions_have_the_parameters_that_are_checked():
     for kind, names in FUNCTIONS.items():
         written = re.sub(r"\[[A-Z, ]*\]", "", KINDS[kind].form.partition(" -> ")[0])

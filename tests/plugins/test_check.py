@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from plugrl.core.kinds import KINDS
+
 
 def check(plugrl, *arguments):
     done = plugrl("plugins", "check", *arguments, "--json")
@@ -23,6 +25,12 @@ def test_good(plugrl):
     }
 
 
+def test_functions_are_taken_where_runs_take_them(plugrl):
+    _, found = check(plugrl, "plugrl-test-functions")
+    adapted = {kind for kind, row in KINDS.items() if row.adapter}
+    assert {kind for (kind, _), row in found.items() if row["status"] == "ok"} == adapted
+
+
 @pytest.mark.parametrize(
     ("name", "key", "problem"),
     [
@@ -30,6 +38,7 @@ def test_good(plugrl):
         ("exit", ("trainer", "exit"), "its import ended the process with code 7"),
         ("plugrl-test-exit", ("hook", "exit"), "import: SystemExit: 0"),
         ("wrong_base", ("trainer", "wrong_base"), "does not subclass Trainer"),
+        ("wrong_scorer", ("scorer", "wrong_scorer"), "a scorer's function is a plain one"),
         ("misspelt", ("hook", "misspelt"), "did you mean plugrl_run_end?"),
         ("other_api", ("hook", "other_api"), "written for hook API 2"),
         ("nothing", ("trainer", "nothing"), "No module named 'plugrl_test_nothing.gone'"),

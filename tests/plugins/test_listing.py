@@ -19,10 +19,9 @@ def status(listing, distribution, name):
 def test_list_shows_good_and_bad_plugins_alike(plugrl):
     listing = rows(plugrl("plugins", "list", "--third-party", "--json"))
     names = {row["distribution"] for row in listing}
-    kinds = "exit good heavy import-error misspelt nothing other-api shadow slow twin-a twin-b"
-    assert names == {
-        f"plugrl-test-{name}" for name in [*kinds.split(), "wrong-base", "wrong-group"]
-    }
+    packages = """exit functions good heavy import-error misspelt nothing other-api shadow slow
+        twin-a twin-b wrong-base wrong-group"""
+    assert names == {f"plugrl-test-{name}" for name in packages.split()}
     assert status(listing, "plugrl-test-good", "greet") == "ok"
 
 
