@@ -133,8 +133,10 @@ def _entry(
 
 def at_round(table: np.ndarray, round: np.ndarray, seed: np.ndarray) -> np.ndarray:
     """The entries ``[N, ...]`` of a table for rounds and seeds; false beyond the last round."""
-    rounds, seeds = np.broadcast_arrays(np.asarray(round), np.asarray(seed))
-    found = table[np.clip(rounds, 0, len(table) - 1), seeds % table.shape[1]]
+    rounds, seeds = np.asarray(round), np.asarray(seed)
     there = (rounds >= 0) & (rounds < len(table))
-    masked: np.ndarray = found & there.reshape(*rounds.shape, *[1] * (table.ndim - 2))
-    return masked
+    found: np.ndarray = table[np.where(there, rounds, 0), seeds % table.shape[1]]
+    if not there.all():
+        there = np.broadcast_to(there, found.shape[: found.ndim - table.ndim + 2])
+        found &= there.reshape(*there.shape, *[1] * (table.ndim - 2))
+    return found

@@ -64,6 +64,7 @@ class Episode:
         self.rounds: list[Round] = []
         self.state = stage.protocol.begin([self.seed], [self.label])
         self._conversations: dict[str, Conversation] = {}
+        self._masks: tuple[ProtocolState, np.ndarray, np.ndarray] | None = None
 
     @property
     def ended(self) -> bool:
@@ -82,6 +83,18 @@ class Episode:
         agents = len(self.stage.protocol.agent_names)
         earned: np.ndarray = sum((each.rewards for each in self.rounds), np.zeros(agents))
         return earned
+
+    @property
+    def speaks(self) -> np.ndarray:
+        """Who speaks where in the round that comes next, ``[A, C]``."""
+        return self._next_round()[1]
+
+    def _next_round(self) -> tuple[ProtocolState, np.ndarray, np.ndarray]:
+        """The state, who speaks where and whose decisions count: all agents of a round ask."""
+        if self._masks is None or self._masks[0] is not self.state:
+            protocol, state = self.stage.protocol, self.state
+            self._masks = (state, protocol.active(state)[0], protocol.deciding(state)[0])
+        return self._masks
 
     def fork(self, run: int | None = None) -> Self:
         """An episode that was the same so far; it and this one go on by themselves.
@@ -115,8 +128,8 @@ class Episode:
         if self.ended:
             return
         protocol, asks = self.stage.protocol, ask or self.task.ask
-        speaks = protocol.active(self.state)[0]
-        active = [a for a in protocol.agent_names if speaks[protocol.index(a)].any()]
+        talks: np.ndarray = self.speaks.any(-1)
+        active = [a for a, here in zip(protocol.agent_names, talks, strict=True) if here]
         said = await _together([self._speak(agent, asks) for agent in active])
         decisions = np.full(len(protocol.agent_names), int(Verdict.UNDECIDED))
         for each in said:
@@ -128,14 +141,10 @@ class Episode:
 
     async def _speak(self, agent: str, ask: Asks) -> Said:
         """Let one agent speak, again if what it says is malformed."""
-        stage, protocol = self.stage, self.stage.protocol
+        stage = self.stage
         conversation = self._addressed(agent, ask)
         chat = tuple(dict(message) for message in conversation.messages)
-        place = protocol.index(agent)
-        speaks = protocol.active(self.state)[0, place]
-        channels = [
-            channel for channel, here in zip(protocol.channels, speaks, strict=True) if here
-        ]
+        channels = self.channels(agent)
         decides = self.may_decide(agent)
         must = decides and self.must_decide(agent)
         sampling = self._sampling(agent)
@@ -152,11 +161,17 @@ class Episode:
         messages = {channel: reply.messages.get(channel, "") for channel in channels}
         return Said(agent, chat, raw or "", messages, reply.decision, retries, reply.fault)
 
+    def channels(self, agent: str) -> list[str]:
+        """Where ``agent`` speaks in the round that comes next."""
+        protocol = self.stage.protocol
+        speaks = self.speaks[protocol.index(agent)]
+        return [channel for channel, here in zip(protocol.channels, speaks, strict=True) if here]
+
     def may_decide(self, agent: str) -> bool:
         """Whether what ``agent`` decides next is read: it counts, or is compared with another's."""
         protocol = self.stage.protocol
         place = protocol.index(protocol.imitates.get(agent, agent))
-        return bool(protocol.deciding(self.state)[0, place])
+        return bool(self._next_round()[2][place])
 
     def must_decide(self, agent: str) -> bool:
         """Whether this is the last round in which a decision of ``agent`` would count."""

@@ -19,8 +19,7 @@ def facts_of(episode: Episode, agent: str) -> dict[str, Any]:
     """What templates of ``agent`` may use before its next turn."""
     stage, protocol = episode.stage, episode.stage.protocol
     place, turn = protocol.index(agent), int(episode.state.round[0])
-    speaks = protocol.active(episode.state)[0, place]
-    channels = [channel for channel, here in zip(protocol.channels, speaks, strict=True) if here]
+    channels = episode.channels(agent)
     deciding = episode.may_decide(agent)
     stance = Verdict(int(protocol.stances(episode.state.seed)[0, place]))
     return {
