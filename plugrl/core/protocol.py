@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-_VERDICTS = np.array(Verdict)
+_VERDICTS = np.array(list(Verdict))
 
 
 class Protocol(Component, ABC):

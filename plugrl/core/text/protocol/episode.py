@@ -128,8 +128,7 @@ class Episode:
         if self.ended:
             return
         protocol, asks = self.stage.protocol, ask or self.task.ask
-        talks: np.ndarray = self.speaks.any(-1)
-        active = [a for a, here in zip(protocol.agent_names, talks, strict=True) if here]
+        active = [agent for agent in protocol.agent_names if self.channels(agent)]
         said = await _together([self._speak(agent, asks) for agent in active])
         decisions = np.full(len(protocol.agent_names), int(Verdict.UNDECIDED))
         for each in said:
