@@ -45,7 +45,7 @@ class JobsServer:
     """The server; ``faults`` are (method and path, fault) pairs, used up by requests that match.
 
     A fault is "drop" (the connection ends unanswered), "drop after" (it is done, then the
-    connection ends), a status, or a status with headers.
+    connection ends), "hang" (nothing comes until the server closes), or a status with headers.
     """
 
     def __init__(self, key="sk-test", end="succeeded"):
@@ -58,6 +58,7 @@ class JobsServer:
         self.steps = 0
         self.filters_metadata = True
         self._lock = threading.RLock()
+        self.closed = threading.Event()
         own = self
 
         class Bound(Handler):
@@ -73,6 +74,7 @@ class JobsServer:
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
     def close(self):
+        self.closed.set()
         self._http.shutdown()
         self._http.server_close()
 
@@ -104,8 +106,11 @@ class Handler(BaseHTTPRequestHandler):
         with own._lock:
             own.requests.append(f"{method} {path}")
             fault = self.fault(f"{method} {path}")
-            if fault == "drop":
-                return self.drop()
+        if fault == "hang":
+            own.closed.wait()
+        if fault in ("hang", "drop"):
+            return self.drop()
+        with own._lock:
             try:
                 if isinstance(fault, tuple):
                     raise Refuse(fault[0], "slow down", "rate_limit_exceeded", headers=fault[1])

@@ -1,5 +1,7 @@
 """Testers are trained against targets behind an API, which give no log-probabilities."""
 
+import time
+
 import pytest
 from jobs_server import JobsServer
 from testers import PolicyGradient, make_environment, make_system, weights
@@ -28,7 +30,7 @@ def environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     made = []
 
-    def make():
+    def make(**settings):
         there = JobsServer()
         there.models["base"] = SaysBed()
         inference = {
@@ -38,6 +40,7 @@ def environment(monkeypatch):
             "model": "base",
             "max_context": 64,
             "patience": 0.5,
+            **settings,
         }
         system = make_system(target={"source": LETTERS, "inference": inference}, section=SECTION)
         made.append((there, system))
@@ -81,9 +84,28 @@ def test_what_the_api_refuses_is_one_failed_exchange_and_not_a_score(environment
     own.rollouts([0, 1])
 
 
-def test_an_api_that_is_down_ends_the_run_with_its_words(environment):
+@pytest.mark.parametrize("fault", [(429, {"Retry-After": "0"}), (503, {}), "drop", "drop after"])
+def test_a_request_that_failed_for_now_is_made_again(environment, fault):
+    own, there = environment(patience=20.0)
+    fail(there, fault, 3)
+    trees = own.rollouts([0, 1])
+    assert all(node.valid for tree in trees for node in tree.nodes())
+    assert not there.faults
+
+
+def test_an_api_that_hangs_ends_the_run_in_time(environment):
+    own, there = environment(timeout=0.5)
+    fail(there, "hang", 1000)
+    began = time.monotonic()
+    with pytest.raises(RunError, match=rf"all 4 exchanges .* failed.*{there.base_url}"):
+        HarnessTrainer(CONFIG, own, PolicyGradient()).train()
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("fault", ["drop", (429, {}), (500, {})])
+def test_an_api_that_is_down_ends_the_run_with_its_words(environment, fault):
     own, there = environment()
-    fail(there, "drop", 1000)
+    fail(there, fault, 1000)
     with pytest.raises(RunError, match=rf"all 4 exchanges .* failed.*{there.base_url}"):
         HarnessTrainer(CONFIG, own, PolicyGradient()).train()
 

@@ -30,7 +30,7 @@ class Valuing(PolicyGradient):
 def faults(tmp_path):
     """All that is wrong with a configuration, as lines."""
 
-    def find(sections=None, name="harness", algorithm=None):
+    def find(sections=None, name="harness", algorithm=None, scorer=None):
         base = tiny.config(name, tmp_path, HarnessTrainer.conformance)
         base["trainer"]["algorithm"] = DEADLY
         if algorithm is not None:
@@ -40,6 +40,8 @@ def faults(tmp_path):
                 "custom_harness_algorithm_module_path": str(file),
                 "custom_harness_algorithm_class_name": algorithm,
             }
+        if scorer is not None:
+            base["red_team"]["scorer"] = scorer
         try:
             prepare(tiny.merged(base, sections or {}))
         except ConfigError as error:
@@ -69,6 +71,14 @@ def test_a_sound_configuration_has_no_faults(faults):
         ({"red_team": {"baseline": "tester"}}, "red_team.baseline.*is trained; the baseline must"),
         ({"red_team": {"target": {"model": "tester"}}}, "red_team.target.model.*is trained"),
         ({"models": {"tester": {"train": None}}}, "models.tester.*the tester is not trained"),
+        (
+            {"red_team": {"tester": {"max_new_tokens": 4096}}},
+            "red_team.tester.max_new_tokens.*is 4096, and model 'tester' reads .* tokens",
+        ),
+        (
+            {"red_team": {"target": {"max_new_tokens": 4096}}},
+            "red_team.target.max_new_tokens.*is 4096, and model 'target' reads .* tokens",
+        ),
         (
             {"models": {"tester": {"train": {"learning_rate": 0.5}}}},
             "models.tester.train.learning_rate.*has no effect.*set trainer.lr",
@@ -107,6 +117,40 @@ def test_a_sound_configuration_has_no_faults(faults):
 )
 def test_a_fault_is_named_with_its_setting(faults, sections, expected):
     assert re.search(expected, faults(sections))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("target", ""),
+        ("tester", "red_team.scorer.model.*'tester' is trained; a judge must be frozen"),
+        ("judg", "red_team.scorer.model.*no model 'judg' in models"),
+    ],
+)
+def test_a_judge_is_a_frozen_model(faults, model, expected):
+    found = faults(scorer={"type": "llm_judge", "model": model})
+    assert re.search(expected, found) if expected else found == ""
+
+
+@pytest.mark.parametrize(
+    ("width", "depth", "refused"),
+    [
+        (10, 6, False),
+        (10, 7, True),
+        (1000, 10, True),
+        (2, 10**9, True),
+        (1, 10**6, False),
+        (1, 10**7, True),
+        (10**6, 1, False),
+        (10**6 + 1, 1, True),
+    ],
+)
+def test_a_tree_that_nobody_could_hold_is_refused(faults, width, depth, refused):
+    found = faults({"red_team": {"tree_width": width, "tree_depth": depth}})
+    expected = (
+        f"red_team.tree_width.* is {width} and tree_depth {depth}: .*more than 1,000,000"
+    )
+    assert re.search(expected, found) if refused else found == ""
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
@@ -125,13 +125,17 @@ def _pool_findings(root: Any, trainer: Any) -> Iterator[Finding]:
         )
 
 
+def context_of(check: Preflight, name: str) -> int | None:
+    """The longest sequence of a model, without loading it; None: unknown, or no such model."""
+    look = getattr(check.component(f"models.{name}.inference"), "context_length", None)
+    return None if look is None else look(check.root.models[name].source)
+
+
 def _context_findings(check: Preflight) -> Iterator[Finding]:
     """Lengths that the context of the asked model does not have room for."""
     root, worker = check.root, check.root.rollout_worker
     name, answer = worker.get("model"), worker.get("max_response_length")
-    service = check.component(f"models.{name}.inference")
-    look = getattr(service, "context_length", None)
-    context = None if look is None else look(root.models[name].source)
+    context = context_of(check, name)
     if context is None or answer is None:
         return
     of = f"the context of model {name!r}, which is {context} tokens"
@@ -208,6 +212,37 @@ def data_findings(
     if check.root.get("scenario") is None:
         yield f"{path}.data_files", f"no data; set {path}.data_files or a scenario{off}"
         return
+    wanted = {
+        f"{path}.{key}[{number}]" if key == "splits" else f"{path}.{key}": split
+        for number, split in enumerate(splits)
+    }
+    found: dict[str, SplitStart] = {}
+    for where, fault in split_findings(check, wanted, found, holds="problems"):
+        yield where, f"{fault}{off}" if where in wanted else fault
+    for start in found.values():
+        yield from _missing(start.item, columns, start.origin)
+        if not is_val:
+            yield from _key_findings(check, start.item, start.origin)
+
+
+class SplitStart(NamedTuple):
+    """The first item of a split, and what messages call the split."""
+
+    item: Mapping[str, Any]
+    origin: str
+
+
+def split_findings(
+    check: Preflight, wanted: Mapping[str, str], found: dict[str, SplitStart], *, holds: str
+) -> Iterator[Finding]:
+    """Splits that the scenario lacks, or that are empty.
+
+    Args:
+        check: the configuration, which has a scenario.
+        wanted: splits by the path of the setting that names them.
+        found: gets those that are there.
+        holds: what a split consists of, such as "problems".
+    """
     try:
         datasets = check.scenario
     except ConfigError as error:
@@ -216,18 +251,14 @@ def data_findings(
     if datasets is None:
         return
     name = check.root.scenario.get("type") or "of the file"
-    for number, split in enumerate(splits):
-        where = f"{path}.{key}[{number}]" if key == "splits" else f"{path}.{key}"
+    for where, split in wanted.items():
         if split not in datasets:
             known = ", ".join(sorted(datasets)) or "none"
-            yield where, f"scenario {name!r} has no split {split!r}; it has: {known}{off}"
+            yield where, f"scenario {name!r} has no split {split!r}; it has: {known}"
         elif not datasets[split]:
-            yield where, f"split {split!r} of scenario {name!r} holds no problems{off}"
+            yield where, f"split {split!r} of scenario {name!r} holds no {holds}"
         else:
-            origin = f"split {split!r} of scenario {name!r}"
-            yield from _missing(datasets[split][0], columns, origin)
-            if not is_val:
-                yield from _key_findings(check, datasets[split][0], origin)
+            found[where] = SplitStart(datasets[split][0], f"split {split!r} of scenario {name!r}")
 
 
 def _columns(check: Preflight, is_val: bool) -> dict[str, str]:

@@ -136,8 +136,8 @@ class LlmJudgeScorer(Scorer):
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """The model must be there, and the file must be a template."""
-        yield from model_findings(check, f"{check.path}.model", check.section.model)
+        """The model must be there and frozen, and the file must be a template."""
+        yield from model_findings(check, f"{check.path}.model", check.section.model, role="a judge")
         file = check.section.template_file
         if file is not None:
             try:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.optimizer import OptimizerConfig
-from plugrl.core.text.preflight import model_findings
+from plugrl.core.text.preflight import SplitStart, context_of, model_findings, split_findings
 from plugrl.core.text.red_team.environment import unfit
+from plugrl.core.text.red_team.shown import no_room
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -48,6 +48,11 @@ def _model_findings(check: Preflight, section: Any) -> Iterator[Finding]:
     ):
         if name is not None:
             yield from model_findings(check, f"red_team.{setting}", name, role=role)
+    for own in ("tester", "target"):
+        longest, name = section[own].max_new_tokens, section[own].model
+        context = context_of(check, name) if name in models else None
+        if context is not None and longest >= context:
+            yield f"red_team.{own}.max_new_tokens", no_room(longest, name, context)
     for name in models:
         if models[name].get("fine_tune") is not None:
             yield f"models.{name}.fine_tune", f"is for trainers by jobs; write models.{name}.train"
@@ -106,30 +111,15 @@ def _split_findings(check: Preflight, section: Any) -> Iterator[Finding]:
     if check.root.get("scenario") is None:
         yield "scenario", "there is none to give prompts; give one, such as scenario: red_team"
         return
-    try:
-        datasets = check.scenario
-    except ConfigError as error:
-        yield "scenario", str(error)
-        return
-    if datasets is None:
-        return
     wanted = {f"red_team.{key}": section.get(key) for key in ("split", "eval_split")}
     trainer = check.root.trainer
     if trainer.get("eval_every"):
         wanted["trainer.dev_split"] = trainer.get("dev_split")
-    name = check.root.scenario.get("type") or "of the file"
+    named = {setting: split for setting, split in wanted.items() if split is not None}
+    found: dict[str, SplitStart] = {}
+    yield from split_findings(check, named, found, holds="prompts")
     key = section.get("prompt_key")
-    for setting, split in wanted.items():
-        if split is None:
-            continue
-        if split not in datasets:
-            known = ", ".join(sorted(datasets)) or "none"
-            yield setting, f"scenario {name!r} has no split {split!r}; it has: {known}"
-        elif not datasets[split]:
-            yield setting, f"split {split!r} of scenario {name!r} holds no prompts"
-        elif key is not None and key not in datasets[split][0]:
-            has = ", ".join(map(str, datasets[split][0]))
-            yield (
-                "red_team.prompt_key",
-                f"split {split!r} of scenario {name!r} has no column {key!r}; it has: {has}",
-            )
+    for start in found.values():
+        if key is not None and key not in start.item:
+            has = ", ".join(map(str, start.item))
+            yield "red_team.prompt_key", f"{start.origin} has no column {key!r}; it has: {has}"

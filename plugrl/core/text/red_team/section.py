@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,6 +97,10 @@ class RewardConfig:
     )
 
 
+#: Exchanges of the last level of a tree, all of which are held until a step has been made of it.
+LARGEST_TREE = 1_000_000
+
+
 @dataclass
 class DialogueConfig:
     """Dialogues of one tester with one target, as trees."""
@@ -123,6 +128,13 @@ class DialogueConfig:
         for name in ("tree_width", "tree_depth", "eval_attempts", "eval_batch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        # As logarithms: the power itself may take minutes to compute.
+        exchanges = max(math.log(self.tree_depth), self.tree_depth * math.log(self.tree_width))
+        if exchanges > math.log(LARGEST_TREE) + 1e-9:
+            raise ConfigError(
+                f"tree_width is {self.tree_width} and tree_depth {self.tree_depth}: a tree would "
+                f"have more than {LARGEST_TREE:,} exchanges; lower one of them"
+            )
         if self.reward.fluency and self.baseline is None:
             raise ConfigError(
                 "reward.fluency needs a baseline, such as baseline: baseline with models.baseline"

@@ -35,10 +35,8 @@ class Shown:
         self.sampling = sampling_of(config).ending_at(tokenizer.eos_token_id)
         room = self.service.max_sequence_length - config.max_new_tokens
         if room < 1:
-            raise ConfigError(
-                f"red_team.{self._own}.max_new_tokens is {config.max_new_tokens}, and model "
-                f"{self.name!r} reads {self.service.max_sequence_length} tokens in all; lower it"
-            )
+            fault = no_room(config.max_new_tokens, self.name, self.service.max_sequence_length)
+            raise ConfigError(f"red_team.{self._own}.max_new_tokens {fault}")
         self._room = (
             room if config.max_prompt_tokens is None else min(room, config.max_prompt_tokens)
         )
@@ -90,6 +88,11 @@ class Shown:
         if self._chat:
             return chat_tokenizer(tokenizer, self.name).apply_chat_template(messages)
         return tokenizer.encode(self._config.separator.join(m["content"] for m in messages))
+
+
+def no_room(longest: int, model: str, context: int) -> str:
+    """What is wrong with answers of ``longest`` tokens of a model that reads no more in all."""
+    return f"is {longest}, and model {model!r} reads {context} tokens in all; lower it"
 
 
 def _has_template(tokenizer: Any) -> bool:
