@@ -15,6 +15,8 @@ from plugrl.core.errors import ConfigError
 
 #: Weights, gradients and the two moments of the optimizer.
 TRAINED_COPIES = 4
+#: No host has as much.
+ANY_HOST = 2**45
 
 
 def total_bytes(device: str = "cpu") -> int:
@@ -37,15 +39,19 @@ def gib(size: float) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def too_large(parameters: int, item_bytes: int, copies: int) -> str | None:
-    """Why a model cannot be held by this machine; None: it can.
+def too_large(
+    parameters: int, item_bytes: int, copies: int, there: int | None = None
+) -> str | None:
+    """Why a model cannot be held; None: it can.
 
     Args:
         parameters: how many numbers it has.
         item_bytes: bytes of each.
         copies: of all of them; :data:`TRAINED_COPIES` where they are trained.
+        there: bytes of memory; by default those of this machine.
     """
-    needed, there = parameters * item_bytes * copies, largest_bytes()
+    needed = parameters * item_bytes * copies
+    there = largest_bytes() if there is None else there
     if needed <= there:
         return None
     what = "weights, gradients and optimizer" if copies == TRAINED_COPIES else "the weights"

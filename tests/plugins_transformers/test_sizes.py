@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from plugrl.core.errors import ConfigError
-from plugrl.core.experiment import prepare
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.experiment import prepare, start
 from plugrl.plugins.transformers.outline import parameter_count
+from plugrl.testing import tiny
 
 CONFIG = "models.policy.source.config"
 SMALL = {"model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48, "vocab_size": 11}
@@ -24,10 +25,26 @@ def test_parameters_are_counted_without_the_model(layers, tied):
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers"])
-@pytest.mark.parametrize("size", [10**9, 10**13])
+@pytest.mark.parametrize("size", [10**11, 10**13])
 @pytest.mark.parametrize("more", [[], ["models.policy.adapter={r: 2}"]])
-def test_a_model_larger_than_memory_is_refused(key, size, more):
+def test_a_model_that_no_host_can_hold_is_refused(key, size, more):
     with pytest.raises(ConfigError) as caught:
         prepare("quickstart", [f"{CONFIG}.{key}={size}", *more])
     assert "take smaller sizes" in str(caught.value)
     assert any(fault.startswith(CONFIG) for fault in caught.value.faults)
+
+
+@pytest.mark.parametrize("adapter", [None, {"r": 2}])
+def test_a_model_that_only_larger_machines_hold_is_warned_of_and_not_begun(
+    adapter, tmp_path, caplog
+):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    tree["models"]["policy"]["adapter"] = adapter
+    # Four matrices of this many rows and as many columns: 1.6e12 bytes and more.
+    tree["models"]["policy"]["source"]["config"]["hidden_size"] = 2**18
+    tree["models"]["policy"]["source"]["config"]["intermediate_size"] = 2**18
+    prepared = prepare(tree)
+    assert f"{CONFIG}: on this machine, " in caplog.text
+    assert "take smaller sizes" in caplog.text
+    with pytest.raises(RunError, match=rf"{CONFIG}: .* parameters need .* for the weights"):
+        start(prepared)

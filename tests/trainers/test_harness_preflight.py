@@ -147,9 +147,7 @@ def test_a_judge_is_a_frozen_model(faults, model, expected):
 )
 def test_a_tree_that_nobody_could_hold_is_refused(faults, width, depth, refused):
     found = faults({"red_team": {"tree_width": width, "tree_depth": depth}})
-    expected = (
-        f"red_team.tree_width.* is {width} and tree_depth {depth}: .*more than 1,000,000"
-    )
+    expected = f"red_team.tree_width.* is {width} and tree_depth {depth}: .*more than 1,000,000"
     assert re.search(expected, found) if refused else found == ""
 
 

@@ -121,7 +121,11 @@ def canonical(
     root = _look(layer.tree, prefix)
     if not isinstance(root, dict):
         return
-    own = _RED_TEAM in root or _RED_TEAM in (_look(below or {}, prefix) or {})
+    own = any(
+        _look(tree, (*place, _RED_TEAM)) is not None
+        for tree in (layer.tree, below or {})
+        for place in (prefix, ())
+    )
     for old, new in RENAMED.items():
         if _relocate(layer, prefix, old, new, faults):
             warnings.warn(
@@ -146,11 +150,14 @@ def canonical(
 
 
 def _look(tree: Any, path: KeyPath) -> Any:
+    """What is at ``path``; overrides write the number of an item as text."""
     for part in path:
-        fits = isinstance(tree, dict) and part in tree
-        if not fits and not (isinstance(tree, list) and isinstance(part, int)):
+        if isinstance(tree, list) and str(part).isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        elif isinstance(tree, dict) and part in tree:
+            tree = tree[part]
+        else:
             return None
-        tree = tree[part]
     return tree
 
 

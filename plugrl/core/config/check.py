@@ -91,14 +91,16 @@ class Checker:
 
     def unknown(self, path: KeyPath, message: str, suggestion: str | None) -> None:
         """Add the fault of a key that no schema has."""
-        # An algorithm that is a component has keys of its own, not those that others know.
-        own = path[:-1] == _ALGORITHM and dotted(_ALGORITHM) in self.records
-        instead = None if own else remedy(path)
+        instead = None if self._is_own_algorithm(path[:-1]) else remedy(path)
         if instead is not None:
             self.fault(path, f"unknown key: {instead}")
             return
         fault = fault_at(self.origins, path, message, suggestion)
         self.faults.append(dataclasses.replace(fault, unknown=str(path[-1])))
+
+    def _is_own_algorithm(self, section: KeyPath) -> bool:
+        """Whether it is a component, with keys of its own instead of those that others know."""
+        return section == _ALGORITHM and dotted(_ALGORITHM) in self.records
 
     def broken(self, path: KeyPath, error: PluginError) -> None:
         """Add a plugin that cannot be used to the report."""
@@ -251,10 +253,13 @@ class Checker:
         here = (*path, key)
         if not free and key not in extra:
             # A spelling that holds elsewhere is no remedy for itself.
-            others = [name for name in second_spellings(path) if name != key]
+            elsewhere = () if self._is_own_algorithm(path) else second_spellings(path)
+            others = [name for name in elsewhere if name != key]
             close = close_names(key, [*known, *extra, *others], 1)
             keys = "" if close or not known else f"; keys: {', '.join(known)}"
-            self.unknown(here, f"unknown key{keys}", close[0] if close else None)
+            left, meant = self.pick.left_over(here), close[0] if close else None
+            tell = self.fault if left else self.unknown
+            tell(here, f"unknown key{keys}{left}", meant)
             return
         result[key] = self.value(value, Any, here, {})
         if free or extra[key]:

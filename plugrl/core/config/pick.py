@@ -12,6 +12,7 @@ from plugrl.core.config import coerce
 from plugrl.core.config.aliases import BACKEND_KINDS, component_name
 from plugrl.core.config.bad import BAD
 from plugrl.core.config.origins import (
+    COMMAND_LINE,
     DEFAULT,
     KeyPath,
     bare_name,
@@ -149,6 +150,15 @@ class Picker:
             message = f"picks the {kind}, and so does {place(origins, (*path, 'type'))}"
             self._checker.fault((*path, files[0]), f"{message}; write one of them")
         del value["type"]
+
+    def left_over(self, path: KeyPath) -> str:
+        """What to do about a key that a layer wrote before an override named another component."""
+        chosen = self._checker.origins.get((*path[:-1], "type"))
+        chosen = chosen or self._checker.origins.get(path[:-1])
+        by_override = chosen is not None and chosen.source == COMMAND_LINE.source
+        if chosen is None or not by_override or self._layer(path) >= chosen.layer:
+            return ""
+        return "; if it is left from another type, put an override SECTION= first, which empties it"
 
     def _layer(self, path: KeyPath) -> int:
         origin = nearest(self._checker.origins, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 
 from plugrl.core import threads
 from plugrl.core.errors import ConfigError
-from plugrl.core.memory import TRAINED_COPIES, too_large
+from plugrl.core.memory import ANY_HOST, TRAINED_COPIES, too_large
 from plugrl.core.text.services import ModelSpec, Tokenizer
 from plugrl.plugins.transformers.outline import parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from plugrl.core.config.preflight import Finding, Preflight
 
+logger = logging.getLogger(__name__)
 _UNUSABLE = "not a usable model folder; one made by save_pretrained is"
 _NO_WEIGHTS = (
     "holds a tokenizer alone, and the weights are loaded here; path (a model folder) or config "
@@ -84,11 +86,14 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
     from transformers import AutoConfig
 
     options: dict[str, Any] = source.config.to_dict()
-    fault = _size_fault(check, name, options)
-    if fault is not None:
-        # A configuration alone may list its layers, which takes for ever.
+    for_here, for_any_host = _size_faults(check.root.models[name], options)
+    if for_here is not None:
         if check.path.endswith(".inference"):
-            yield f"{where}.config", fault
+            if for_any_host is not None:
+                yield f"{where}.config", for_any_host
+            else:
+                logger.warning("%s.config: on this machine, %s", where, for_here)
+        # A configuration alone may list its layers, which takes for ever.
         return
     try:
         AutoConfig.for_model(options.pop("model_type"), **options)
@@ -96,20 +101,27 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
         yield f"{where}.config", _line(error)
 
 
-def _size_fault(check: Preflight, name: str, options: Mapping[str, Any]) -> str | None:
-    """Why the machine cannot hold the model of a configuration; None: it can, or there is none."""
-    model = check.root.models[name]
+def _size_faults(model: Any, options: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Why this machine cannot train the model of a configuration, and why no host can."""
     trained = model.get("train") is not None and model.get("adapter") is None
     copies = TRAINED_COPIES if trained else 1
     size = 4 if model.source.dtype == "float32" else 2
     given = {"vocab_size": len(model.source.tokenizer.characters or ""), **options}
-    if {"hidden_size", "intermediate_size", "num_hidden_layers"} <= given.keys():
+    here = _too_large(given, size, copies)
+    return here, None if here is None else _too_large(given, size, copies, ANY_HOST)
+
+
+def _too_large(
+    options: Mapping[str, Any], size: int, copies: int, there: int | None = None
+) -> str | None:
+    """As :func:`~plugrl.core.memory.too_large`, of a configuration with its vocabulary's size."""
+    if {"hidden_size", "intermediate_size", "num_hidden_layers"} <= options.keys():
         # Small models are known as such without the seconds that importing their code takes.
-        width = max(value for value in given.values() if isinstance(value, int))
-        if too_large(16 * width**2 * given["num_hidden_layers"], size, copies) is None:
+        width = max(value for value in options.values() if isinstance(value, int))
+        if too_large(16 * width**2 * options["num_hidden_layers"], size, copies, there) is None:
             return None
-    count = parameter_count(given)
-    return None if count is None else too_large(count, size, copies)
+    count = parameter_count(options)
+    return None if count is None else too_large(count, size, copies, there)
 
 
 def tokenizer_findings(check: Preflight) -> Iterator[Finding]:
@@ -195,6 +207,9 @@ def _from_config(spec: ModelSpec) -> PreTrainedModel:
     options.setdefault("eos_token_id", tokenizer.eos_token_id)
     options.setdefault("bos_token_id", None)
     where = f"models.{spec.name}.source.config"
+    fault = _too_large({**options, "model_type": kind}, 4, 1)
+    if fault is not None:
+        raise ConfigError(f"{where}: {fault}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         try:

@@ -76,6 +76,55 @@ def test_the_section_may_stand_at_the_root(algorithm):
     )
 
 
+HERE = ("", "trainer.phases.0.", "trainer.phases[0].")
+
+
+@pytest.mark.parametrize("where", HERE)
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["trainer.algorithm.type=grpo"], "grpo"),
+        (["trainer.algorithm=", "trainer.algorithm=dpo"], "dpo"),
+        (["trainer.algorithm=", "trainer.algorithm={type: dpo}"], "dpo"),
+        (["trainer.algorithm=", "trainer.algorithm.type=dpo"], "dpo"),
+    ],
+)
+def test_an_override_names_another_one_in_phases_too(harness, where, outside, overrides, name):
+    overrides = [f"{where}{text}" for text in overrides]
+    tree = harness if where == "" else in_phase(harness, outside)
+    made = prepare(tree, overrides).validated.tree["trainer"]
+    own = made if where == "" else made["phases"][0]["trainer"]
+    assert own["algorithm"]["type"] == name
+
+
+@pytest.mark.parametrize("where", HERE)
+@pytest.mark.parametrize("written", ["dpo", "{type: dpo}"])
+def test_keys_left_from_another_type_come_with_the_remedy(harness, where, written):
+    tree = harness if where == "" else in_phase(harness, False)
+    remedy = r"clip_ratio_low.*unknown key; keys: beta.*put an override SECTION= first"
+    with pytest.raises(ConfigError, match=remedy):
+        prepare(tree, [f"{where}trainer.algorithm={written}"])
+
+
+@pytest.fixture
+def harness(tmp_path):
+    """A whole configuration that learns by ``grpo``, with a key that others lack."""
+    tree = tiny.config("harness", tmp_path, RED_TEAM)
+    frozen = {"source": tree["models"]["target"]["source"]}
+    tree = tiny.merged(tree, {"models": {"baseline": frozen}, "red_team": {"baseline": "baseline"}})
+    tree["trainer"]["algorithm"] = {"type": "grpo", "clip_ratio_low": 0.1}
+    return tree
+
+
+def in_phase(tree, outside):
+    """The same as the only phase of a sequence; ``outside``: but for the section red_team."""
+    inside = ("trainer",) if outside else ("trainer", "red_team")
+    phase = {"name": "only", **{key: tree[key] for key in inside}}
+    rest = {key: value for key, value in tree.items() if key not in inside}
+    return {**rest, "trainer": {"type": "sequence", "phases": [phase]}}
+
+
 @pytest.mark.parametrize(
     ("written", "says"),
     [
