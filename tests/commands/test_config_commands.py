@@ -12,7 +12,7 @@ scenario: arithmetic
 models:
   policy:
     source:
-      config: {model_type: qwen3}
+      config: {model_type: qwen3, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1}
       tokenizer: {characters: "01+="}
     train: {type: local, micro_batch_size: 3}
 trainer: {type: self_hosted_grpo, total_train_steps: 7}
