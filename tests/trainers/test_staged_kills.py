@@ -161,7 +161,7 @@ def named(state, run):
 def test_a_signal_does_not_wait_for_jobs_which_are_taken_up_again(tmp_path, number, code):
     folder = tmp_path / "of"
     path = recipe("ei_pure_text", folder)
-    endless = "models.policy.fine_tune.epochs=1000000"
+    endless = "models.policy.fine_tune.epochs=50000"
     process = forking.Process(
         words("train", path, endless), stderr=subprocess.PIPE, env=environment(folder)
     )
