@@ -51,7 +51,11 @@ def too_large(
         there: bytes of memory; by default those of this machine.
     """
     needed = parameters * item_bytes * copies
-    there = largest_bytes() if there is None else there
+    if there is None:
+        there = total_bytes()
+        if needed > there:
+            # Devices are asked only now: that takes hold of them, for seconds.
+            there = largest_bytes()
     if needed <= there:
         return None
     what = "weights, gradients and optimizer" if copies == TRAINED_COPIES else "the weights"

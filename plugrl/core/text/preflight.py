@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
@@ -194,6 +194,12 @@ def data_findings(
     """
     is_val = path != "data"
     columns = _columns(check, is_val)
+
+    def read(item: Mapping[str, Any], origin: str) -> Iterator[Finding]:
+        yield from _missing(item, columns, origin)
+        if not is_val:
+            yield from _key_findings(check, item, origin)
+
     if files:
         for number, file in enumerate(files):
             try:
@@ -202,9 +208,7 @@ def data_findings(
                 yield f"{path}.data_files[{number}]", str(error)
                 continue
             if item is not None:
-                yield from _missing(item, columns, f"data file {file}")
-                if not is_val:
-                    yield from _key_findings(check, item, f"data file {file}")
+                yield from read(item, f"data file {file}")
             elif len(files) == 1:
                 yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
         return
@@ -216,32 +220,25 @@ def data_findings(
         f"{path}.{key}[{number}]" if key == "splits" else f"{path}.{key}": split
         for number, split in enumerate(splits)
     }
-    found: dict[str, SplitStart] = {}
-    for where, fault in split_findings(check, wanted, found, holds="problems"):
-        yield where, f"{fault}{off}" if where in wanted else fault
-    for start in found.values():
-        yield from _missing(start.item, columns, start.origin)
-        if not is_val:
-            yield from _key_findings(check, start.item, start.origin)
-
-
-class SplitStart(NamedTuple):
-    """The first item of a split, and what messages call the split."""
-
-    item: Mapping[str, Any]
-    origin: str
+    yield from split_findings(check, wanted, read, holds="problems", remedy=off)
 
 
 def split_findings(
-    check: Preflight, wanted: Mapping[str, str], found: dict[str, SplitStart], *, holds: str
+    check: Preflight,
+    wanted: Mapping[str, str],
+    read: Callable[[Mapping[str, Any], str], Iterable[Finding]],
+    *,
+    holds: str,
+    remedy: str = "",
 ) -> Iterator[Finding]:
-    """Splits that the scenario lacks, or that are empty.
+    """Splits that the scenario lacks, or that are empty, and what is wrong with the others.
 
     Args:
         check: the configuration, which has a scenario.
         wanted: splits by the path of the setting that names them.
-        found: gets those that are there.
+        read: gives the findings about a split from its first item and what messages call the split.
         holds: what a split consists of, such as "problems".
+        remedy: what to do without a split, at the end of messages.
     """
     try:
         datasets = check.scenario
@@ -254,11 +251,11 @@ def split_findings(
     for where, split in wanted.items():
         if split not in datasets:
             known = ", ".join(sorted(datasets)) or "none"
-            yield where, f"scenario {name!r} has no split {split!r}; it has: {known}"
+            yield where, f"scenario {name!r} has no split {split!r}; it has: {known}{remedy}"
         elif not datasets[split]:
-            yield where, f"split {split!r} of scenario {name!r} holds no {holds}"
+            yield where, f"split {split!r} of scenario {name!r} holds no {holds}{remedy}"
         else:
-            found[where] = SplitStart(datasets[split][0], f"split {split!r} of scenario {name!r}")
+            yield from read(datasets[split][0], f"split {split!r} of scenario {name!r}")
 
 
 def _columns(check: Preflight, is_val: bool) -> dict[str, str]:

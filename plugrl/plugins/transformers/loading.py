@@ -107,21 +107,25 @@ def _size_faults(model: Any, options: Mapping[str, Any]) -> tuple[str | None, st
     copies = TRAINED_COPIES if trained else 1
     size = 4 if model.source.dtype == "float32" else 2
     given = {"vocab_size": len(model.source.tokenizer.characters or ""), **options}
-    here = _too_large(given, size, copies)
-    return here, None if here is None else _too_large(given, size, copies, ANY_HOST)
+    count = _beyond_memory(given, size, copies)
+    if count is None:
+        return None, None
+    return too_large(count, size, copies), too_large(count, size, copies, ANY_HOST)
 
 
-def _too_large(
-    options: Mapping[str, Any], size: int, copies: int, there: int | None = None
-) -> str | None:
-    """As :func:`~plugrl.core.memory.too_large`, of a configuration with its vocabulary's size."""
+def _beyond_memory(options: Mapping[str, Any], size: int, copies: int) -> int | None:
+    """The parameters of a configuration, if this machine cannot hold them; None: it can.
+
+    ``options`` have the size of the vocabulary; the rest is as of
+    :func:`~plugrl.core.memory.too_large`.
+    """
     if {"hidden_size", "intermediate_size", "num_hidden_layers"} <= options.keys():
         # Small models are known as such without the seconds that importing their code takes.
         width = max(value for value in options.values() if isinstance(value, int))
-        if too_large(16 * width**2 * options["num_hidden_layers"], size, copies, there) is None:
+        if too_large(16 * width**2 * options["num_hidden_layers"], size, copies) is None:
             return None
     count = parameter_count(options)
-    return None if count is None else too_large(count, size, copies, there)
+    return None if count is None or too_large(count, size, copies) is None else count
 
 
 def tokenizer_findings(check: Preflight) -> Iterator[Finding]:
@@ -207,9 +211,9 @@ def _from_config(spec: ModelSpec) -> PreTrainedModel:
     options.setdefault("eos_token_id", tokenizer.eos_token_id)
     options.setdefault("bos_token_id", None)
     where = f"models.{spec.name}.source.config"
-    fault = _too_large({**options, "model_type": kind}, 4, 1)
-    if fault is not None:
-        raise ConfigError(f"{where}: {fault}")
+    count = _beyond_memory({**options, "model_type": kind}, 4, 1)
+    if count is not None:
+        raise ConfigError(f"{where}: {too_large(count, 4, 1)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.text.optimizer import OptimizerConfig
-from plugrl.core.text.preflight import SplitStart, context_of, model_findings, split_findings
+from plugrl.core.text.preflight import context_of, model_findings, split_findings
 from plugrl.core.text.red_team.environment import unfit
 from plugrl.core.text.red_team.shown import no_room
 
@@ -116,10 +116,11 @@ def _split_findings(check: Preflight, section: Any) -> Iterator[Finding]:
     if trainer.get("eval_every"):
         wanted["trainer.dev_split"] = trainer.get("dev_split")
     named = {setting: split for setting, split in wanted.items() if split is not None}
-    found: dict[str, SplitStart] = {}
-    yield from split_findings(check, named, found, holds="prompts")
     key = section.get("prompt_key")
-    for start in found.values():
-        if key is not None and key not in start.item:
-            has = ", ".join(map(str, start.item))
-            yield "red_team.prompt_key", f"{start.origin} has no column {key!r}; it has: {has}"
+
+    def read(item: Mapping[str, Any], origin: str) -> Iterator[Finding]:
+        if key is not None and key not in item:
+            has = ", ".join(map(str, item))
+            yield "red_team.prompt_key", f"{origin} has no column {key!r}; it has: {has}"
+
+    yield from split_findings(check, named, read, holds="prompts")
