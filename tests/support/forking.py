@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.console typer yaml jinja2
@@ -157,6 +157,23 @@ class _Reader(threading.Thread):
     def run(self) -> None:
         if self.file is not None:
             self.text = self.file.read()
+
+
+def kill_when(process: Process, begun: Callable[[], bool], *, delay: float) -> None:
+    """Kill a process that would not end by itself, ``delay`` seconds after ``begun`` is true.
+
+    Raises:
+        AssertionError: it ended before, or nothing began within two minutes.
+    """
+    deadline = time.monotonic() + 120
+    while not begun():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, f"{process.args} did not begin"
+        time.sleep(0.005)
+    time.sleep(delay)
+    process.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors
 
 
 def run(

@@ -106,14 +106,12 @@ def test_no_kill_loses_or_doubles_an_attempt(started, mode, processes):
     moments, folder = random.Random(0), None
     for _ in range(KILLS):
         process = started(mode, folder=folder, processes=processes, until_killed=True)
-        before, deadline = len(records(started.trained)), time.monotonic() + 120
-        while process.poll() is None and len(records(started.trained)) <= before:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == -signal.SIGKILL, errors
+        before = len(records(started.trained))
+        forking.kill_when(
+            process,
+            lambda before=before: len(records(started.trained)) > before,
+            delay=moments.uniform(0, 0.3),
+        )
         folder = started.folder()
     process = started(mode, folder=folder, processes=processes)
     _, errors = process.communicate(timeout=240)
