@@ -37,6 +37,12 @@ LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.consol
     transformers.models.auto.modeling_auto transformers.models.qwen3.modeling_qwen3
     transformers.generation.utils"""
 _MOST = 2**20
+_seconds: list[float] = []
+
+
+def processor_time() -> float:
+    """Processor seconds of the forked processes that this one has waited for."""
+    return sum(_seconds)
 
 
 class Process:
@@ -94,7 +100,9 @@ class Process:
         if self.returncode is None:
             if not select.select([self._socket], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = int(self._answers.readline())
+            code, seconds = self._answers.readline().split()
+            self.returncode = int(code)
+            _seconds.append(float(seconds))
             self._socket.close()
         return self.returncode
 
@@ -321,9 +329,10 @@ def _supervise(connection: socket.socket) -> dict:
         for file in {0, 1, 2, *files}:
             os.close(file)
         connection.sendall(b"%d\n" % number)
-        code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+        _, status, usage = os.wait4(number, 0)
+        code = os.waitstatus_to_exitcode(status)
         with contextlib.suppress(OSError):
-            connection.sendall(b"%d\n" % code)
+            connection.sendall(b"%d %f\n" % (code, usage.ru_utime + usage.ru_stime))
         os._exit(0)
     connection.close()
     for target, file in enumerate(files):
