@@ -23,7 +23,9 @@ def spent() -> float:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processor-times", metavar="FILE", help="write each test's processor seconds")
+    parser.addoption(
+        "--processor-times", metavar="FILE", help="write each test's processor seconds"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -61,10 +63,16 @@ class Reporter:
     def pytest_terminal_summary(self, terminalreporter, config) -> None:
         if file := config.getoption("--processor-times"):
             Path(file).write_text(json.dumps(self.seconds, indent=0))
-        terminalreporter.write_line(f"processor time of {len(self.seconds)} tests: {sum(self.seconds.values()):.0f} s")
-        above = sorted((s, name) for name, s in self.seconds.items() if s > LIMIT and name in self.fast)
+        terminalreporter.write_line(
+            f"processor time of {len(self.seconds)} tests: {sum(self.seconds.values()):.0f} s"
+        )
+        above = sorted(
+            (s, name) for name, s in self.seconds.items() if s > LIMIT and name in self.fast
+        )
         for seconds, name in above[:-11:-1]:
-            terminalreporter.write_line(f"{seconds:.1f} s of processor time, more than {LIMIT:.0f}: {name}")
+            terminalreporter.write_line(
+                f"{seconds:.1f} s of processor time, more than {LIMIT:.0f}: {name}"
+            )
 
 
 def pytest_configure(config) -> None:
