@@ -1,16 +1,22 @@
 """Settings of every test: one thread, because tiny networks are slower on several."""
 
 import os
+import signal
 import uuid
 from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["processor_time"]
+pytest_plugins = ["processor_time", "forked_workers"]
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Shells start jobs in the background, and `nohup` does, with Ctrl-C ignored, and processes inherit
+# it: those that tests start would not end by the signals that tests send.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 import forking
 import pytest
 import yaml
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.integration
 
@@ -319,7 +320,7 @@ def test_a_second_process_on_one_run_is_refused_and_harms_nothing(folder):
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + DEADLINE
         while not list(folder.glob("runs/*/*/metrics.jsonl")):
             assert first.poll() is None
             assert time.monotonic() < limit
@@ -330,7 +331,7 @@ def test_a_second_process_on_one_run_is_refused_and_harms_nothing(folder):
         assert runs(folder)[0]["state"] == "running"
     finally:
         first.send_signal(signal.SIGTERM)
-        assert first.wait(120) == 143
+        assert first.wait(DEADLINE) == 143
     assert runs(folder)[0]["state"] == "terminated"
 
 

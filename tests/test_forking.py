@@ -8,6 +8,7 @@ import time
 
 import forking
 import pytest
+from waiting import DEADLINE
 
 PROGRAM = """
 import os, sys, atexit
@@ -65,7 +66,7 @@ def test_signals_end_it(number):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
     process.send_signal(number)
-    assert process.wait(10) == -number
+    assert process.wait(DEADLINE) == -number
     process.send_signal(number)
 
 

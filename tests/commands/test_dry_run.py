@@ -7,6 +7,7 @@ import sys
 import forking
 import pytest
 import yaml
+from waiting import DEADLINE
 
 MODEL = {
     "model_type": "qwen3",
@@ -60,7 +61,7 @@ def dry_run(tmp_path):
         done = forking.run(
             [*program, "train", "exp.yaml", "--dry-run", *overrides],
             cwd=tmp_path,
-            timeout=120,
+            timeout=DEADLINE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         assert sorted(path.name for path in tmp_path.iterdir()) == ["exp.yaml"]

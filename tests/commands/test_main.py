@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.cli import COMMANDS, main
 from plugrl.commands._group import CommandRow
@@ -217,6 +218,6 @@ def test_ctrl_c(tmp_path):
     assert process.stdout.readline() == "started\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
     assert err == "error: interrupted\n"

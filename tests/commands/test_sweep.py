@@ -10,6 +10,7 @@ import time
 
 import pytest
 import yaml
+from waiting import DEADLINE
 
 import plugrl
 from plugrl.core import sweep
@@ -132,12 +133,12 @@ def test_an_interrupted_sweep_shows_what_ended_before(file):
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE
     while len(list(folder.glob("runs/*/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE)
     finally:
         process.kill()
     assert process.returncode == 130, err

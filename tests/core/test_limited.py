@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.limited import CallFailedError, LimitedCalls, LimitExceededError
 
@@ -112,7 +113,7 @@ def test_a_helper_ends_with_its_parent(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     helper = int(done.stdout)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE
     while os.path.exists(f"/proc/{helper}/status") and time.monotonic() < deadline:
         if "State:\tZ" in Path(f"/proc/{helper}/status").read_text("utf-8"):
             break

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 PACKAGES = Path(__file__).parent / "packages"
 Completed = subprocess.CompletedProcess[str]
@@ -42,7 +43,7 @@ def python(installed: Path, tmp_path: Path) -> Callable[..., Completed]:
             env=variables,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=DEADLINE,
             check=False,
         )
 

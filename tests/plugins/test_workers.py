@@ -33,7 +33,7 @@ if __name__ == "__main__":
     queue = context.Queue()
     process = context.Process(target=work, args=(texts, queue))
     process.start()
-    there = queue.get(timeout=100)
+    there = queue.get(timeout=240)
     process.join()
     print(json.dumps({"here": here, "there": there, "texts": texts}))
 """
@@ -117,7 +117,7 @@ if __name__ == "__main__":
     queue = context.Queue()
     process = context.Process(target=work, args=(queue,))
     process.start()
-    print(queue.get(timeout=100))
+    print(queue.get(timeout=240))
     process.join()
 """
 

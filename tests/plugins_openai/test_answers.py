@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from documented_server import request
+from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError
 
@@ -118,9 +119,9 @@ def test_cancelling_a_request_closes_its_connection(server, connect):
             await task
         while not there.gone:
             await asyncio.sleep(0.01)
-        return await asyncio.wait_for(service.complete(request()), 20)
+        return await asyncio.wait_for(service.complete(request()), DEADLINE)
 
-    assert asyncio.run(asyncio.wait_for(give_up(), 30)).tokens
+    assert asyncio.run(asyncio.wait_for(give_up(), DEADLINE)).tokens
     assert there.gone == 1
 
 

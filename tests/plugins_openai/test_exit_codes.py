@@ -8,6 +8,7 @@ import time
 import forking
 import pytest
 import yaml
+from waiting import DEADLINE
 
 from plugrl.testing import tiny
 
@@ -50,7 +51,7 @@ def train(tmp_path, server):
 )
 def test_a_failing_server_ends_a_command_with_code_1_the_cause_and_the_way_on(train, fault, said):
     _, process = train(fault)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1, output
     lines = output.strip().splitlines()
     assert any(said in line and "http://127.0.0.1:" in line for line in lines[-3:]), output
@@ -61,7 +62,7 @@ def test_a_failing_server_ends_a_command_with_code_1_the_cause_and_the_way_on(tr
 
 def test_ctrl_c_ends_a_command_that_waits_for_a_hanging_server(train):
     there, process = train()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE
     while not any(path == "/collective_rpc" for path, _ in there.calls):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
@@ -76,5 +77,5 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_hanging_server(train):
     if process.poll() is None:
         # A second one ends it at once.
         process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130, output

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from documented_server import SOURCE, request
 from jobs_server import JobsServer
+from waiting import DEADLINE
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
@@ -379,7 +380,7 @@ def test_a_process_that_is_killed_after_any_request_makes_no_second_job(server, 
         for attempt, number in ((1, kill_at), (2, 0)):
             done = subprocess.run(
                 [sys.executable, str(script), str(number), server.base_url, str(tmp_path)],
-                capture_output=True, text=True, timeout=120, check=False, env=environment,
+                capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment,
             )  # fmt: skip
             assert done.returncode == (-signal.SIGKILL if attempt == 1 else 0), done.stderr
         assert len(server.jobs) == len(server.files) == 1

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume, start
@@ -175,12 +176,12 @@ def test_a_run_ends_when_the_server_that_it_waits_for_goes(setting):
 
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE
     while there.always is None and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.5)
     there.stop()
-    thread.join(30)
+    thread.join(DEADLINE)
     assert isinstance(failures[0], RunError)
 
 

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 from documented_server import SOURCE, request
+from waiting import DEADLINE
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
@@ -82,7 +83,7 @@ def test_each_answer_is_of_the_weights_of_its_version(server, connect, kind):
         service.update_weights(weights(versions[number]), number)
     time.sleep(0.3)
     over.set()
-    thread.join(30)
+    thread.join(DEADLINE)
     assert {answer.version for _, answer in answers} == {0, 1, 2, 3}
     for asked, answer in answers:
         whole = [*asked.prompt_tokens, *answer.tokens]
@@ -161,7 +162,7 @@ def test_a_request_that_never_ends_does_not_hold_an_update_for_ever(server, conn
     begun = time.monotonic()
     service.update_weights(weights(model(3)), 1)
     assert time.monotonic() - begun < 10
-    thread.join(10)
+    thread.join(DEADLINE)
     assert service.generate([request()])[0].version == 1
 
 
@@ -181,7 +182,7 @@ def test_a_server_that_was_started_anew_gets_the_weights_again(server, connect, 
     there.engine.update_weights(weights(model(9)), 0)
     there.label = "default"
     there.start(there.port)
-    thread.join(30)
+    thread.join(DEADLINE)
     whole = [*asked.prompt_tokens, *found[0].tokens]
     expected = trained.score([whole])[0][2:]
     assert found[0].logprobs == pytest.approx(expected, abs=1e-5)

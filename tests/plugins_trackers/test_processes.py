@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.run.metrics import read_jsonl
 
@@ -23,7 +24,7 @@ DRIVER = Path(__file__).parent / "tracked_driver.py"
 def drive(place, steps, kill_at=0, folder=None):
     words = [str(word) for word in (place, steps, kill_at, folder) if word is not None]
     ended = subprocess.run(
-        [sys.executable, str(DRIVER), *words], capture_output=True, text=True, timeout=200
+        [sys.executable, str(DRIVER), *words], capture_output=True, text=True, timeout=DEADLINE
     )
     return ended, Path(ended.stdout.splitlines()[0])
 
@@ -74,7 +75,7 @@ def test_killed_and_resumed_all_hold_every_step_once(tmp_path, own_processes):
     ended, folder = drive(tmp_path, 12, kill_at=10)
     assert ended.returncode == -9
     assert ended.stderr == ""
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + DEADLINE
     while own_processes() and time.monotonic() < give_up:
         time.sleep(0.1)
     assert own_processes() == {}

@@ -52,7 +52,7 @@ def main(place, steps, kill_at, folder=None):
     with run:
         run.restore()
         # Databases take their time to begin; then all are as far as the run.
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 240
         run.log(max(run.step, 0), {"begun": 1})
         while any(feed._flushed < feed._given for feed in run._trackers._feeds):
             assert time.monotonic() < give_up

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.sampling import SamplingParams
@@ -40,7 +41,7 @@ class Steps:
         decode = engine._runner.decode
 
         def one(tokens, *rest):
-            assert self._free or self._may.acquire(timeout=20)
+            assert self._free or self._may.acquire(timeout=DEADLINE)
             self.done += 1
             self.sizes.append(len(tokens))
             return decode(tokens, *rest)
@@ -70,7 +71,7 @@ def steps(engine, monkeypatch):
 
 
 def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
+    return asyncio.run(asyncio.wait_for(coroutine, DEADLINE))
 
 
 def test_answers_equal_those_of_the_lockstep_form(any_engine):
@@ -281,5 +282,5 @@ def test_turns_are_taken_in_order_and_can_be_given_up():
                 work("never")
         threads += [started("second"), started("third")]
     for thread in threads:
-        thread.join(20)
+        thread.join(DEADLINE)
     assert order == ["first", "second", "third"]

@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 import torch
+from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.text.fine_tuning import SupervisedExample
@@ -173,7 +174,7 @@ def test_a_job_survives_a_kill_at_every_write(tmp_path):
     def run(kill_at, folder):
         return subprocess.run(
             [sys.executable, str(script), str(kill_at), str(folder)],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=DEADLINE, check=False,
         )  # fmt: skip
 
     count = int(run(0, tmp_path / "counted").stdout.split()[1])

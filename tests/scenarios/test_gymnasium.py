@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
 from plugrl.core.experiment import prepare
@@ -711,7 +712,7 @@ def test_processes_end_with_a_parent_that_is_killed(own_processes):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    until = time.monotonic() + 60
+    until = time.monotonic() + DEADLINE
     while own_processes() and time.monotonic() < until:
         time.sleep(0.1)
     assert not own_processes()

@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.component import build
 from plugrl.core.config.view import configure
@@ -75,7 +76,7 @@ def test_an_endless_comparison_is_interrupted_in_any_thread():
     started = time.monotonic()
     thread = threading.Thread(target=attempt)
     thread.start()
-    thread.join(60)
+    thread.join(DEADLINE)
     assert time.monotonic() - started < 30
     assert len(failures) == 1
     assert "more than 0.5 seconds of processor time" in failures[0]

@@ -102,6 +102,25 @@ def test_reinforce_pp_counts_tokens_and_leaves_invalid_rows_out():
     torch.testing.assert_close(found, torch.tensor([[0, low, low], [0, 0, 0], [0, 0, high]]))
 
 
+@pytest.mark.parametrize("name", ["reinforce_pp", "gae", "opd"])
+def test_a_row_that_is_not_valid_counts_nowhere_though_its_tokens_are_trained(name):
+    """Advantages look at ``valid`` themselves: whoever calls them may leave the mask as it is."""
+    rows = [("a", 0, 1.0), ("b", 0, 9.0, False), ("c", 0, 4.0)]
+    values = {key: torch.zeros(3, 3) for key in ("old_values", "teacher_log_probs")}
+    function = default_registry().get("advantage", name)
+    config = configure(function, {"normalize": True} if name != "opd" else {"discount": 0.5})
+
+    def found(batch):
+        batch.values |= {key: value[: len(batch)] for key, value in values.items()}
+        return compute(function, batch, config)
+
+    all_of_them = found(Batch.from_trajectories(rollouts(*rows)))
+    without = found(Batch.from_trajectories(rollouts(rows[0], rows[2])))
+    assert all_of_them[1].abs().max() == 0
+    torch.testing.assert_close(all_of_them[[0, 2]], without)
+    assert without.abs().max() > 0
+
+
 def test_reinforce_pp_with_process_rewards_discount_and_a_baseline():
     rows = [("a", 0, 1.0, True, [0.0, 0.5, 0.0]), ("a", 1, 3.0)]
     plain = {"normalize": False, "gamma": 0.5}
@@ -153,6 +172,23 @@ def test_gae_normalises_over_valid_tokens():
     trajectories = rollouts(("a", 0, 1.0), ("b", 0, 3.0), ("c", 0, 99.0, False))
     found, _ = advantages("gae", trajectories, {"lam": 1.0}, old_values=torch.zeros(3, 3))
     torch.testing.assert_close(found, torch.tensor([[0.0, -1, -1], [0, 1, 1], [0, 0, 0]]))
+
+
+def test_the_value_head_learns_returns_whatever_becomes_of_the_advantages():
+    """What is scaled for the policy is no target of a critic: that is A + V before scaling."""
+    rows = [("a", 0, 1.0), ("b", 0, 3.0)]
+    values = torch.tensor([[0.0, 0.5, 0.25], [0.0, 0.5, 1.0]])
+    found = {}
+    for normalize in (False, True):
+        options = {"lam": 1.0, "normalize": normalize}
+        scaled, batch = advantages("gae", rollouts(*rows), options, old_values=values)
+        found[normalize] = scaled
+        # With lambda and gamma 1 the return is the reward.
+        assert batch.values["returns"].tolist() == [[0.0, 1.0, 1.0], [0.0, 3.0, 3.0]]
+    assert found[False].tolist() == [[0.0, 0.5, 0.75], [0.0, 2.5, 2.0]]
+    # Mean 1.4375, population deviation sqrt(0.71484375).
+    expected = [(x - 1.4375) / math.sqrt(0.71484375) for x in (0.5, 0.75, 2.5, 2.0)]
+    assert found[True][:, 1:].reshape(-1).tolist() == pytest.approx(expected)
 
 
 def test_gae_without_values_says_where_they_come_from():

@@ -165,8 +165,9 @@ def batch(**columns):
         if n in columns
     }
     done = torch.tensor([columns["done"]], dtype=torch.bool).unsqueeze(-1)
+    ends = torch.tensor([columns.get("terminated", columns["done"])], dtype=torch.bool)
     reward = torch.tensor([columns.get("reward", [0] * size[1])], dtype=torch.float32)
-    following = {"done": done, "terminated": done, "reward": reward.unsqueeze(-1)}
+    following = {"done": done, "terminated": ends.unsqueeze(-1), "reward": reward.unsqueeze(-1)}
     return TensorDict({**flags, **numbers, "next": TensorDict(following, size)}, batch_size=size)
 
 
@@ -206,6 +207,29 @@ def test_what_follows_a_batch_is_not_known():
     steps = joint_steps({"agent": own}, first_steps({"policy": own}, 1), 0.5)
     assert steps.worth["agent"].abs().sum() == 0
     assert not steps.known["agent"].any()
+
+
+def test_what_was_cut_off_is_not_known_and_an_end_is():
+    """Step 3 follows the last own step, and nothing tells what would have come of it."""
+    columns = {
+        "acting": [1, 0, 1, 0, 1, 0],
+        "waiting": [0, 1, 0, 1, 0, 1],
+        "valid": [1, 0, 1, 0, 1, 0],
+        "done": [0, 0, 0, 1, 0, 1],
+        "terminated": [0, 0, 0, 0, 0, 1],
+        "reward": [0.1, 0.2, 0.3, 4.0, 0.5, 6.0],
+        "state_value": [1.0, 0, 2.0, 0, 3.0, 0],
+        "value_target": [1.5, 0, 2.5, 0, 3.5, 0],
+        "advantage": [0.5, 0, 0.5, 0, 0.5, 0],
+    }
+    own = batch(**columns)
+    begins = first_steps({"policy": own}, 1)
+    assert begins.tolist() == [[True, False, False, False, True, False]]
+    steps = joint_steps({"agent": own}, begins, 0.5)
+    assert steps.known["agent"][0].tolist() == [True, True, True, False, True, True]
+    # Step 1: 0.2 + 2.5 / 2 - 1; step 5, an end: 6 - 3.
+    found = steps.worth["agent"][0].tolist()
+    assert found == pytest.approx([0.5, 0.2 + 1.25 - 1, 0.5, 0.0, 0.5, 6.0 - 3.0])
 
 
 def test_an_episode_goes_on_until_the_last_agent_has_ended():

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.text import batching
@@ -34,7 +35,7 @@ class Engine(Unloaded):
     def generate(self, requests):
         self.calls.append([request.prompt_tokens[0] for request in requests])
         self.entered.set()
-        assert self.gate.wait(20)
+        assert self.gate.wait(DEADLINE)
         if self._answer is not None:
             return self._answer(requests)
         return [Completion([r.prompt_tokens[0]], [-1.0], "stop", 0) for r in requests]

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.errors import ContractError, RunError
 from plugrl.core.text.attempts import Occasion
@@ -158,7 +159,7 @@ def local(opened, worker, engine=None, spent=None):
 
 
 def until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -199,7 +200,7 @@ def test_code_that_blocks_the_loop_is_left_behind(opened):
         asks_now = False
 
         def rollout(self, task):
-            release.wait(60)
+            release.wait(DEADLINE)
 
     stream = local(opened, Blocks())
     stream.start(prompts(1), OCCASION)

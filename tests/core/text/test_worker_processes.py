@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, RunError
@@ -76,7 +77,7 @@ class Collector:
 
 
 @pytest.fixture
-def collect(tmp_path, monkeypatch):
+def collect(tmp_path, monkeypatch, forked_workers):
     monkeypatch.setenv("AGENTS_NOTES", str(tmp_path))
     monkeypatch.setenv("AGENTS_DRIVER", str(os.getpid()))
     collector = Collector(tmp_path)
@@ -233,7 +234,7 @@ def test_a_process_ends_although_code_was_left_behind(name):
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stdout

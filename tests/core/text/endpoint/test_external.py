@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, RunError
@@ -103,7 +104,7 @@ def attempt():
     pool.close()
 
 
-def gone(pids, seconds=5.0):
+def gone(pids, seconds=DEADLINE):
     """Whether all processes have ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -158,7 +159,7 @@ def test_requests_after_the_end_are_refused(attempt, tmp_path):
     data = {"note": str(note), "after": 0.5}
     (trajectory,) = attempt(function="asking:asks_after_its_end", data=data)
     assert trajectory.valid
-    end = time.monotonic() + 20
+    end = time.monotonic() + DEADLINE
     while not note.exists() or not note.read_text():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -310,7 +311,7 @@ def test_the_number_of_processes_changes_nothing(attempt, options):
 def test_the_server_of_a_process_ends_when_nobody_needs_it(attempt, monkeypatch):
     monkeypatch.setattr("plugrl.core.text.endpoint.attempts.LINGER", 0.5)
     attempt(function="asking:plain")
-    end = time.monotonic() + 15
+    end = time.monotonic() + DEADLINE
     while any(thread.name == "plugrl-endpoint" for thread in threading.enumerate()):
         assert time.monotonic() < end
         time.sleep(0.1)

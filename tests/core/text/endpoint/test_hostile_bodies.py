@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
 from plugrl.core.text.endpoint.asked import read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError
@@ -83,7 +84,7 @@ def asked_raw(url, data):
     made = urllib.request.Request(f"{url}/v1/chat/completions", data=data, method="POST")
     made.add_header("authorization", f"Bearer {TOKEN}")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(made, timeout=30)
+        urllib.request.urlopen(made, timeout=DEADLINE)
     return caught.value.code, json.load(caught.value)["error"]
 
 

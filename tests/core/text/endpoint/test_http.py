@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError, NotFoundError, OpenAI
+from waiting import DEADLINE
 
 from plugrl.core.errors import UsageError
 from plugrl.core.text.endpoint.server import Server, bound
@@ -34,7 +35,7 @@ def request(url, method="POST", data=b"", token=TOKEN):
     headers = {"authorization": f"Bearer {token}"}
     made = urllib.request.Request(url, data=data or None, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(made, timeout=30) as answer:
+        with urllib.request.urlopen(made, timeout=DEADLINE) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -187,7 +188,7 @@ def test_errors_have_the_shape_of_openai_and_are_not_asked_again():
 def raw(url, data):
     """A connection on which ``data`` was sent."""
     port = int(url.rpartition(":")[2])
-    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
     connection.sendall(data)
     return connection
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import forking
 import pytest
 import yaml
+from waiting import DEADLINE
 
 import plugrl
 from plugrl.cli import main
@@ -95,7 +96,7 @@ def processes_of(word):
     return found - {os.getpid()}
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=DEADLINE):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -126,11 +127,11 @@ def test_a_run_that_ends_leaves_no_program_and_no_port(tmp_path, processes, numb
         if number == signal.SIGINT:
             time.sleep(0.5)
             run.send_signal(number)
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate(timeout=DEADLINE)
     finally:
         run.kill()
     assert run.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
-    wait_for(lambda: not processes_of(mark.encode()), 15)
+    wait_for(lambda: not processes_of(mark.encode()))
     for port in ports:
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", int(port)), timeout=2)
@@ -184,7 +185,7 @@ def test_serve_answers_until_it_is_interrupted(trained, tmp_path, number, code):
         }
         assert len(texts) == 1
         process.send_signal(number)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=DEADLINE)
     finally:
         process.kill()
     assert process.returncode == code
@@ -207,7 +208,7 @@ def test_serve_takes_its_token_from_the_environment_and_keeps_it_to_itself(train
             OpenAI(base_url=url, api_key="another").models.list()
     finally:
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=30)
+        out, error = process.communicate(timeout=DEADLINE)
     assert "of-the-environment" not in out + error
 
 
@@ -225,7 +226,6 @@ def test_what_serve_cannot_do_is_one_line(trained, words, variables, said):
     done = forking.run(
         ["-m", "plugrl", "serve", "latest", "--runs-folder", str(trained), *words],
         env={**os.environ, **variables},
-        timeout=60,
     )
     assert done.returncode == 2
     assert said in done.stderr
@@ -237,7 +237,6 @@ def test_a_port_in_use_is_one_line(trained):
         port = str(taken.getsockname()[1])
         done = forking.run(
             ["-m", "plugrl", "serve", "latest", "--runs-folder", str(trained), "--port", port],
-            timeout=60,
         )
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1 port {port}")
