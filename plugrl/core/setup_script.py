@@ -33,8 +33,12 @@ log = logging.getLogger("plugrl.run")
 TIME_LIMIT = 600.0
 #: How `settings.deadlines` calls it.
 PHASE = "setup_script"
-#: Variables of the shell itself, and of the program below.
-_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES"})
+#: Variables of the shell itself, which it sets or drops whatever the script does: its place, the
+#: terminal's size, prompts, options and the state of its parser; and of the program below.
+_SHELL = frozenset(
+    {"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "PS0", "PS1", "PS2", "PS3", "PS4"}
+    | {"PROMPT_COMMAND", "BASHOPTS", "SHELLOPTS", "IFS", "OPTIND"}
+)
 _OWN = "_prl_"
 # The place is noted before each command, because `exit` and `set -e` leave no other trace of it.
 # The trap of EXIT is a command too: where a frame of the script is still there, the place before

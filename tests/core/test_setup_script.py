@@ -98,6 +98,14 @@ def test_bytes_functions_a_path_without_programs_and_what_is_unset(monkeypatch):
     assert changes == {"B": "\udcff", "PATH": "/none", "GONE": None, **home}
 
 
+def test_what_the_shell_does_to_variables_of_its_own_is_no_change(monkeypatch):
+    """A shell that is not interactive drops prompts, as an activated environment exports them."""
+    own = {"PS1": "$ ", "PS2": "> ", "PS4": "+ ", "IFS": ",", "OPTIND": "3", "COLUMNS": "7"}
+    for name, value in (own | {"SHELLOPTS": "braceexpand", "BASHOPTS": "cmdhist"}).items():
+        monkeypatch.setenv(name, value)
+    assert exported(script("export PS1='(venv) $ ' A=1\n")) == {"A": "1"}
+
+
 def test_a_process_takes_it_over_once(monkeypatch):
     monkeypatch.setenv("GONE", "1")
     monkeypatch.setenv("MADE", "0")
