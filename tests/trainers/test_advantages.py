@@ -186,8 +186,8 @@ def test_the_value_head_learns_returns_whatever_becomes_of_the_advantages():
         # With lambda and gamma 1 the return is the reward.
         assert batch.values["returns"].tolist() == [[0.0, 1.0, 1.0], [0.0, 3.0, 3.0]]
     assert found[False].tolist() == [[0.0, 0.5, 0.75], [0.0, 2.5, 2.0]]
-    # Mean 1.4375, population deviation sqrt(0.71484375).
-    expected = [(x - 1.4375) / math.sqrt(0.71484375) for x in (0.5, 0.75, 2.5, 2.0)]
+    # Mean 1.4375, population deviation sqrt(0.69921875).
+    expected = [(x - 1.4375) / math.sqrt(0.69921875) for x in (0.5, 0.75, 2.5, 2.0)]
     assert found[True][:, 1:].reshape(-1).tolist() == pytest.approx(expected)
 
 
