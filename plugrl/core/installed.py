@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from plugrl.core.errors import PluginError
 from plugrl.core.kinds import KIND_OF_GROUP, OWN
@@ -36,6 +37,7 @@ class EntryPoint:
     location: str
 
 
+@lru_cache(maxsize=4096)
 def normalize(name: str) -> str:
     """A distribution or plugin name in the form in which names are compared (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

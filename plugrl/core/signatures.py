@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,11 +15,17 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "loss": ("logp", "batch", "config"),
 }
 
+#: Classes whose methods are as they should be: a run asks for the same ones many times.
+_sound: weakref.WeakSet[type] = weakref.WeakSet()
+
 
 def signature_fault(kind: str, value: Any) -> str | None:
     """What is wrong with the parameters of a component, and the right form; None: nothing."""
     if inspect.isclass(value):
-        return next(_method_faults(value), None)
+        fault = None if value in _sound else next(_method_faults(value), None)
+        if fault is None:
+            _sound.add(value)
+        return fault
     names = FUNCTIONS.get(kind)
     if names is None or inspect.isbuiltin(value) or _accepts(value, names, {}):
         return None

@@ -58,7 +58,7 @@ class ComponentRecord(Protocol):
 
 def describe_environment() -> dict[str, Any]:
     """Collect versions, machine and command line, without importing anything heavy."""
-    packages = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
+    packages = dict(map(_identity, metadata.distributions()))
     described: dict[str, Any] = {
         "plugrl": __version__,
         "python": sys.version.split()[0],
@@ -78,6 +78,24 @@ def describe_environment() -> dict[str, Any]:
     return described
 
 
+def _identity(dist: metadata.Distribution) -> tuple[str, str | None]:
+    """Name and version of a package, from its headers alone.
+
+    ``importlib.metadata`` parses the whole description, twice, which for some hundred packages
+    takes longer than a small run.
+    """
+    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or dist.read_text("") or ""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line:
+            break
+        key, _, value = line.partition(":")
+        found.setdefault(key, value.strip())
+        if "Name" in found and "Version" in found:
+            break
+    return found.get("Name", ""), found.get("Version")
+
+
 def from_environment(folder: Path) -> frozenset[str]:
     """The paths of a run's configuration whose values came from environment variables."""
     try:
@@ -90,7 +108,12 @@ def from_environment(folder: Path) -> frozenset[str]:
 def _git_commit() -> str | None:
     try:
         answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            encoding="ascii",
+            errors="replace",
+            timeout=5,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return None
