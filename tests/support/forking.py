@@ -5,13 +5,15 @@ one. ``run`` and ``Process`` ask a server, one for each process of pytest, that 
 libraries (none of plugrl's modules) and forks: what runs is a process of its own with its own
 number, signals, environment, folder, limits and exit code. Tests of what a start imports or costs,
 of the interpreter's options, and those that look for processes in ``/proc`` by their environment
-or command line start a real one.
+or command line start a real one. Where a process is small and runs one module of plugrl, a server
+of that module's own forks it: ``libraries``.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import gc
 import importlib
@@ -39,6 +41,7 @@ LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.consol
     transformers.models.auto.modeling_auto transformers.models.qwen3.modeling_qwen3
     transformers.generation.utils"""
 _MOST = 2**20
+_MOST_FILES = 16
 _seconds: list[float] = []
 
 
@@ -58,6 +61,8 @@ class Process:
         stdout: a file, or ``subprocess.PIPE`` for a text file ``stdout`` to read from.
         stderr: likewise, or ``subprocess.STDOUT``.
         start_new_session: make it the head of a new process group, to be killed as one.
+        pass_fds: descriptors that it has too, under the same numbers.
+        libraries: modules that have been imported in the process that forks.
     """
 
     def __init__(
@@ -70,6 +75,8 @@ class Process:
         stdout=None,
         stderr=None,
         start_new_session: bool = False,
+        pass_fds: Sequence[int] = (),
+        libraries: str = LIBRARIES,
     ) -> None:
         self.args = [str(word) for word in words]
         self.returncode: int | None = None
@@ -77,17 +84,17 @@ class Process:
         self.stdout, out = _opened(stdout, 1)
         self.stderr, err = (None, out) if stderr == subprocess.STDOUT else _opened(stderr, 2)
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(str(server()))
+        self._socket.connect(str(server(libraries)))
         request = {
             "words": self.args,
             "cwd": str(Path(cwd or ".").absolute()),
             "env": dict(os.environ if env is None else env),
             "session": start_new_session,
+            "files": [0, 1, 2, *pass_fds],
         }
         with open(os.devnull) as nothing:
-            send(
-                self._socket, request, [stdin if stdin is not None else nothing.fileno(), out, err]
-            )
+            read = stdin if stdin is not None else nothing.fileno()
+            send(self._socket, request, [read, out, err, *pass_fds])
         for number in {out, err} - {1, 2}:
             os.close(number)
         self._answers = self._socket.makefile("r")
@@ -259,23 +266,23 @@ def _opened(wanted, number: int):
 
 
 def send(connection: socket.socket, request: dict, files: Sequence[int]) -> None:
-    """Ask the server for a process with these three standard files."""
+    """Ask the server for a process with these files, the three standard ones first."""
     data = json.dumps(request).encode()
     socket.send_fds(connection, [f"{len(data):8}".encode()], list(files))
     connection.sendall(data)
 
 
 @functools.cache
-def server() -> Path:
+def server(libraries: str = LIBRARIES) -> Path:
     """The socket of this process's server, which ends with this process, or of its parent's."""
-    if "FORKING_SERVER" in os.environ:
+    if "FORKING_SERVER" in os.environ and libraries == LIBRARIES:
         return Path(os.environ["FORKING_SERVER"])
     folder = Path(tempfile.mkdtemp(prefix="forking-"))
     variables = {k: v for k, v in os.environ.items() if k not in ("STARTED_BY_TEST", "PYTHONPATH")}
     variables["OMP_NUM_THREADS"] = "1"  # Threads do not survive a fork.
     read, write = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, __file__, str(folder / "socket")],
+        [sys.executable, __file__, str(folder / "socket"), libraries],
         stdin=read, stdout=subprocess.PIPE, env=variables, cwd=folder, start_new_session=True,
     )  # fmt: skip
     os.close(read)
@@ -292,9 +299,9 @@ def server() -> Path:
     return folder / "socket"
 
 
-def serve(address: str) -> dict | None:
+def serve(address: str, libraries: str) -> dict | None:
     """Fork for each request until standard input ends; in a forked process, give its request."""
-    for name in LIBRARIES.split():
+    for name in libraries.split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
@@ -318,7 +325,7 @@ def serve(address: str) -> dict | None:
 
 def _supervise(connection: socket.socket) -> dict:
     """Start the process and report its number and its end; in the process, give the request."""
-    head, files, _, _ = socket.recv_fds(connection, 8, 3)
+    head, files, _, _ = socket.recv_fds(connection, 8, _MOST_FILES)
     data = b""
     while len(data) < int(head):
         data += connection.recv(_MOST)
@@ -333,10 +340,15 @@ def _supervise(connection: socket.socket) -> dict:
             connection.sendall(b"%d %f\n" % (code, usage.ru_utime + usage.ru_stime))
         os._exit(0)
     connection.close()
-    for target, file in enumerate(files):
+    request = json.loads(data)
+    # First out of the way, because the numbers that they come with may be those that they get.
+    aside = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 1000) for file in files]
+    for file in files:
+        os.close(file)
+    for target, file in zip(request["files"], aside, strict=True):
         os.dup2(file, target)
         os.close(file)
-    return json.loads(data)
+    return request
 
 
 def become(request: dict) -> None:
@@ -397,6 +409,6 @@ def leave(request: dict) -> None:
 
 
 if __name__ == "__main__":
-    asked = serve(sys.argv[1])
+    asked = serve(*sys.argv[1:])
     if asked is not None:
         leave(asked)

@@ -124,17 +124,20 @@ class Blocks(Turns):
 
 
 class Sleeps(Turns):
+    #: The problem at which it does not end.
+    bad = 1
+
     async def rollout(self, task):
-        if task.item == 1:
+        if task.item == self.bad:
             await asyncio.sleep(300)
         return await super().rollout(task)
 
 
-class Swallows(Turns):
+class Swallows(Sleeps):
     """Goes on whatever is thrown into it."""
 
     async def rollout(self, task):
-        while task.item == 1:
+        while task.item == self.bad:
             try:
                 await self.wait(task)
             except BaseException as error:
@@ -164,15 +167,25 @@ class AsksOn(Swallows):
         await task.ask("policy", [2], SAMPLING)
 
 
-class CleansUp(Turns):
+class CleansUp(Sleeps):
     async def rollout(self, task):
         try:
-            if task.item == 1:
-                await asyncio.sleep(300)
+            return await super().rollout(task)
         finally:
             await asyncio.sleep(0.1)
             Path(os.environ["AGENTS_NOTES"], f"cleaned-{task.item}-{task.run_id}").touch()
-        return await super().rollout(task)
+
+
+WAYS = (Turns, Sleeps, Swallows, SwallowsInATask, AsksOn, CleansUp)
+
+
+class Stuck(Turns):
+    """Does not end at any problem but the first, each time in another way."""
+
+    async def rollout(self, task):
+        worker = WAYS[task.item](self.config)
+        worker.bad = task.item
+        return await worker.rollout(task)
 
 
 class Interrupts(Turns):
