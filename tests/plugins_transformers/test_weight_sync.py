@@ -1,6 +1,10 @@
 """The parity probe finds a sampler that does not run the trained weights."""
 
+import json
+import math
+
 import pytest
+import torch
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.batch import Batch
@@ -40,3 +44,105 @@ def test_a_sampler_with_other_weights_stops_the_run(engine, train_service, monke
         train(model.train)
     with pytest.raises(RunError, match="model 'policy'.*differ from the trainer's by"):
         sync()
+
+
+class Sampler:
+    """A sampler whose log-probabilities of the probe are written."""
+
+    scores_prompts = True
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def score(self, sequences):
+        assert len(sequences) == len(self.scores)
+        return self.scores
+
+
+class Trained:
+    """A train service that says the same of every token, and counts its syncs."""
+
+    def __init__(self, log_prob=-1.0):
+        self.version = self.syncs = 0
+        self._log_prob = log_prob
+
+    def sync_to(self, inference):
+        self.syncs += 1
+
+    def compute_log_prob(self, batch):
+        return torch.full(batch.values["loss_mask"].shape, self._log_prob)
+
+
+def synced(scores, tolerance, service=None):
+    sync = WeightSync(Model("policy", Sampler(scores), service or Trained()), tolerance)
+    sync.observe(ROLLOUTS)
+    return sync
+
+
+# ROLLOUTS have four and two tokens; the first of each has no log-probability.
+@pytest.mark.parametrize(
+    ("scores", "parity"),
+    [
+        ([[0.0, -1.0, -1.0, -1.0], [0.0, -1.0]], 0.0),
+        # 0.5 and 0.25 above, 0.25 below, and 1 below: 2 over four tokens.
+        ([[9.0, -0.5, -0.75, -1.25], [9.0, -2.0]], 0.5),
+        # Deviations to both sides do not cancel.
+        ([[0.0, -1.5, -0.5, -1.0], [0.0, -1.0]], 0.25),
+    ],
+)
+def test_parity_is_the_mean_absolute_difference(scores, parity):
+    assert synced(scores, 1.0)() == pytest.approx(parity)
+    if parity:
+        assert synced(scores, parity)() == pytest.approx(parity)
+        with pytest.raises(RunError, match="does not run the trained weights"):
+            synced(scores, parity - 0.01)()
+
+
+def test_a_sampler_that_gives_no_numbers_does_not_pass():
+    with pytest.raises(RunError, match="differ from the trainer's by nan"):
+        synced([[0.0, math.nan, -1.0, -1.0], [0.0, -1.0]], 1.0)()
+    with pytest.raises(RunError, match="differ from the trainer's by inf"):
+        synced([[0.0, -math.inf, -1.0, -1.0], [0.0, -1.0]], 1.0)()
+
+
+def test_the_probe_goes_on_after_a_resume_and_old_weights_are_not_synced_again():
+    right = [[0.0, -1.0, -1.0, -1.0], [0.0, -1.0]]
+    sync = synced(right, 1.0)
+    state = json.loads(json.dumps(sync.state_dict()))
+    service = Trained()
+    again = WeightSync(Model("policy", Sampler(right), service), 1.0)
+    assert again.state_dict() == {"probe": []}
+    again.load_state_dict(state)
+    assert again.state_dict() == state == {"probe": [[2, 3, 4, 5], [6, 7]]}
+    # Later trajectories do not take its place.
+    again.observe([Trajectory([9, 9, 9], [0, 1, 1])])
+    assert again.state_dict() == state
+    assert again() == 0.0
+    assert again() is None
+    service.version += 1
+    assert again() == 0.0
+    assert service.syncs == 2
+    # Another probe than the one that was scored before.
+    again.load_state_dict({"probe": [[1, 2]]})
+    again._model.inference.scores = [[0.0, -1.25]]
+    service.version += 1
+    assert again() == pytest.approx(0.25)
+
+
+def test_the_probe_is_of_the_first_trajectories_that_hold_an_answer():
+    sync = WeightSync(Model("policy", Sampler([]), Trained()), 1.0)
+    sync.observe([Trajectory([3, 4], [0, 0]), Trajectory([5], [1])])
+    assert sync.state_dict() == {"probe": []}
+    sync.observe([Trajectory([3, 4], [0, 0]), *(Trajectory([7, n], [0, 1]) for n in (1, 2, 3))])
+    assert sync.state_dict() == {"probe": [[7, 1], [7, 2]]}
+
+
+def test_a_sampler_without_scores_is_told_of_once(caplog):
+    service = Trained()
+    sync = synced([], 1.0, service)
+    sync._model.inference.scores_prompts = False
+    for _ in range(3):
+        service.version += 1
+        assert sync() is None
+    assert service.syncs == 3
+    assert caplog.text.count("nothing proves that it samples from the trained weights") == 1

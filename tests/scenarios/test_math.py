@@ -56,6 +56,18 @@ def test_rewards_for_format_and_the_box():
     assert judged(r"\boxed{2}", "2").extra_info == {"extracted": "2"}
 
 
+def test_only_the_tail_of_an_answer_is_read():
+    options = {"boxed": "require", "tail": 20}
+    assert judged("x" * 50 + r"\boxed{2}", "2", **options).reward == 1.0
+    # The box has nine characters.
+    assert judged(r"\boxed{2}" + "x" * 19, "2", **options).metrics["extracted"] == 0.0
+    assert judged(r"\boxed{2}" + "x" * 11, "2", **options).metrics["correct"] == 1.0
+    assert judged(r"\boxed{2}" + "x" * 12, "2", **options).metrics["extracted"] == 0.0
+    # By default a long line of thought before the answer does no harm.
+    assert judged("x" * 30_000 + r"\boxed{2}", "2").reward == 1.0
+    assert judged(r"\boxed{2}" + "x" * 20_000, "2").metrics["boxed"] == 0.0
+
+
 def test_a_reference_that_cannot_be_read_is_a_failure_and_no_wrong_answer():
     with pytest.raises(EvaluationFailedError, match="nothing can be read in the reference ''"):
         judged("2", "")
@@ -107,3 +119,6 @@ def test_the_last_whole_box(text, inside):
 def test_options_that_cannot_be_meant_are_refused():
     with pytest.raises(ConfigError, match="time_limit: must be above 0"):
         configure(MathEvaluator, {"time_limit": 0})
+    for name in ("digits", "tail"):
+        with pytest.raises(ConfigError, match=f"{name}: must be at least 1"):
+            configure(MathEvaluator, {name: 0})

@@ -77,6 +77,39 @@ def test_siblings_are_sampled_apart():
     assert len({node.probe for node in tree.nodes()}) == 4
 
 
+def test_no_two_exchanges_of_a_tree_share_their_random_numbers():
+    """Branches would repeat each other if exchanges were told apart by their way alone."""
+    environment = full_environment(tree_width=2, tree_depth=3)
+    system, seen = environment.system, {"probes": [], "responses": []}
+
+    def recorded(name, ask):
+        def asked(dialogues, streams):
+            seen[name] += streams
+            return ask(dialogues, streams)
+
+        return asked
+
+    for name in seen:
+        setattr(system, name, recorded(name, getattr(system, name)))
+    environment.rollouts([3, 4])
+    streams = seen["probes"] + seen["responses"]
+    assert len(seen["probes"]) == 2 * (2 + 4 + 8)
+    assert len(set(streams)) == len(streams)
+    assert {stream[0] for stream in streams} == {3, 4}
+
+
+def test_branches_with_one_history_go_on_in_different_ways():
+    class Same(DialogueEnvironment):
+        def advance(self, context, probe, response):
+            return super().advance(context, "a", "b")
+
+    system = make_system(section=FULL)
+    environment = make_environment(system, cls=Same, **{**FULL, "tree_width": 3, "tree_depth": 2})
+    tree = environment.rollout(0)
+    below = [tuple(n.probe for n in node.children) for node in tree.children]
+    assert len(set(below)) == len(below) == 3
+
+
 def test_trees_that_grow_together_are_those_that_grow_alone():
     environment = full_environment()
     together = [said(tree) for tree in environment.rollouts([3, 0, 9])]

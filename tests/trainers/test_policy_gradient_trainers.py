@@ -87,6 +87,33 @@ def test_rewards_that_come_late_are_learned_from(name: str, sections: dict[str, 
     assert metrics[-1]["validation/mean_episode_return"] > 0.95
 
 
+def test_ppo_with_the_loss_of_torchrl_gives_the_same_numbers() -> None:
+    """Every option of the loss has a value of its own, and each step moves far enough to clip."""
+    found = []
+    for implementation in ("plugrl", "torchrl"):
+        own = {"clip_epsilon": 0.1, "critic_coef": 0.7, "entropy_eps": 0.03}
+        rl = {
+            "num_iterations": 1,
+            "frames_per_batch": 128,
+            "minibatch_size": 32,
+            "num_epochs": 4,
+            "lr": 0.05,
+            "clip_value": True,
+            "loss_critic_type": "l2",
+            "gamma": 0.9,
+            "lmbda": 0.8,
+        }
+        sections = {"rl": rl, "ppo": {"implementation": implementation, **own}}
+        found.append(trained("vanilla_ppo", **sections).run.metrics[-1])
+    names = ("loss_objective", "loss_critic", "loss_entropy", "entropy", "clip_fraction")
+    for name in [*names, "grad_norm"]:
+        one, other = (metrics[f"train/{name}"] for metrics in found)
+        assert one == pytest.approx(other, rel=1e-4), name
+    assert found[0]["train/clip_fraction"] > 0.5
+    assert found[1]["train/value_clip_fraction"] > 0.5
+    assert found[0]["train/loss_entropy"] == pytest.approx(-0.03 * found[0]["train/entropy"])
+
+
 def test_a_batch_is_one_minibatch() -> None:
     trainer = trained("a2c", rl={"num_iterations": 3})
     state = trainer._learners["agent"].optimizer.state_dict()

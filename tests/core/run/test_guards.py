@@ -1,4 +1,5 @@
 import functools
+import json
 import math
 
 import numpy as np
@@ -50,6 +51,46 @@ def test_steps_without_a_valid_reward_end_the_run():
     guards.rewards(3, [0.0], [False])
     with pytest.raises(RunError, match="no reward was valid in 2 steps in a row, up to step 4"):
         guards.rewards(4, [0.0], [False])
+
+
+def test_what_happened_in_a_row_is_counted_on_after_a_resume(caplog):
+    """Of each count the copy has the one that the guards had, and stops at the same step."""
+    policy = RuntimeMonitorConfig(max_invalid_steps=3, dead_reward_steps=3)
+
+    def resumed(guards):
+        copy = Guards(policy)
+        copy.load_state_dict(json.loads(json.dumps(guards.state_dict())))
+        return copy
+
+    guards = Guards(policy)
+    guards.rewards(1, [0.0], [False])
+    guards.rewards(2, [0.0], [False])
+    for each in (resumed(guards), guards):
+        with pytest.raises(RunError, match="in 3 steps in a row, up to step 3"):
+            each.rewards(3, [0.0], [False])
+    guards = Guards(policy)
+    for step in (1, 2):
+        guards.rewards(step, [0.5, 0.5], [True, True])
+    guards = resumed(guards)
+    assert "all rewards were equal" not in caplog.text
+    guards.rewards(3, [0.5, 0.5], [True, True])
+    assert caplog.text.count("all rewards were equal in 3 steps in a row, up to step 3") == 1
+    # Nor is it told again.
+    resumed(guards).rewards(4, [0.5, 0.5], [True, True])
+    assert caplog.text.count("all rewards were equal") == 1
+
+
+def test_one_valid_reward_of_a_step_ends_a_row_and_one_alone_is_not_equal(caplog):
+    guards = Guards(RuntimeMonitorConfig(dead_reward_steps=1, max_invalid_steps=2))
+    guards.rewards(1, [0.0], [False])
+    guards.rewards(2, [1.0], [True])
+    guards.rewards(3, [0.0], [False])
+    # A step without trajectories, such as of another model, says nothing of validity.
+    guards.rewards(4, [], [])
+    guards.rewards(5, [0.0], [False])
+    assert "all rewards were equal" not in caplog.text
+    with pytest.raises(RunError, match="in 2 steps in a row, up to step 6"):
+        guards.rewards(6, [0.0], [False])
 
 
 def test_equal_rewards_warn_once(caplog):

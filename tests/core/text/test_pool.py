@@ -156,6 +156,81 @@ def test_what_waits_survives_a_checkpoint():
     assert len(again) == len(pool) == 0
 
 
+def test_only_valid_rewards_say_whether_a_group_is_equal():
+    """An attempt that failed has reward 0, which is not what its group is compared by."""
+
+    def rated(group, *rewards):
+        made = []
+        for run, reward in enumerate(rewards):
+            made.append(member(group, run, valid=reward is not None))
+            made[-1].reward = reward or 0.0
+        return made
+
+    pool = TrajectoryPool(group_size=3, drop_equal_groups=True)
+    pool.put(rated("equal", 1.0, 1.0, 1.0) + rated("failed once", 1.0, None, 1.0))
+    pool.put(rated("failed always", None, None, None) + rated("apart", 1.0, None, 0.5))
+    dropped = pool.loaded_batch_finished()
+    assert {t.group_id for t in dropped} == {"equal", "failed once", "failed always"}
+    assert names(pool.take("policy")) == ["apart0", "apart1", "apart2"]
+    assert pool.metrics()["pool/equal_groups"] == 3
+
+
+def test_a_group_that_was_given_up_is_so_after_a_checkpoint():
+    """What waits for members that will not come would wait for ever."""
+    pool = TrajectoryPool(group_size=2, batch_size=2, rule=REACHED)
+    pool.put([member("a", 0)])
+    pool.loaded_batch_finished()
+    assert not pool.ready()
+    again = TrajectoryPool(group_size=2, batch_size=2, rule=REACHED)
+    again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    for each in (pool, again):
+        each.put([member("b", 0)])
+        each.group_finished("b")
+        assert each.complete("policy") == 2
+        assert names(each.take("policy")) == ["a0", "b0"]
+    # Of one that is still waiting nothing else is told.
+    waiting = TrajectoryPool(group_size=2, batch_size=1, rule=REACHED)
+    waiting.put([member("c", 0)])
+    again.load_state_dict(json.loads(json.dumps(waiting.state_dict())))
+    assert again.complete("policy") == 0
+
+
+def test_the_end_of_a_loaded_batch_is_so_after_a_checkpoint():
+    again = TrajectoryPool()
+    pool = TrajectoryPool()
+    pool.put([member("a")])
+    pool.loaded_batch_finished()
+    again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    assert again.ready()
+    assert names(again.take("policy")) == ["a0"]
+
+
+def test_groups_without_keys_stay_apart_after_a_checkpoint():
+    """They are told apart by how many came before them."""
+    pool = TrajectoryPool([], batch_size=3, rule=REACHED)
+    pool.put([member("a", 0), member("b", 0)])
+    again = TrajectoryPool([], batch_size=3, rule=REACHED)
+    again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    again.put([member("c", 0)])
+    assert len(again.ages("policy")) == 3
+    assert names(again.take("policy")) == ["a0", "b0", "c0"]
+
+
+def test_age_is_that_of_the_oldest_sampled_token_of_a_group():
+    pool = TrajectoryPool(group_size=2, batch_size=2, rule=REACHED, oldest_first=True)
+    pool.put([member("young", 0, version=9), member("old", 0, version=5)])
+    pool.put([member("young", 1, version=9), member("old", 1, version=4)])
+    assert [(age.oldest, age.size, age.complete) for age in pool.ages("policy")] == [
+        (9, 2, True),
+        (4, 2, True),
+    ]
+    # What is as old as the bound is kept; its prompt's tokens, which nobody sampled, have no age.
+    assert pool.drop_older("policy", 4) == []
+    assert names(pool.take("policy")) == ["old0", "old1"]
+    assert names(pool.drop_older("policy", 10)) == ["young0", "young1"]
+    assert pool.metrics()["pool/stale"] == 2
+
+
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from("abcd"), st.sampled_from(["policy", "critic"])),
