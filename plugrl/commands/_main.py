@@ -36,6 +36,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
     """Run one command line and raise ``SystemExit`` with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _has_debug(words)
+    _escape_on_stdout()
     try:
         # What a command returns is dropped by the group: a number is that of a typer.Exit.
         spelt = launched(words)
@@ -61,6 +62,13 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
         _flush()
     _leave_within_seconds(code)
     raise SystemExit(code)
+
+
+def _escape_on_stdout() -> None:
+    """Write what the encoding of stdout lacks as escapes, as Python itself does on stderr."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None and sys.stdout.errors in ("strict", "surrogateescape"):
+        reconfigure(errors="backslashreplace")
 
 
 def _leave_within_seconds(code: int) -> None:

@@ -43,6 +43,15 @@ def emit_json(value: Any) -> None:
     print()
 
 
+def can_print(text: str) -> bool:
+    """Whether the encoding of stdout has all characters of ``text``."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def cell(value: Any) -> str:
     """A value as the text of a table cell: ``-`` for nothing, lists joined by commas."""
     if value is None or value == "":

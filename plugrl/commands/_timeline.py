@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugrl.commands._output import emit_json, emit_table, note
+from plugrl.commands._output import can_print, emit_json, emit_table, note
 
 if TYPE_CHECKING:
     from plugrl.core.run.lanes import Lanes
@@ -85,7 +84,7 @@ def _drawing(lanes: Lanes, last: int | None) -> list[str]:
     left = max(map(len, names)) + 2
     # A share of 100 % and the gap before it stand at the right.
     columns = max(20, shutil.get_terminal_size().columns - left - 6)
-    marks = _BLOCKS if _can_print(_BLOCKS) else _ASCII
+    marks = _BLOCKS if can_print(_BLOCKS) else _ASCII
     shares = lanes.shares(start, end)
     width = (end - start) / columns
     first, last_time = f"{start:.1f} s", f"{end:.1f} s"
@@ -109,14 +108,6 @@ def _level(seconds: float, width: float) -> int:
     if width <= 0 or seconds <= 1e-9 * width:
         return 0
     return max(1, min(4, round(4 * seconds / width)))
-
-
-def _can_print(words: str) -> bool:
-    try:
-        words.encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def _remarks(lanes: Lanes, state: str) -> list[str]:

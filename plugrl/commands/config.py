@@ -54,7 +54,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the whole configuration, with the defaults filled in."""
-    from plugrl.commands._output import emit_json, emit_table
+    from plugrl.commands._output import can_print, emit_json, emit_table
     from plugrl.core.config.origins import dotted, nearest
     from plugrl.core.config.writer import dump_yaml
 
@@ -69,7 +69,8 @@ def show(
     elif as_json:
         emit_json(validated.tree)
     else:
-        print(dump_yaml(validated.tree), end="")
+        text = dump_yaml(validated.tree)
+        print(text if can_print(text) else dump_yaml(validated.tree, ascii_only=True), end="")
 
 
 @app.command("schema", epilog=examples(SCHEMA_EXAMPLES))

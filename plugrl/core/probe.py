@@ -76,6 +76,7 @@ def probe(entry: EntryPoint, *, timeout: float = 60.0) -> Finding:
                 input=json.dumps(asdict(entry)),
                 text=True,
                 encoding="utf-8",
+                errors="replace",
                 capture_output=True,
                 timeout=timeout,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

@@ -34,6 +34,8 @@ def resolved_elsewhere(record: Record) -> str:
         input=json.dumps(record.to_json()),
         capture_output=True,
         text=True,
+        encoding="utf-8",
+        errors="replace",
         timeout=120,
         check=False,
     )

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
+import yaml
 
 from plugrl.cli import main
 
@@ -118,6 +121,21 @@ def test_show_gives_a_file_that_means_the_same(command, tmp_path):
         "KEY   A  B\nseed  0  5\n",
         "",
     )
+
+
+def test_a_terminal_without_the_characters_gets_escapes(command, monkeypatch):
+    """The locale C is common in containers; YAML has escapes of its own, which mean the same."""
+
+    def shown(*words):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+            code, _, err = command("config", "show", "mine.yaml", "project_name=défi", *words)
+            assert (code, err) == (0, "")
+            return sys.stdout.buffer.getvalue().decode("ascii")
+
+    assert yaml.safe_load(shown())["project_name"] == "défi"
+    (line,) = [line for line in shown("--origin").splitlines() if "project_name" in line]
+    assert line.split() == ["project_name", "d\\xe9fi", "command", "line"]
 
 
 def test_show_says_where_each_value_comes_from(command):

@@ -32,10 +32,13 @@ def _text(dumper: Any, data: str) -> Any:
 _Dumper.add_representer(str, _text)
 
 
-def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """Write plain values as YAML; resolved text with ``${`` is escaped, so that it stays text."""
+def dump_yaml(tree: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+    """Write plain values as YAML; resolved text with ``${`` is escaped, so that it stays text.
+
+    With ``ascii_only``, other characters are written as YAML's own escapes.
+    """
     text: str = _YAML.dump(
-        _escaped(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
+        _escaped(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=not ascii_only, width=100
     )
     return text
 

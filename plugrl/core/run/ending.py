@@ -163,7 +163,12 @@ class Ending:
             return
         exit_soon(code)
         self._status.end(state, message.removeprefix("error: "))
-        with contextlib.suppress(OSError), open(self._folder / LOG_FILE, "a") as file:
+        log = self._folder / LOG_FILE
+        # A path in the message may hold bytes that are no text.
+        with (
+            contextlib.suppress(OSError),
+            open(log, "a", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             file.write(message + "\n")
             file.flush()
             if stacks:
