@@ -1,14 +1,22 @@
-"""Every key of a schema is read somewhere: one that nothing reads promises what nothing does."""
+"""Every key of a schema is read near its section: one that nothing reads promises in vain.
+
+Most names of keys (``type``, ``path``, ``timeout``) are read somewhere in the package, so a reader
+counts only where the key can be meant: in the files around the schema and its component, and in
+those that name its section.
+"""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
+import functools
+import inspect
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any, get_args
-
-import pytest
+from types import CodeType
+from typing import Any, NamedTuple, get_args
 
 import plugrl
 from plugrl.core.config.check import hints_of
@@ -17,70 +25,135 @@ from plugrl.core.registry import default_registry
 
 PACKAGE = Path(plugrl.__file__).parent
 
-#: Keys that no line of the package names, and why they are there all the same.
-UNREAD = {
-    "RegexConfig.dotall": "read by the name of the flag that it sets",
-    "RegexConfig.multiline": "read by the name of the flag that it sets",
-    "RegexScorerConfig.dotall": "read by the name of the flag that it sets",
-    "RegexScorerConfig.multiline": "read by the name of the flag that it sets",
-    "TrajectoryPoolConfig.type": "there is one pool; the key is checked to name it",
-    "WeightConfig.type": "there is one controller; the key is checked to name it",
+#: Schemas whose view is passed to a file that names neither their section nor their class.
+READ_IN = {
+    "CurriculumConfig": "core/text/curriculum.py",
+    "RuntimeMonitorConfig": "core/text/pooled_rollouts.py",
+}
+
+#: Folders whose files have nothing to do with their neighbours.
+SHOP_WINDOWS = {
+    *("core", "config", "run", "text", "tensordict", "trainers", "advantages", "losses"),
+    *("evaluators", "scorers", "rollout_workers", "parsers", "protocols", "bodies"),
 }
 
 
-def schemas() -> dict[str, type]:
-    """Every dataclass of the sections and of the built-in components, nested ones included."""
-    found: dict[str, type] = {}
-    waiting: list[Any] = [*COMMON.values(), *TEXT.values()]
+class Source(NamedTuple):
+    """What the functions of a file name (attributes and texts), and the modules it imports."""
+
+    names: set[str]
+    imports: set[str]
+
+
+@functools.cache
+def sources() -> dict[Path, Source]:
+    return {file: _source(file) for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _source(file: Path) -> Source:
+    loader = SourceFileLoader(_module(file), str(file))
+    code = loader.get_code(loader.name)
+    names, imports = set(), set()
+    waiting = [code]
+    while waiting:
+        code = waiting.pop()
+        imports.update(name for name in code.co_names if name.partition(".")[0] == "plugrl")
+        # The names of a class body are what it defines; checking a value is no use of it.
+        if "__qualname__" not in code.co_names and code.co_name != "__post_init__":
+            names.update(code.co_names)
+            names.update(const for const in code.co_consts if isinstance(const, str))
+            names.update(
+                text
+                for const in code.co_consts
+                if isinstance(const, tuple)
+                for text in const
+                if isinstance(text, str)
+            )
+        if code.co_name != "__post_init__":
+            waiting.extend(const for const in code.co_consts if isinstance(const, CodeType))
+    return Source(names, imports)
+
+
+@functools.cache
+def _module(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def roots() -> Iterator[tuple[str, Any, Any]]:
+    """Section or kind, the hint of its schema, and the component that has it, if any."""
+    for section, hint in [*COMMON.items(), *TEXT.items()]:
+        yield section, hint, None
     registry = default_registry()
     for record in registry.records():
         if record.distribution == "plugrl":
-            waiting.append(getattr(registry.load(record), "Config", None))
-    while waiting:
-        hint = waiting.pop()
-        waiting.extend(get_args(hint))
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            if hint.__name__ not in found:
-                waiting.extend(hints_of(hint).values())
-            found[hint.__name__] = hint
+            component = registry.load(record)
+            yield record.kind, getattr(component, "Config", None), component
+
+
+def schemas_in(hint: Any, found: set[type]) -> set[type]:
+    """The dataclasses that a hint names, nested ones included."""
+    for argument in get_args(hint):
+        schemas_in(argument, found)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint not in found:
+        found.add(hint)
+        for nested in hints_of(hint).values():
+            schemas_in(nested, found)
     return found
 
 
-def names_read() -> set[str]:
-    """Names that some code of the package reads: attributes, and texts in ``[]`` and ``get``.
-
-    The rules of a schema are left out: checking a value is no use of it.
-    """
-    names: set[str] = set()
-    for file in PACKAGE.rglob("*.py"):
-        for node in _outside_rules(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                names.add(node.attr)
-            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-                names.add(str(node.slice.value))
-            elif isinstance(node, ast.Call) and _name(node.func) in ("get", "getattr"):
-                names.update(str(a.value) for a in node.args if isinstance(a, ast.Constant))
-    return names
+@functools.cache
+def around(file: Path) -> set[Path]:
+    """A file, what it imports, what imports it, and its folder where that is one component's."""
+    module, imports = _module(file), sources()[file].imports
+    found = {
+        other
+        for other, source in sources().items()
+        if module in source.imports or _module(other) in imports
+    }
+    if file.parent.name not in SHOP_WINDOWS:
+        found |= set(file.parent.glob("*.py"))
+    return found | {file}
 
 
-def _name(node: ast.AST) -> str:
-    return str(getattr(node, "attr", getattr(node, "id", "")))
+def own_keys(schema: type) -> set[str]:
+    """The fields that a dataclass does not inherit."""
+    return {f.name for f in dataclasses.fields(schema)} & set(inspect.get_annotations(schema))
 
 
-def _outside_rules(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef) and child.name == "__post_init__":
-            continue
-        yield child
-        yield from _outside_rules(child)
+@functools.cache
+def key_readers() -> dict[str, set[Path]]:
+    """For each ``Schema.key`` the files in which a reader of that name means this key."""
+    files: dict[str, set[Path]] = defaultdict(set)
+    for section, hint, component in roots():
+        near = {
+            file
+            for file, source in sources().items()
+            if section in source.names and (component is None or "core" in file.parts)
+        }
+        for base in inspect.getmro(component) if inspect.isclass(component) else [component]:
+            module = getattr(base, "__module__", "")
+            if module.partition(".")[0] == "plugrl":
+                near |= around(Path(str(sys.modules[module].__file__)))
+        for schema in schemas_in(hint, set()):
+            for base in filter(dataclasses.is_dataclass, schema.__mro__):
+                for key in own_keys(base):
+                    files[f"{base.__name__}.{key}"] |= near | around(
+                        Path(str(inspect.getsourcefile(base)))
+                    )
+    for name in files:
+        if extra := READ_IN.get(name.partition(".")[0]):
+            files[name].add(PACKAGE / extra)
+    return files
 
 
-READ = names_read()
-FIELDS = sorted(
-    f"{name}.{field.name}"
-    for name, schema in schemas().items()
-    for field in dataclasses.fields(schema)
-)
+def unread(keys: dict[str, set[Path]]) -> set[str]:
+    """The keys whose name is read in none of their files."""
+    return {
+        name
+        for name, files in keys.items()
+        if not any(name.partition(".")[2] in sources()[file].names for file in files)
+    }
 
 
 def test_the_schemas_are_found():
@@ -91,18 +164,25 @@ def test_the_schemas_are_found():
         "GrpoConfig.epsilon",
         "ScheduleConfig.decay",
     }
-    assert expected <= set(FIELDS)
+    assert expected <= set(key_readers())
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_a_key_has_a_reader(field):
-    if field in UNREAD:
-        assert UNREAD[field]
-        return
-    assert field.partition(".")[2] in READ
+def test_every_key_has_a_reader():
+    assert unread(key_readers()) == set()
 
 
-def test_the_list_of_unread_keys_is_honest():
-    assert set(UNREAD) <= set(FIELDS)
-    # Only such keys whose name nothing else uses can be shown to be unread.
-    assert "dotall" not in READ
+def test_keys_that_are_read_elsewhere_alone_have_no_reader():
+    homes = key_readers()
+    strangers = {
+        "GrpoConfig.deadline": homes["GrpoConfig.epsilon"],
+        "GrpoConfig.replay_start": homes["GrpoConfig.epsilon"],
+        "ScheduleConfig.multiline": homes["ScheduleConfig.decay"],
+        "SettingsConfig.cliff": homes["SettingsConfig.deadline"],
+    }
+    assert unread(strangers) == set(strangers)
+
+
+def test_views_that_are_passed_on_are_read_there_alone():
+    for schema, file in READ_IN.items():
+        keys = {k: v for k, v in key_readers().items() if k.startswith(f"{schema}.")}
+        assert unread({key: files - {PACKAGE / file} for key, files in keys.items()})
