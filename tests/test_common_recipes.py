@@ -141,7 +141,7 @@ def test_what_there_is():
 @pytest.mark.parametrize("name", HOSTED)
 def test_they_are_found_with_and_without_their_folder(task, name, folder):
     words = ["data.data_files=[recipe/my_task/train.jsonl]", "rollout_worker.evaluator=exact_match"]
-    Path("mine.yaml").write_text(f"defaults: [{folder}{name}, _self_]\n")
+    Path("mine.yaml").write_text(f"defaults: [{folder}{name}, _self_]\n", encoding="utf-8")
     tree = prepare("mine.yaml", words).validated.tree
     assert tree["rollout_worker"]["type"] == ("single_turn" if name[-8:] == "d_common" else "agent")
     assert tree["models"]["policy"]["train"]["type"] == "local"

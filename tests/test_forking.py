@@ -59,7 +59,7 @@ def test_nothing_of_plugrl_is_imported_yet():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signals_end_it(number):
     program = "import time; print('started', flush=True); time.sleep(60)"
-    with open(os.devnull) as nothing:
+    with open(os.devnull, encoding="utf-8") as nothing:
         process = forking.Process(["-c", program], stdout=subprocess.PIPE, stderr=nothing)
     assert process.stdout.readline() == "started\n"
     assert process.poll() is None

@@ -67,7 +67,7 @@ def public_definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str,
 
 
 def undocumented(file: Path) -> list[str]:
-    tree = ast.parse(file.read_text())
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     missing = [] if ast.get_docstring(tree) else [str(file.relative_to(ROOT))]
     for name, node in public_definitions(tree.body, f"{file.relative_to(ROOT)}: "):
         decorators = {ast.unparse(word).rpartition(".")[2] for word in node.decorator_list}
@@ -84,7 +84,7 @@ def test_public_names_are_documented():
 
 def unannotated(file: Path) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not isinstance(node, Function):
             continue
         spec = node.args

@@ -24,7 +24,7 @@ def trained(tmp_path):
 
 
 def read(path):
-    return Path(path).read_text().splitlines()
+    return Path(path).read_text(encoding="utf-8").splitlines()
 
 
 def files_of(folder):

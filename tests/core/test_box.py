@@ -161,7 +161,7 @@ def test_the_environment_and_descriptors_of_this_process_are_not_handed_on(monke
     monkeypatch.setenv("PLUGRL_SECRET", "hidden")
     outcome = KERNEL.script("import os; print(dict(os.environ), os.getcwd())")
     assert "hidden" not in outcome.output
-    kept = open(__file__)  # noqa: SIM115
+    kept = open(__file__, encoding="utf-8")  # noqa: SIM115
     os.set_inheritable(kept.fileno(), True)
     program = f"import os\nprint(os.fstat({kept.fileno()}).st_size)"
     assert KERNEL.script(program).verdict == "raised" or kept.fileno() < 8

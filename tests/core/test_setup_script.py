@@ -28,7 +28,7 @@ def _folder(tmp_path, monkeypatch):
 
 
 def script(text: str) -> str:
-    Path("b.sh").write_text(text)
+    Path("b.sh").write_text(text, encoding="utf-8")
     return "b.sh"
 
 
@@ -115,10 +115,10 @@ def test_a_process_takes_it_over_once(monkeypatch):
         enter(path)
         assert os.environ["MADE"] == "1"
         assert "GONE" not in os.environ
-    assert Path("times").read_text() == "x\n"
+    assert Path("times").read_text(encoding="utf-8") == "x\n"
     script("echo x >> times\nexport MADE=22\n")
     enter(path)
-    assert (os.environ["MADE"], Path("times").read_text()) == ("22", "x\nx\n")
+    assert (os.environ["MADE"], Path("times").read_text(encoding="utf-8")) == ("22", "x\nx\n")
 
 
 # How it fails.
@@ -140,7 +140,7 @@ def test_a_process_takes_it_over_once(monkeypatch):
     ],
 )
 def test_a_script_that_fails_says_where(text, line):
-    Path("inner.sh").write_text("true\n\nexit 4\n")
+    Path("inner.sh").write_text("true\n\nexit 4\n", encoding="utf-8")
     assert fault(text).startswith(line)
 
 
@@ -174,7 +174,7 @@ def test_a_script_without_end(loop):
     assert time.monotonic() - begin < 5
     assert line.startswith("ran longer than 0.4 seconds; the last it printed: begun; allow more")
     assert "settings.deadlines.setup_script" in line
-    assert gone(int(Path("pid").read_text()))
+    assert gone(int(Path("pid").read_text(encoding="utf-8")))
 
 
 def test_a_script_that_prints_without_end(monkeypatch):
@@ -234,8 +234,8 @@ def plugrl(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def config() -> Path:
     script(EXPORTS)
-    Path("seen.py").write_text(SEEN)
-    Path("a.yaml").write_text(yaml.safe_dump(TREE))
+    Path("seen.py").write_text(SEEN, encoding="utf-8")
+    Path("a.yaml").write_text(yaml.safe_dump(TREE), encoding="utf-8")
     return Path("a.yaml")
 
 
@@ -319,13 +319,15 @@ def test_a_signal_ends_the_script_too(config, number, code):
     script("echo $$ > pid\nwhile :; do sleep 0.1; done\n")
     words = ["-m", "plugrl", "train", "a.yaml"]
     with forking.Process(words, stderr=subprocess.PIPE) as process:
-        while process.poll() is None and not (Path("pid").exists() and Path("pid").read_text()):
+        while process.poll() is None and not (
+            Path("pid").exists() and Path("pid").read_text(encoding="utf-8")
+        ):
             time.sleep(0.02)
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == code
     assert len(err.strip().splitlines()) == 1, err
-    assert gone(int(Path("pid").read_text()))
+    assert gone(int(Path("pid").read_text(encoding="utf-8")))
 
 
 @pytest.mark.integration
@@ -339,7 +341,7 @@ def test_resume_and_sweep_have_its_variables(config):
     Path("times").unlink()
     done = plugrl("sweep", "a.yaml", "seed=1,2")
     assert done.stdout.count("SEEN script variables script name") == 2, done.stderr
-    assert Path("times").read_text() == "x\n"
+    assert Path("times").read_text(encoding="utf-8") == "x\n"
 
 
 JUDGE = """
@@ -356,7 +358,7 @@ class Judge(Evaluator):
 def test_worker_processes_and_eval_have_its_variables(monkeypatch):
     monkeypatch.delenv("REWARD", raising=False)
     script("export REWARD=0.25\n")
-    Path("judge.py").write_text(JUDGE)
+    Path("judge.py").write_text(JUDGE, encoding="utf-8")
     tree = {
         "defaults": ["common/adder", "_self_"],
         "environment": {"setup_script": "b.sh"},
@@ -366,7 +368,7 @@ def test_worker_processes_and_eval_have_its_variables(monkeypatch):
         "validate": {"data": {"limit": 2}},
         "trainer": {"type": "self_hosted_grpo", "total_train_steps": 1},
     }
-    Path("a.yaml").write_text(yaml.safe_dump(tree))
+    Path("a.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
     done = plugrl("train", "a.yaml")
     assert done.returncode == 0, done.stderr
     (run,) = Path("runs/experiment").iterdir()

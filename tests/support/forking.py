@@ -92,7 +92,7 @@ class Process:
             "session": start_new_session,
             "files": [0, 1, 2, *pass_fds],
         }
-        with open(os.devnull) as nothing:
+        with open(os.devnull, encoding="utf-8") as nothing:
             read = stdin if stdin is not None else nothing.fileno()
             send(self._socket, request, [read, out, err, *pass_fds])
         for number in {out, err} - {1, 2}:
@@ -262,7 +262,7 @@ def _opened(wanted, number: int):
     if wanted != subprocess.PIPE:
         return None, os.dup(wanted if isinstance(wanted, int) else wanted.fileno())
     read, write = os.pipe()
-    return open(read), write
+    return open(read, encoding="utf-8"), write
 
 
 def send(connection: socket.socket, request: dict, files: Sequence[int]) -> None:

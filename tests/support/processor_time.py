@@ -62,7 +62,7 @@ class Reporter:
 
     def pytest_terminal_summary(self, terminalreporter, config) -> None:
         if file := config.getoption("--processor-times"):
-            Path(file).write_text(json.dumps(self.seconds, indent=0))
+            Path(file).write_text(json.dumps(self.seconds, indent=0), encoding="utf-8")
         terminalreporter.write_line(
             f"processor time of {len(self.seconds)} tests: {sum(self.seconds.values()):.0f} s"
         )

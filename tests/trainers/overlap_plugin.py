@@ -33,7 +33,7 @@ def train_models(self, batches, metrics):
             if v >= 0
         ),
     }
-    with open(os.environ["PLUGRL_TEST_TRAINED"], "a") as file:
+    with open(os.environ["PLUGRL_TEST_TRAINED"], "a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
     return _train_models(self, batches, metrics)
 

@@ -33,7 +33,7 @@ def fill_the_disk():
 def reached(point, note=None):
     if resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 0:
         return
-    with open(os.environ["PLUGRL_TEST_LOG"], "a") as file:
+    with open(os.environ["PLUGRL_TEST_LOG"], "a", encoding="utf-8") as file:
         file.write(json.dumps([point, note]) + "\n")
     COUNTS[point] += 1
     if point == POINT and COUNTS[point] == int(NUMBER):

@@ -26,7 +26,7 @@ def tree(config):
 
 def write(tree, problems):
     file = Path(tree["data"]["data_files"][0])
-    file.write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    file.write_text("".join(json.dumps(problem) + "\n" for problem in problems), encoding="utf-8")
 
 
 def test_long_prompts_are_left_out_and_the_log_says_how_many(tree, caplog):

@@ -96,7 +96,7 @@ def test_dying_at_a_named_moment_changes_nothing(recipe, tmp_path):
     moments = json.loads(done.stdout)
     assert len(moments) >= 20
     for name, ended in moments.items():
-        log = Path(ended["log"]).read_text()
+        log = Path(ended["log"]).read_text(encoding="utf-8")
         full = "disk full" in name
         assert ended["code"] == (1 if full else -signal.SIGKILL), f"{name}: {log}"
         assert ended["resumed"] == 0, f"{name}: {log}"

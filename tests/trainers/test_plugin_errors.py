@@ -51,7 +51,7 @@ def failed(tree):
     line, pointer, log = str(caught.value).partition("; the full traceback is in ")
     assert pointer, line
     assert log == str(folder / "log.txt")
-    assert "Traceback (most recent call last)" in Path(log).read_text()
+    assert "Traceback (most recent call last)" in Path(log).read_text(encoding="utf-8")
     assert status["error"].endswith(f": {line}")
     return line, folder
 

@@ -397,7 +397,7 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(tree, tmp_path, trai
     ended = json.loads(done.stdout)
     assert list(ended) == moments
     for name, one in ended.items():
-        log = Path(one["log"]).read_text()
+        log = Path(one["log"]).read_text(encoding="utf-8")
         assert (one["code"], one["resumed"]) == (-9, 0), f"{name}: {log}"
         got = load_run(one["run"])
         assert comparable(got) == comparable(straight), name
