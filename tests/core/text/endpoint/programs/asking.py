@@ -93,7 +93,7 @@ def asks_after_its_end(base_url, api_key, problem):
             said = "answered"
         except Exception as error:
             said = f"{getattr(error, 'code', error)}"
-        with open(problem["note"], "w") as file:
+        with open(problem["note"], "w", encoding="utf-8") as file:
             file.write(said)
 
     threading.Thread(target=later, daemon=True).start()
@@ -174,7 +174,7 @@ def escaped(problem):
     """Start children in this group and in another session, which hold the outputs open."""
     for session in (False, True):
         child = subprocess.Popen(["sleep", "61"], start_new_session=session)
-        with open(problem["note"], "a") as file:
+        with open(problem["note"], "a", encoding="utf-8") as file:
             file.write(f"{child.pid}\n")
 
 
