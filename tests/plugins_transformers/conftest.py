@@ -83,6 +83,30 @@ def train_service():
     return make
 
 
+_gradient_services = {}
+
+
+@pytest.fixture
+def gradient_service():
+    """Makes services for tests that neither take steps nor change them: each but once.
+
+    Args of what it gives: the name of an architecture, and options.
+    """
+
+    def make(name=None, /, **options):
+        key = (name, *sorted(options.items()))
+        if key not in _gradient_services:
+            service = LocalTrainService({"learning_rate": 0.01, **options})
+            service.load(spec() if name is None else architecture(name))
+            _gradient_services[key] = service
+        service = _gradient_services[key]
+        for parameter in (*service.module.parameters(), *service.parameters()):
+            parameter.grad = None
+        return service
+
+    return make
+
+
 @pytest.fixture
 def architecture_spec():
     """The model of an architecture by name."""

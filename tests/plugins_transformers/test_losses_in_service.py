@@ -1,5 +1,7 @@
 """Every registered loss, through the service: what the split into passes must not change."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -63,14 +65,15 @@ def batch(name, aggregation, order=(0, 1, 2, 3, 4), width=0):
 
 
 @pytest.fixture
-def service_for(train_service):
+def service_for(gradient_service):
     """Makes a service with what a loss needs."""
 
     def make(name, **options):
-        service = train_service(value_head="values" in weighted(name).needs, **options)
-        head = service._forward.value_head
-        if head is not None:
-            head.weight.data = torch.linspace(-1, 1, head.in_features)[None]
+        if "values" not in weighted(name).needs:
+            return gradient_service(**options)
+        service = gradient_service(value_head=True, **options)
+        weight, _ = service.parameters()[-2:]
+        weight.data = torch.linspace(-1, 1, weight.shape[1])[None]
         return service
 
     return make
@@ -80,9 +83,9 @@ def outcome(service, data, loss):
     totals = service.forward_backward(data, loss)
     gradients = {
         n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
-        for n, p in service._model.named_parameters()
+        for n, p in service.module.named_parameters()
     }
-    service._model.zero_grad()
+    service.module.zero_grad()
     return totals, gradients
 
 
@@ -93,17 +96,34 @@ def assert_alike(got, want):
         torch.testing.assert_close(got[1][name], gradient, rtol=2e-4, atol=2e-6, msg=name)
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_split_packing_padding_and_order_change_nothing(service_for, name, aggregation):
-    loss = weighted(name)
-    want = outcome(service_for(name), batch(name, aggregation), loss)
-    assert any(gradient.count_nonzero() for gradient in want[1].values())
-    for options in SPLITS:
-        assert_alike(outcome(service_for(name, **options), batch(name, aggregation), loss), want)
-    service = service_for(name)
+def test_split_packing_padding_and_order_change_nothing(service_for, name):
+    """Each way of splitting beside one way of aggregating, which is a factor of each token."""
+    loss, wanted = weighted(name), {}
+    for aggregation in AGGREGATIONS:
+        wanted[aggregation] = outcome(service_for(name), batch(name, aggregation), loss)
+        assert any(gradient.count_nonzero() for gradient in wanted[aggregation][1].values())
+    for options, aggregation in zip(SPLITS, itertools.cycle(AGGREGATIONS), strict=False):
+        service, data = service_for(name, **options), batch(name, aggregation)
+        assert_alike(outcome(service, data, loss), wanted[aggregation])
+    check_order_and_padding(service_for, name, AGGREGATIONS[2], wanted[AGGREGATIONS[2]])
+
+
+def check_order_and_padding(service_for, name, aggregation, want):
+    loss, service = weighted(name), service_for(name)
     assert_alike(outcome(service, batch(name, aggregation, [4, 2, 0, 3, 1]), loss), want)
     assert_alike(outcome(service, batch(name, aggregation, width=5), loss), want)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_split_beside_every_aggregation(service_for, name, aggregation):
+    loss = weighted(name)
+    want = outcome(service_for(name), batch(name, aggregation), loss)
+    for options in SPLITS:
+        assert_alike(outcome(service_for(name, **options), batch(name, aggregation), loss), want)
+    check_order_and_padding(service_for, name, aggregation, want)
 
 
 @pytest.mark.parametrize("name", LOSSES)
