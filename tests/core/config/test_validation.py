@@ -441,6 +441,26 @@ def test_a_plugin_that_fails_alone_is_a_plugin_error(files, check):
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
+def test_what_cannot_be_imported_is_told_at_the_first_place_that_names_it(files, faults):
+    """Two names of one file that fails are one fault; another file, and other faults, are more."""
+    folder = files()
+    (folder / "bad.py").write_text("import not_there_at_all\n")
+    (folder / "worse.py").write_text("import neither_is_this\n")
+    named = "custom_loss_module_path: {}.py, custom_loss_class_name: {}"
+    losses = [named.format(*words) for words in (("bad", "a"), ("worse", "b"), ("bad", "c"))]
+    written = "".join(f"    - {{{loss}}}\n" for loss in losses)
+    files(a=f"trainer:\n  type: toy\n  steps: x\n  lr: x\n  losses:\n{written}")
+    found = faults("a.yaml")
+    assert [line.partition(" ")[0] for line in found] == [
+        "trainer.lr",
+        "trainer.steps",
+        "trainer.losses[0].custom_loss_module_path",
+        "trainer.losses[1].custom_loss_module_path",
+    ]
+    assert "not_there_at_all" in found[2]
+    assert "neither_is_this" in found[3]
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

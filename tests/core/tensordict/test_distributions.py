@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from typing import Any
@@ -87,6 +88,33 @@ def test_numbers_worked_by_hand() -> None:
     log_prob = normal.log_prob(params, torch.tensor([5.0])).item()
     assert log_prob == pytest.approx(-0.5 - math.log(2 * math.sqrt(2 * math.pi)))
     assert normal.entropy(params).item() == pytest.approx(0.5 * math.log(2 * math.pi * math.e * 4))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5),
+        spaces.Discrete(4, start=3),
+        spaces.MultiDiscrete([3, 2, 4]),
+        spaces.MultiBinary(3),
+    ],
+)
+def test_the_best_action_is_the_likeliest_one(space: spaces.Space[Any]) -> None:
+    """In torch and in NumPy, of all that there are."""
+    ours = distribution_for(space)
+    params = _params(ours, 16)
+    if isinstance(space, spaces.Discrete):
+        ranges = [range(int(space.start), int(space.start + space.n))]
+    elif isinstance(space, spaces.MultiDiscrete):
+        ranges = [range(int(n)) for n in space.nvec]
+    else:
+        ranges = [range(2)] * ours.parameters
+    actions = torch.tensor(list(itertools.product(*ranges))).reshape(-1, *ours.action_shape)
+    rows = [ours.log_prob(params, each.expand(16, *ours.action_shape)) for each in actions]
+    likeliest = actions[torch.stack(rows).argmax(0)]
+    assert ours.mode(params).tolist() == likeliest.tolist()
+    assert ours.mode_numpy(params.numpy()).tolist() == likeliest.tolist()
+    assert len({str(each) for each in likeliest.tolist()}) > 1
 
 
 def test_several_choices_add_up() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plugrl.core.errors import RunError
 from plugrl.core.text.endpoint.asked import read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError
 from plugrl.scenarios.parsers.brackets import BracketsParser
@@ -82,6 +83,64 @@ def test_tokens_are_kept_where_text_would_be_encoded_in_another_way():
     (trajectory,) = session.recording.trajectories()
     assert trajectory.tokens.count(2) == 2
     assert model.tokenizer.encode("a") != [2]
+
+
+class TwoSpellings(type(Written().tokenizer)):
+    """Token 2 says "a" too, so that what was sampled is not what its text is encoded as."""
+
+    def decode(self, tokens, /):
+        return "".join("a" if t == 2 else super(TwoSpellings, self).decode([t]) for t in tokens)
+
+
+def spelled(reply):
+    """A model whose replies hold token 2, which their text does not have when it is encoded."""
+    model = Written(reply)
+    model.tokenizer = TwoSpellings(" abcdefghijklmnopqrstuvwxyz<>", None)
+    model.vocabulary_size = model.tokenizer.vocabulary_size
+    return model
+
+
+def test_a_third_turn_continues_the_second_and_no_earlier_one():
+    """Whatever was sampled is in every later prompt as it was sampled, and trained once."""
+    model = spelled(lambda text: " b")
+    with session_of(model) as session:
+        messages = [user("b")]
+        for _ in range(4):
+            (choice,) = chat(session, messages)
+            assert choice.text == "ab"
+            messages += [choice.message, user("b")]
+    asked = [list(request.prompt_tokens) for request in model.asked]
+    sampled = [turn.completion.tokens for turn in session.recording.turns]
+    assert all(tokens[0] == 2 for tokens in sampled)
+    for number in range(1, 4):
+        so_far = [*asked[number - 1], *sampled[number - 1]]
+        assert asked[number][: len(so_far)] == so_far
+        assert asked[number].count(2) == number
+    (trajectory,) = session.recording.trajectories()
+    assert trajectory.tokens == [*asked[3], *sampled[3]]
+    assert sum(trajectory.loss_mask) == 4 * len(sampled[0])
+    assert [turn.prompt.follows for turn in session.recording.turns] == [
+        None,
+        *session.recording.turns[:3],
+    ]
+
+
+def test_the_longest_history_is_continued_though_something_else_continued_it():
+    """A shorter one that nothing continues would be encoded anew from there on."""
+    model = spelled(lambda text: " b")
+    with session_of(model) as session:
+        first, _ = chat(session, [user("b")], n=2)
+        messages = [user("b"), first.message, user("c")]
+        (second,) = chat(session, messages)
+        messages += [second.message]
+        chat(session, [*messages, user("d")])
+        chat(session, [*messages, user("e")])
+    turns = session.recording.turns
+    assert turns[2].prompt.follows in turns[:2]
+    assert turns[3].prompt.follows is turns[4].prompt.follows is turns[2]
+    begun = turns[2].tokens
+    assert begun.count(2) == 2
+    assert turns[4].prompt.tokens[: len(begun)] == begun
 
 
 def test_another_history_is_another_trajectory():
@@ -305,6 +364,51 @@ def test_a_longest_prompt_of_the_worker_holds():
     assert (error.code, error.param) == ("context_length_exceeded", "messages")
     assert (of_text.code, of_text.param) == ("context_length_exceeded", "prompt")
     assert "max_prompt_length=20" in str(error)
+
+
+def test_the_longest_prompt_and_the_context_may_be_used_up_and_no_more():
+    # "x" * n makes a prompt of n tokens, and an answer takes at least one.
+    def reply(text):
+        return "abcdef"
+
+    with session_of(Written(reply, context=12), longest_prompt=10) as session:
+        (choice,) = text(session, "x" * 10)
+        assert len(choice.completion.tokens) == 2
+        error = refused(lambda: text(session, "x" * 11))
+        assert "max_prompt_length=10" in str(error)
+    with session_of(Written(reply, context=12)) as session:
+        (choice,) = text(session, "x" * 11)
+        assert (choice.finish, len(choice.completion.tokens)) == ("length", 1)
+        error = refused(lambda: text(session, "x" * 12))
+        assert (error.status, error.code) == (400, "context_length_exceeded")
+
+
+def test_the_last_token_of_the_vocabulary_may_be_asked_and_the_next_is_outside():
+    model = Written(lambda text: "ab")
+    with session_of(model) as session:
+        last = model.vocabulary_size - 1
+        text(session, [5, last])
+        error = refused(lambda: text(session, [5, last + 1]))
+    assert (error.status, error.param) == (400, "prompt")
+    assert f"token {last + 1} is outside the vocabulary ({last + 1})" in str(error)
+
+
+def test_a_failure_is_kept_and_the_first_that_is_no_matter_of_a_request_is_told():
+    def reply(text):
+        raise RunError("first" if "one" in text else "later")
+
+    with session_of(Written(reply)) as session:
+        heard = []
+        session.heard = lambda: heard.append(session.busy)
+        assert not session.fatal.is_set()
+        for words in ("one", "two"):
+            refused(lambda words=words: chat(session, [user(words)]))
+        assert str(session.fault) == "first"
+        assert session.fatal.is_set()
+        assert session.faults == ["first", "later"]
+    # Told of the beginning, before it is open, and of the end, when it is no longer.
+    assert heard == [False] * 4
+    assert not session.busy
 
 
 def test_an_engine_that_fails_is_an_error_of_the_server_and_the_session_goes_on():
