@@ -1,9 +1,7 @@
 """``plugrl eval`` repeats the last validation of a run of every built-in trainer."""
 
 import json
-import os
 
-import forking
 import pytest
 
 import plugrl
@@ -19,20 +17,16 @@ TRAINERS = sorted(
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_eval_gives_the_numbers_of_the_run(name, tmp_path):
+def test_eval_gives_the_numbers_of_the_run(name, tmp_path, call):
     registry = default_registry()
     trainer = registry.load(registry.resolve("trainer", name))
     sections = getattr(trainer, "conformance", {})
     run = plugrl.train(tiny.config(name, tmp_path, sections))
     if not trainer.capabilities.resume:
         pytest.skip("it keeps no state, so there is no checkpoint to evaluate")
-    done = forking.run(
-        ["-m", "plugrl", "eval", str(run.folder), "validation", "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    metrics = json.loads(done.stdout)["metrics"]
+    code, out, err = call("eval", run.folder, "validation", "--json")
+    assert code == 0, err
+    metrics = json.loads(out)["metrics"]
     # Trainers with episodes or items to test with at the end are evaluated on these.
     tested = {k: v for k, v in run.last_metrics.items() if k.startswith("test/")}
     if not tested:
