@@ -1,6 +1,7 @@
 """Settings of every test: one thread, because tiny networks are slower on several."""
 
 import os
+import sys
 import signal
 import uuid
 from pathlib import Path
@@ -12,6 +13,9 @@ pytest_plugins = ["processor_time", "forked_workers"]
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Hundreds of processes import the package: without bytecode each of them would compile it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Shells start jobs in the background, and `nohup` does, with Ctrl-C ignored, and processes inherit
 # it: those that tests start would not end by the signals that tests send.
