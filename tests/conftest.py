@@ -1,8 +1,8 @@
 """Settings of every test: one thread, because tiny networks are slower on several."""
 
 import os
-import sys
 import signal
+import sys
 import uuid
 from pathlib import Path
 
