@@ -13,6 +13,15 @@ pytest_plugins = ["processor_time", "forked_workers"]
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# What the caller's shell says to plugrl, to the programs of its rollout workers, and of its terminal
+# is nothing that tests expect.
+for variable in (
+    *("PLUGINS", "PLUGINS_BLOCKED", "IMPORTS", "SERVE_TOKEN"),
+    *("SESSION", "MODEL", "PROBLEM", "VALIDATION"),
+):
+    os.environ.pop(f"PLUGRL_{variable}", None)
+for variable in ("COLUMNS", "LINES"):
+    os.environ.pop(variable, None)
 # Hundreds of processes import the package: without bytecode each of them would compile it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
