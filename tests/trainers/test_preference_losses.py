@@ -108,6 +108,16 @@ def test_metrics_by_hand():
     # Implicit rewards: chosen 0.3 and -0.1, rejected -0.2 and 0.25.
     expected = {"accuracy": 0.5, "margin": 0.075, "reward_chosen": 0.1, "reward_rejected": 0.025}
     assert means == pytest.approx(expected, abs=1e-6)
+    _, metrics = weighted("ipo", beta=0.5)(*two_pairs())
+    means = {name: total / count for name, (total, count) in metrics.items()}
+    # Of means a token: chosen 0.15 and -0.05, rejected -0.2 and 0.125.
+    expected = {
+        "accuracy": 0.5,
+        "margin": 0.0875,
+        "reward_chosen": 0.05,
+        "reward_rejected": -0.0375,
+    }
+    assert means == pytest.approx(expected, abs=1e-6)
     _, metrics = weighted("kto", beta=0.5)(*two_pairs())
     means = {name: total / count for name, (total, count) in metrics.items()}
     # Against the reference point 0.1: 0.6 and -0.4 are right, -0.2 and 0.5 wrong.
@@ -125,6 +135,21 @@ def test_a_tie_is_no_win_and_the_loss_is_that_of_equal_models(name):
         {"dpo": math.log(2), "ipo": 4.0, "kto": 0.5}[name]
     )
     assert metrics["accuracy"][0] == 0
+
+
+@pytest.mark.parametrize(("name", "accuracy", "margin"), [("dpo", 0.0, -0.5), ("ipo", 1.0, 0.4)])
+def test_metrics_compare_what_the_loss_compares(name, accuracy, margin):
+    """Log-ratios of -0.1 at ten tokens against -0.5 at one: the sum is lower, the mean higher."""
+    rows = [Trajectory([1] + [2] * n, [0] + [1] * n) for n in (10, 1)]
+    batch = Batch.from_trajectories(rows)
+    batch.values["ref_log_probs"] = torch.zeros(2, 11)
+    batch.metadata |= {"preferred": torch.tensor([1.0, 0.0]), "unit": torch.tensor([0, 0])}
+    weights = aggregation_weights(batch.values["loss_mask"], "seq-mean-token-sum")
+    batch.values[LOSS_WEIGHTS] = weights
+    logp = torch.tensor([[-0.1], [-0.5]]).expand(2, 11).clone().requires_grad_()
+    _, metrics = weighted(name, beta=1.0)(logp, batch)
+    assert metrics["accuracy"][0] == accuracy
+    assert float(metrics["margin"][0]) == pytest.approx(margin)
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -18,8 +18,7 @@ def kl_estimate(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> to
     """The divergence KL(policy || reference) of each sampled token, in the shape of ``logp``.
 
     With x = logp - reference (J. Schulman, "Approximating KL divergence", 2020): ``kl`` is x, k1
-    there; ``abs`` is |x|; ``mse`` is x^2 / 2, k2; ``low_var_kl`` is exp(-x) - 1 + x, k3, with -x
-    kept within [-5, 5] and the result within [-10, 10].
+    there; ``abs`` is |x|; ``mse`` is x^2 / 2, k2; ``low_var_kl`` is exp(-x) - 1 + x, k3.
     """
     gap = logp - reference
     if kind == "kl":
@@ -28,8 +27,7 @@ def kl_estimate(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> to
         return gap.abs()
     if kind == "mse":
         return 0.5 * gap.square()
-    away = (-gap).clamp(-5, 5)
-    return (away.exp() - away - 1).clamp(-10, 10)
+    return k3(-gap)
 
 
 def kl_loss(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> torch.Tensor:
@@ -48,9 +46,12 @@ def kl_loss(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> torch.
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:
     """The estimate r - 1 - log(r) of KL(sampler || policy), in the shape of ``log_ratio``, log(r).
 
-    The exponent is kept within [-20, 20]: one token must not hide all others.
+    The exponent is kept within [-20, 20], so that no token makes the sum infinite. The gradient is
+    that of the capped exponential: without it, a token beyond the cap would be pushed away from
+    the reference by the linear term.
     """
-    return log_ratio.clamp(-LARGEST, LARGEST).exp() - 1 - log_ratio
+    capped = log_ratio + (log_ratio.clamp(-LARGEST, LARGEST) - log_ratio).detach()
+    return capped.exp() - 1 - log_ratio
 
 
 class KlController(ABC):

@@ -3,7 +3,7 @@
 With h = (log p(chosen) - log ref(chosen)) - (log p(rejected) - log ref(rejected)), each the mean
 over the answer's tokens: loss = (h - 1 / (2 beta))^2. The paper writes sums and calls beta tau; its
 authors' results were made with means, which TRL uses too, so that beta means the same for answers
-of all lengths.
+of all lengths. The implicit rewards of the metrics are of means too: beta times each side of h.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def ipo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     pairs, ratios = Pairs.of(batch, "ipo"), log_ratios(logp, batch, "ipo")
     means = ratios / mask.sum(1).clamp_min(1)
     loss = (means[pairs.chosen] - means[pairs.rejected] - 1 / (2 * config.beta)).square()
-    return on_last_token(pairs.spread(loss), mask), pair_metrics(ratios * config.beta, pairs)
+    return on_last_token(pairs.spread(loss), mask), pair_metrics(means * config.beta, pairs)
 
 
 ipo.Config = IpoConfig  # type: ignore[attr-defined]

@@ -50,10 +50,29 @@ def test_kinds_of_divergence(kind, expected):
     assert kl_loss(logp, reference, kind).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_low_variance_kind_is_bounded():
-    # -x is kept within [-5, 5]: exp(5) - 5 - 1 = 142.4, and then within [-10, 10].
-    far = kl_estimate(torch.tensor([-20.0, 20.0]), torch.zeros(2), "low_var_kl")
-    assert far.tolist() == pytest.approx([10.0, math.exp(-5) + 5 - 1])
+def test_the_low_variance_kind_is_k3_up_to_twenty_nats():
+    logp = torch.tensor([-8.0, 8.0, -25.0], dtype=torch.float64, requires_grad=True)
+    far = kl_estimate(logp, torch.zeros(3, dtype=torch.float64), "low_var_kl")
+    # exp(-x) - 1 + x; beyond 20 the exponent stays there.
+    values = [math.exp(8) - 9, math.exp(-8) + 7, math.exp(20) - 26]
+    assert far.tolist() == pytest.approx(values)
+    far.sum().backward()
+    # 1 - exp(-x), which never ends: a token far below the reference is drawn up, one above down.
+    slopes = [1 - math.exp(8), 1 - math.exp(-8), 1 - math.exp(20)]
+    assert logp.grad.tolist() == pytest.approx(slopes)
+
+
+def test_the_low_variance_kind_brings_a_distant_policy_back_to_the_reference():
+    """Descent on the expected loss from probability 0.99, where the reference has 0.001."""
+    logits = torch.tensor([0.99, 0.01], dtype=torch.float64).log().requires_grad_()
+    reference = torch.tensor([0.001, 0.999], dtype=torch.float64).log()
+    for _ in range(1500):
+        logp = logits.log_softmax(0)
+        loss = (logp.exp().detach() * kl_loss(logp, reference, "low_var_kl")).sum()
+        (gradient,) = torch.autograd.grad(loss, logits)
+        with torch.no_grad():
+            logits -= gradient
+    assert float(logits.softmax(0)[0].detach()) == pytest.approx(0.001, rel=0.2)
 
 
 @pytest.mark.parametrize(
