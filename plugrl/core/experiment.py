@@ -23,6 +23,7 @@ from plugrl.core.discovery import LoadedPlugins, load_hook_plugins
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory
 from plugrl.core.hooks import HookCaller
+from plugrl.core.launchers import refuse_copies
 from plugrl.core.registry import Registry, default_registry
 from plugrl.core.run.metrics import read_jsonl
 from plugrl.core.run.run import Run
@@ -85,7 +86,10 @@ def prepare(
     Raises:
         ConfigError: the configuration is wrong; ``faults`` holds all there is to say.
         PluginError: a plugin that it needs cannot be used.
+        UsageError: a launcher started several copies of a process that is to train (``setup``).
     """
+    if setup:
+        refuse_copies()
     registry = registry or default_registry()
     composed = compose(config, overrides, config_path=config_path, base=base)
     if setup and enter_composed(composed):
