@@ -6,12 +6,15 @@ import socket
 import sys
 import tempfile
 import time
+from dataclasses import replace
 
 import pytest
 
 from plugrl.core.sandbox.box import Box, Limits
 
 LIMITS = Limits(seconds=0.5, wall_seconds=20, memory_mb=256, file_kb=64, files=8, output_kb=16)
+#: For programs without end.
+SHORT = replace(LIMITS, seconds=0.2)
 KERNEL = Box(LIMITS)
 #: As on a system whose kernel refuses nothing.
 INTERPRETER = Box(LIMITS, kernel=False)
@@ -81,68 +84,96 @@ def test_threads_are_possible_where_the_kernel_refuses_processes():
     ],
 )  # fmt: skip
 def test_verdicts(box, program, verdict):
-    started = time.monotonic()
+    if verdict == "time":
+        box = Box(SHORT, kernel=box is KERNEL)
     outcome = box.script(program)
     assert outcome.verdict == verdict, outcome.errors
     assert len(outcome.output) <= 16 << 10
     assert len(outcome.errors) <= 16 << 10
-    assert time.monotonic() - started < 15
 
 
 def test_a_program_that_sleeps_is_ended_by_the_clock():
     box = Box(Limits(seconds=1, wall_seconds=1))
     started = time.monotonic()
-    assert box.script("import time; time.sleep(60)").verdict == "time"
-    assert time.monotonic() - started < 10
+    assert box.script("import time; time.sleep(600)").verdict == "time"
+    assert time.monotonic() - started < 300
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import os\nos.fork()",
-        "import os\nos.forkpty()",
-        "import os\nassert os.system('touch escaped') == 0",
-        "import os\nos.execv('/bin/sh', ['sh', '-c', 'touch escaped'])",
-        "import os\nos.posix_spawn('/bin/true', ['true'], {})",
-        "import subprocess\nsubprocess.run(['/bin/true'], check=True)",
-        "import multiprocessing as m\np = m.Process(target=print)\np.start(); p.join()",
-        "import os\nos.kill(os.getppid(), 9)",
-        "import os, signal\nos.killpg(0, 9)",
-        "import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)",
-        "import socket\nsocket.socket(socket.AF_UNIX).bind('s')",
-        "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:{port}', timeout=1)",
-        "open('{outside}/made', 'w')",
-        "open('../made', 'w')",
-        "import os\nos.mkdir('{outside}/made')",
-        "import os\nos.symlink('{outside}', 'link'); open('link/made', 'w')",
-        "import os\nos.rename('program.py', '{outside}/made')",
-        "import os\nos.remove('{outside}/secret')",
-        "open('{outside}/secret', 'a')",
-        "print(open('{outside}/secret').read())",
-        "import os\nprint(os.listdir('{outside}'))",
-        "print(open('/etc/passwd').read())",
-        "print(open('/proc/self/environ').read())",
-        "print(open('/proc/1/environ').read())",
-        "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1 << 20, 1 << 20))",
-    ],
-)  # fmt: skip
-def test_escapes_are_refused(box, program, tmp_path, boxes):
+ESCAPES = [
+    "import os\nos.fork()",
+    "import os\nos.forkpty()",
+    "import os\nassert os.system('touch escaped') == 0",
+    "import os\nos.execv('/bin/sh', ['sh', '-c', 'touch escaped'])",
+    "import os\nos.posix_spawn('/bin/true', ['true'], {})",
+    "import subprocess\nsubprocess.run(['/bin/true'], check=True)",
+    "import multiprocessing as m\np = m.Process(target=print)\np.start(); p.join()",
+    "import os\nos.kill(os.getppid(), 9)",
+    "import os, signal\nos.killpg(0, 9)",
+    "import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)",
+    "import socket\nsocket.socket(socket.AF_UNIX).bind('s')",
+    "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:{port}', timeout=1)",
+    "open('{outside}/made', 'w')",
+    "open('../made', 'w')",
+    "import os\nos.mkdir('{outside}/made')",
+    "import os\nos.symlink('{outside}', 'link'); open('link/made', 'w')",
+    "import os\nos.rename('program.py', '{outside}/made')",
+    "import os\nos.remove('{outside}/secret')",
+    "open('{outside}/secret', 'a')",
+    "print(open('{outside}/secret').read())",
+    "import os\nprint(os.listdir('{outside}'))",
+    "print(open('/etc/passwd').read())",
+    "print(open('/proc/self/environ').read())",
+    "print(open('/proc/1/environ').read())",
+    "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1 << 20, 1 << 20))",
+]  # fmt: skip
+#: Attempts all of them and prints the numbers of those that raised.
+EVERY_ESCAPE = """
+refused = []
+for number, text in enumerate({programs!r}):
+    try:
+        exec(text, {{"__name__": "__main__"}})
+    except Exception:
+        refused.append(number)
+print(refused)
+"""
+
+
+@pytest.fixture
+def outside(tmp_path, boxes):
+    """Makes a program of a text, and finds nothing changed or asked for after the test."""
     secret = tmp_path / "secret"
     secret.write_text("hidden", "utf-8")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        text = program.replace("{port}", str(port)).replace("{outside}", str(tmp_path))
-        if "setrlimit" in text and box is INTERPRETER and os.geteuid() == 0:
-            pytest.skip("root keeps its power over limits where the kernel is not asked")
-        outcome = box.script(text)
-        assert outcome.verdict == "raised", outcome
+        port = str(server.getsockname()[1])
+        yield lambda text: text.replace("{port}", port).replace("{outside}", str(tmp_path))
         server.settimeout(0.05)
         with pytest.raises(TimeoutError):
             server.accept()
-    assert "hidden" not in outcome.output
     assert secret.read_text("utf-8") == "hidden"
     assert os.listdir(tmp_path) == ["secret"]
     assert os.listdir(boxes) == []
+
+
+def can_be_refused(program, box):
+    """Root keeps its power over limits where the kernel is not asked."""
+    return not ("setrlimit" in program and box is INTERPRETER and os.geteuid() == 0)
+
+
+def test_escapes_are_refused(box, outside):
+    programs = [outside(text) for text in ESCAPES if can_be_refused(text, box)]
+    outcome = box.script(EVERY_ESCAPE.format(programs=programs))
+    assert outcome.output == f"{list(range(len(programs)))}\n", outcome
+    assert outcome.verdict == "done"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("program", ESCAPES)
+def test_each_escape_alone_is_refused(box, program, outside):
+    if not can_be_refused(program, box):
+        pytest.skip("root keeps its power over limits where the kernel is not asked")
+    outcome = box.script(outside(program))
+    assert outcome.verdict == "raised", outcome
+    assert "hidden" not in outcome.output
 
 
 def test_a_fork_bomb_in_native_code_starts_nothing():

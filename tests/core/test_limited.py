@@ -13,20 +13,22 @@ from waiting import DEADLINE
 
 from plugrl.core.limited import CallFailedError, LimitedCalls, LimitExceededError
 
-SECONDS = 0.3
+#: Of processor time, for calls that take all of it.
+SECONDS = 0.1
 
 
 def interrupted(target, *arguments):
-    started = time.monotonic()
+    before = os.times()
     with pytest.raises(LimitExceededError, match="of processor time"):
         LimitedCalls(target, seconds=SECONDS).call(*arguments)
-    assert time.monotonic() - started < 20
+    after = os.times()
+    assert after.children_user - before.children_user < 5
 
 
 def test_results_come_back_and_a_helper_serves_several_calls():
-    calls = LimitedCalls("os:getppid", seconds=SECONDS)
+    calls = LimitedCalls("os:getppid", seconds=5)
     assert calls.call() == calls.call() == os.getpid()
-    helpers = LimitedCalls("os:getpid", seconds=SECONDS)
+    helpers = LimitedCalls("os:getpid", seconds=5)
     assert helpers.call() == helpers.call()
 
 
@@ -51,7 +53,7 @@ def test_it_is_ended_when_called_in_another_thread():
 
 
 def test_after_an_end_another_helper_answers():
-    calls = LimitedCalls("time:process_time", seconds=SECONDS)
+    calls = LimitedCalls("time:process_time", seconds=5)
     assert calls.call() >= 0
     hung = LimitedCalls("builtins:eval", seconds=SECONDS)
     with pytest.raises(LimitExceededError):

@@ -16,7 +16,19 @@ from tensordict import TensorDict, TensorDictBase
 from plugrl import NestedArrayDict, UsageError
 
 DTYPES = ("bool", "uint8", "int64", "float32", "float64")
-examples = functools.partial(settings, deadline=None, database=None, derandomize=True)
+#: Tests with as many examples as their author wanted, by name.
+THOROUGH = {}
+
+
+def examples(count, *strategies):
+    """Test a function with a part of its ``count`` examples here, and with all in ``THOROUGH``."""
+
+    def tested(function):
+        settled = functools.partial(settings, deadline=None, database=None, derandomize=True)
+        THOROUGH[function.__name__] = settled(max_examples=count)(given(*strategies)(function))
+        return settled(max_examples=max(15, count // 5))(given(*strategies)(function))
+
+    return tested
 
 
 def array(shape, dtype="int64", start=0):
@@ -126,16 +138,14 @@ def indices(draw, batch, repeats=True):
     return parts[0] if len(parts) == 1 and draw(st.booleans()) else tuple(parts)
 
 
-@examples(max_examples=150)
-@given(trees(), st.data())
+@examples(150, trees(), st.data())
 def test_indexing(pair, data):
     index = data.draw(indices(pair[0].batch_size))
     theirs = as_torch(index)
     check_alike(pair, lambda tree: tree[index], lambda tensordict: tensordict[theirs])
 
 
-@examples(max_examples=100)
-@given(trees(), st.data())
+@examples(100, trees(), st.data())
 def test_assignment_by_index(pair, data):
     tree, tensordict = pair
     index = data.draw(indices(tree.batch_size, repeats=False))
@@ -219,8 +229,7 @@ def shape_operations(draw, batch):
     return ("squeeze", ()) if name == "squeeze_all" else (name, (dim,))
 
 
-@examples(max_examples=250)
-@given(trees(), st.data())
+@examples(250, trees(), st.data())
 def test_shapes(pair, data):
     name, arguments = data.draw(shape_operations(pair[0].batch_size))
     # TensorDict gives nested ones of more dimensions another batch size than it says.
@@ -234,8 +243,7 @@ def test_shapes(pair, data):
     check_alike(pair, lambda tree: getattr(tree, name)(*arguments))
 
 
-@examples(max_examples=50)
-@given(trees(), dimensions())
+@examples(50, trees(), dimensions())
 def test_unbind_and_iteration(pair, dim):
     check_alike(pair, lambda tree: tree.unbind(dim))
     if pair[0].batch_size:
@@ -243,8 +251,7 @@ def test_unbind_and_iteration(pair, dim):
         assert len(pair[0]) == len(pair[1]) == pair[0].batch_size[0]
 
 
-@examples(max_examples=80)
-@given(trees(batch=(3, 2)), dimensions(), st.data())
+@examples(80, trees(batch=(3, 2)), dimensions(), st.data())
 def test_gather(pair, dim, data):
     shapes = [(2,), (4, 2), (3, 4), (3, 2), (2, 3), (1, 2, 3)]
     shape = data.draw(st.sampled_from(shapes))
@@ -258,8 +265,7 @@ def test_gather(pair, dim, data):
     check_alike(pair, lambda tree: tree.gather(dim, index), lambda tree: tree.gather(dim, theirs))
 
 
-@examples(max_examples=120)
-@given(st.data(), dimensions())
+@examples(120, st.data(), dimensions())
 def test_stack_and_concatenate(data, dim):
     batch = data.draw(st.lists(st.integers(1, 3), max_size=2))
     assume(-len(batch) - 1 <= dim <= len(batch))
@@ -298,8 +304,7 @@ def some_keys():
     return st.lists(st.sampled_from(KEYS), min_size=1, max_size=3)
 
 
-@examples(max_examples=80)
-@given(trees(), some_keys())
+@examples(80, trees(), some_keys())
 def test_choosing_keys(pair, keys):
     check_alike(pair, lambda tree: tree.select(*keys))
     check_alike(pair, lambda tree: tree.select(*keys, strict=False))
@@ -319,9 +324,12 @@ def check_entry(mine, theirs):
         assert mine is theirs
 
 
-@examples(max_examples=60)
-@given(
-    trees(), some_keys(), st.sampled_from(["del_", "pop", "setdefault", "rename_key_"]), st.data()
+@examples(
+    60,
+    trees(),
+    some_keys(),
+    st.sampled_from(["del_", "pop", "setdefault", "rename_key_"]),
+    st.data(),
 )
 def test_changing_keys(pair, keys, name, data):
     new = data.draw(st.sampled_from([key for key in KEYS if key != ("n",)]))
@@ -340,8 +348,7 @@ def test_changing_keys(pair, keys, name, data):
     )
 
 
-@examples(max_examples=80)
-@given(st.data())
+@examples(80, st.data())
 def test_setting_and_updating(data):
     tree, tensordict = data.draw(trees())
     key = data.draw(st.sampled_from(KEYS))
@@ -374,8 +381,7 @@ def as_tensors(value):
     return torch.from_numpy(value)
 
 
-@examples(max_examples=40)
-@given(trees(), st.sampled_from([".", "/"]), st.booleans(), st.booleans())
+@examples(40, trees(), st.sampled_from([".", "/"]), st.booleans(), st.booleans())
 def test_listing_and_flattening_keys(pair, separator, nested, leaves):
     tree, tensordict = pair
     assert tree.keys(nested, leaves) == list(tensordict.keys(nested, leaves))
@@ -402,8 +408,7 @@ def test_keys_that_collide(operation, names):
     check_alike((tree, tensors(tree)), lambda tree: getattr(tree, operation)())
 
 
-@examples(max_examples=40)
-@given(trees(), st.data())
+@examples(40, trees(), st.data())
 def test_comparing(pair, data):
     tree, tensordict = pair
     other = tree.apply(
@@ -423,8 +428,7 @@ def test_comparing(pair, data):
     check_alike(pair, lambda tree: tree == tree.exclude("a"))
 
 
-@examples(max_examples=40)
-@given(trees())
+@examples(40, trees())
 def test_applying(pair):
     check_alike(pair, lambda tree: tree.apply(lambda x: x * 2))
     check_alike(pair, lambda tree: tree.apply(lambda x, y: x * y, tree))
@@ -437,8 +441,7 @@ def test_applying(pair):
     check_alike(pair, lambda tree: tree.apply(lambda x: x.sum() == 0))
 
 
-@examples(max_examples=40)
-@given(trees(), st.none() | st.integers(1, 3))
+@examples(40, trees(), st.none() | st.integers(1, 3))
 def test_dictionaries_and_tensordicts(pair, dims):
     tree, tensordict = pair
     check_same(tree, tree.to_tensordict())
@@ -455,8 +458,7 @@ def test_dictionaries_and_tensordicts(pair, dims):
     )
 
 
-@examples(max_examples=40)
-@given(trees(), st.data())
+@examples(40, trees(), st.data())
 def test_another_batch_size(pair, data):
     size = data.draw(st.sampled_from([(), pair[0].shape[:1], (*pair[0].shape, 2), (5,)]))
 
@@ -467,8 +469,7 @@ def test_another_batch_size(pair, data):
     check_alike(pair, resize)
 
 
-@examples(max_examples=25)
-@given(trees())
+@examples(25, trees())
 def test_copies_and_views(pair):
     for tree in pair:
         before = tree.clone()
@@ -482,3 +483,9 @@ def test_copies_and_views(pair):
         assert bool((tree["n", "b"] == 1).all())
     check_same(*pair)
     assert pair[0].permute(*reversed(range(pair[0].ndim))).contiguous().is_contiguous()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", THOROUGH)
+def test_with_all_examples(name):
+    THOROUGH[name]()
