@@ -28,7 +28,7 @@ sys.exit({code})
 def command(tmp_path, monkeypatch, capfd):
     """Run ``plugrl bench`` in an empty folder; give exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PLUGRL_BENCH_PEER_PYTHON", raising=False)
+    monkeypatch.delenv("PLUGRL_PEERS", raising=False)
 
     def run(*words: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
@@ -108,7 +108,7 @@ def test_an_installed_package_says_where_the_benchmarks_are(command, tmp_path, m
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "give --peer-python PATH or set PLUGRL_BENCH_PEER_PYTHON, make one with --make-peer"),
+        ([], "give --peer-python PATH or set PLUGRL_PEERS, make one with --make-peer"),
         (["--peer-python", "/nowhere/python"], "/nowhere/python cannot be run: No such file"),
         (["--peer-python", "/bin/false"], "/bin/false has no usable TRL"),
     ],
@@ -162,9 +162,8 @@ def test_grpo_cpu_measures_plugrl_alone():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_grpo_cpu_takes_at_most_half_of_the_peers_step(pytestconfig):
-    given = os.environ.get("PLUGRL_BENCH_PEER_PYTHON")
     folder = str(pytestconfig.cache.mkdir("bench-peer"))
-    peer = ["--peer-python", given] if given else ["--make-peer", folder]
+    peer = [] if "PLUGRL_PEERS" in os.environ else ["--make-peer", folder]
     result = bench_process("grpo_cpu", *peer)
     assert len(result["ratios"]) == 3
     assert result["versions"]["peer"]["trl"].startswith("1.16.")
@@ -202,9 +201,8 @@ def test_ppo_cartpole_names_its_own_peers(command, words):
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_ppo_cartpole_is_as_much_faster_as_promised(pytestconfig):
-    given = os.environ.get("PLUGRL_BENCH_PPO_PYTHON")
     folder = str(pytestconfig.cache.mkdir("bench-ppo-peer"))
-    peer = ["--peer-python", given] if given else ["--make-peer", folder]
+    peer = [] if "PLUGRL_PEERS" in os.environ else ["--make-peer", folder]
     result = bench_process("ppo_cartpole", *peer)
     small, wide = result["settings"]["small"], result["settings"]["wide"]
     assert small["ratio"] >= 2.8, small

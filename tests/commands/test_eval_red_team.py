@@ -12,9 +12,11 @@ from plugrl.testing import tiny
 from plugrl.trainers.kit import RED_TEAM
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return plugrl.train(tiny.config("harness", tmp_path, RED_TEAM)).folder
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of one run, for tests that leave it as it is."""
+    made = tmp_path_factory.mktemp("trained")
+    return plugrl.train(tiny.config("harness", made, RED_TEAM)).folder
 
 
 def files_of(folder):
@@ -85,7 +87,8 @@ def test_a_report_as_a_table_and_of_another_split(call, folder):
         (("red_team", "red_team.scorer.patterns=['(']"), "is no regular expression"),
     ],
 )
-def test_what_cannot_be_evaluated_is_said_in_one_line(call, folder, words, said):
+def test_what_cannot_be_evaluated_is_said_in_one_line(call, folder, tmp_path, words, said):
+    (tmp_path / "problems.jsonl").touch()
     code, out, err = call("eval", folder, *words)
     assert (code, out) == (2, ""), err
     assert said in err

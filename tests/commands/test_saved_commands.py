@@ -23,6 +23,20 @@ def trained(tmp_path):
     return make
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of one run, for tests that leave it as it is."""
+    return plugrl.train(tiny.config("self_hosted_grpo", tmp_path_factory.mktemp("saved"))).folder
+
+
+@pytest.fixture(scope="module")
+def unscored(tmp_path_factory):
+    """The same of a run with its last checkpoint only, which no validation has scored."""
+    sections = {"settings": {"checkpoint_every": 0}, "validate": {"validate_before_train": False}}
+    folder = tmp_path_factory.mktemp("unscored")
+    return plugrl.train(tiny.config("self_hosted_grpo", folder, sections)).folder
+
+
 def read(path):
     return Path(path).read_text(encoding="utf-8").splitlines()
 
@@ -31,8 +45,7 @@ def files_of(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_eval_repeats_the_last_validation_and_leaves_the_run_alone(call, trained):
-    folder = trained()
+def test_eval_repeats_the_last_validation_and_leaves_the_run_alone(call, folder):
     before = files_of(folder)
     code, out, _ = call("eval", folder, "validation", "--json", "--output", "answers.jsonl")
     metrics = json.loads(out)["metrics"]
@@ -61,8 +74,7 @@ def test_eval_of_a_run_in_phases_uses_its_last_phase(call, trained):
     assert {json.loads(line)["step"] for line in read("answers.jsonl")} == {step}
 
 
-def test_eval_with_other_problems_and_another_judge(call, trained, tmp_path):
-    folder = trained()
+def test_eval_with_other_problems_and_another_judge(call, folder, tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps({"question": "ba", "solution": "b"}) + "\n")
     evaluation = {
         "data": {"prompt_key": "question", "answer_key": "solution"},
@@ -84,24 +96,22 @@ def test_eval_with_other_problems_and_another_judge(call, trained, tmp_path):
         (("validation", "trainer.nosuch=1"), "nosuch"),
     ],
 )
-def test_eval_refuses_in_one_line(call, trained, words, said):
-    folder = trained(settings={"checkpoint_every": 0}, validate={"validate_before_train": False})
-    code, out, err = call("eval", folder, *words)
+def test_eval_refuses_in_one_line(call, unscored, words, said):
+    code, out, err = call("eval", unscored, *words)
     assert code == 2
     assert out == ""
     assert said in err
     assert len(err.strip().splitlines()) == 1
 
 
-def test_eval_refuses_an_evaluation_that_changes_the_run(call, trained, tmp_path):
+def test_eval_refuses_an_evaluation_that_changes_the_run(call, folder, tmp_path):
     (tmp_path / "e.yaml").write_text("models: {policy: {train: null}}\n")
-    code, _, err = call("eval", trained(), "e.yaml")
+    code, _, err = call("eval", folder, "e.yaml")
     assert code == 2
     assert "models belongs to the run" in err
 
 
-def test_an_exported_model_gives_what_the_run_gives(call, trained, tmp_path):
-    folder = trained()
+def test_an_exported_model_gives_what_the_run_gives(call, folder, tmp_path):
     assert call("export", folder, "ex")[0] == 0
     model, tokenizer = (
         kind.from_pretrained(tmp_path / "ex") for kind in (AutoModelForCausalLM, AutoTokenizer)
@@ -131,7 +141,6 @@ def test_an_exported_adapter_is_merged_or_alone(call, trained, tmp_path):
     assert call("export", folder, "merged")[0] == 0
     assert call("export", folder, "alone", "--adapter")[0] == 0
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     fresh = plugrl.train(
         tiny.config("self_hosted_grpo", tmp_path, {"trainer": {"total_train_steps": 0}})
     ).folder
@@ -144,8 +153,7 @@ def test_an_exported_adapter_is_merged_or_alone(call, trained, tmp_path):
     torch.testing.assert_close(joined(ids).logits, merged(ids).logits, rtol=1e-4, atol=1e-5)
 
 
-def test_export_refuses_what_it_cannot_do(call, trained, tmp_path):
-    folder = trained()
+def test_export_refuses_what_it_cannot_do(call, folder, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for words, said in (
@@ -159,8 +167,7 @@ def test_export_refuses_what_it_cannot_do(call, trained, tmp_path):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_an_export_that_fails_leaves_nothing(call, trained, tmp_path, there):
-    folder = trained()
+def test_an_export_that_fails_leaves_nothing(call, folder, tmp_path, there):
     target = tmp_path / "to" / "model"
     if there:
         target.mkdir(parents=True)
@@ -180,26 +187,25 @@ def test_an_export_that_fails_leaves_nothing(call, trained, tmp_path, there):
     assert not [name for name in names if name.startswith(".")]
 
 
-def test_a_model_folder_has_no_checkpoints(call, trained):
-    call("export", trained(), "model")
+def test_a_model_folder_has_no_checkpoints(call, folder):
+    call("export", folder, "model")
     for words in (("sample", "model", "ba"), ("eval", "model", "quickstart")):
         code, _, err = call(*words, "--checkpoint", "best")
         assert code == 2
         assert "model folder" in err
 
 
-def test_eval_refuses_an_output_before_it_evaluates(call, trained, monkeypatch):
+def test_eval_refuses_an_output_before_it_evaluates(call, folder, monkeypatch):
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
-    folder, evaluated = trained(), []
+    evaluated = []
     monkeypatch.setattr(TrajectoryTrainer, "evaluate", lambda self: evaluated.append(1) or {})
     code, _, err = call("eval", folder, "validation", "--output", "absent/answers.jsonl")
     assert (code, evaluated) == (2, [])
     assert "cannot write absent/answers.jsonl" in err
 
 
-def test_sample_reads_a_file_and_repeats_itself(call, trained, tmp_path):
-    folder = trained()
+def test_sample_reads_a_file_and_repeats_itself(call, folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("ab\n\nbb\n")
     words = ("sample", folder, "--file", "prompts.txt", "--samples", 3, "--temperature", 1)
     words = (*words, "--max-tokens", 4, "--json")
@@ -222,8 +228,8 @@ def test_sample_reads_a_file_and_repeats_itself(call, trained, tmp_path):
         (("ba", "--seed", str(2**63)), "--seed"),
     ],
 )
-def test_sample_refuses_in_one_line(call, trained, words, said):
-    code, out, err = call("sample", trained(), *words)
+def test_sample_refuses_in_one_line(call, folder, words, said):
+    code, out, err = call("sample", folder, *words)
     assert code == 2
     assert out == ""
     assert said in err
@@ -241,24 +247,24 @@ def test_what_is_no_run_and_no_model_is_named(call):
         assert "no run" in err
 
 
-def test_a_run_that_ended_before_a_checkpoint_says_how_to_find_another(call, trained):
-    folder = trained()
-    shutil.rmtree(folder / "checkpoints")
+def test_a_run_that_ended_before_a_checkpoint_says_how_to_find_another(call, folder, tmp_path):
+    gone = tmp_path / "run"
+    shutil.copytree(folder, gone)
+    shutil.rmtree(gone / "checkpoints")
     for words in (
-        ("eval", folder, "validation"),
-        ("sample", folder, "ba"),
-        ("export", folder, "to"),
-        ("serve", folder),
+        ("eval", gone, "validation"),
+        ("sample", gone, "ba"),
+        ("export", gone, "to"),
+        ("serve", gone),
     ):
         code, _, err = call(*words)
         assert code == 2
         assert err.strip().endswith("was saved; name another run; plugrl runs list shows them")
     with pytest.raises(ConfigError, match="plugrl runs list"):
-        plugrl.load_run(folder).checkpoint()
+        plugrl.load_run(gone).checkpoint()
 
 
-def test_resume_says_how_a_run_gets_another_setting(call, trained):
-    folder = trained()
+def test_resume_says_how_a_run_gets_another_setting(call, folder):
     code, out, err = call("resume", folder, "seed=3")
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
