@@ -21,6 +21,8 @@ import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 SKYRL, TORCH = "0.3.0", "2.13.0"
 #: skyrl declares a pydantic model with ``typing.TypedDict``, which pydantic takes from Python 3.12.
 SHIM = "import typing, typing_extensions; typing.TypedDict = typing_extensions.TypedDict\n"
@@ -54,7 +56,13 @@ UNSET = (
 
 
 def environment() -> Path:
-    """The environment of the server, built if it is not there."""
+    """The environment of the server, built if it is not there.
+
+    Raises:
+        UsageError: no folder is named for it.
+    """
+    if VARIABLE not in os.environ:
+        raise pytest.UsageError(UNSET)
     folder = Path(os.environ[VARIABLE]).absolute() / f"tinker-skyrl-{SKYRL}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_name(f"{folder.name}.lock"), "w", encoding="utf-8") as lock:

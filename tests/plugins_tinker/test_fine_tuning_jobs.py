@@ -1,8 +1,9 @@
-"""Fine-tuning jobs over a real server of the Tinker API."""
+"""Fine-tuning jobs over servers of the Tinker API."""
 
 import json
 
 import pytest
+from servers import against
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
@@ -14,8 +15,7 @@ from plugrl.core.text.models import Models
 
 pytest.importorskip("tinker")
 
-#: The first test may have to build the server's environment.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = against("server")
 PROBLEMS = ["12+34=", "20+17=", "41+45=", "63+22="]
 #: Wrong on purpose: the base model does not say so.
 REPLY = "999"
@@ -32,16 +32,16 @@ PREFERENCES = [PreferenceExample(user(p), REPLY, "046") for p in PROBLEMS]
 
 
 @pytest.fixture
-def group(adder, server, tmp_path):
+def group(server, tmp_path):
     made = []
 
     def make(**options):
-        where = {"type": "tinker", "base_url": server.url, "base_model": str(adder)}
+        where = {"type": "tinker", "base_url": server.url, "base_model": server.model}
         where |= {"patience": 10.0, "timeout": 120.0}
         train = {**where, "lora_rank": 8, "learning_rate": 0.01, "weight_decay": 0.0}
         section = {"type": "tinker", "epochs": 4, "batch_size": 2, "train": train, **options}
         source = {
-            "path": str(adder), "config": {}, "dtype": "float32", "seed": None,
+            "path": server.model, "config": {}, "dtype": "float32", "seed": None,
             "tokenizer": {
                 "characters": None,
                 # The model knows no end between question and answer.

@@ -1,10 +1,11 @@
-"""The services against a real server of the Tinker API."""
+"""The services against servers of the Tinker API."""
 
 import asyncio
 
 import pytest
 import torch
 from faults import Door
+from servers import against
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
@@ -22,19 +23,18 @@ pytest.importorskip("tinker")
 from plugrl.plugins.tinker.inference_service import TinkerInferenceService  # noqa: E402
 from plugrl.plugins.tinker.train_service import TinkerTrainService  # noqa: E402
 
-#: The first test may have to build the server's environment.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = against("server")
 #: "12+34=" and "046" with the end token.
 PROMPT = [3, 4, 12, 5, 6, 13]
 ANSWER = [2, 6, 8, 1]
 
 
 @pytest.fixture
-def make(adder, server):
+def make(server):
     def made(cls, url=None, **options):
-        settings = {"base_url": url or server.url, "base_model": str(adder), "patience": 10.0}
+        settings = {"base_url": url or server.url, "base_model": server.model, "patience": 10.0}
         service = cls({**settings, **options})
-        source = ConfigView({"path": str(adder), "config": {}, "dtype": "float32"})
+        source = ConfigView({"path": server.model, "config": {}, "dtype": "float32"})
         service.load(ModelSpec("policy", source, seed=3, device="cpu"))
         return service
 
@@ -78,10 +78,10 @@ def test_the_sampler_gives_token_ids_with_their_log_probabilities(make):
     assert sampler.generate(ask(16)) == answers, "equal requests, equal numbers"
 
 
-def test_log_probabilities_are_those_of_the_model_in_transformers(make, adder):
+def test_log_probabilities_are_those_of_the_model_in_transformers(make, server):
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(adder)
+    model = AutoModelForCausalLM.from_pretrained(server.model)
     tokens = [*PROMPT, *ANSWER]
     with torch.no_grad():
         logp = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
@@ -180,7 +180,7 @@ def test_advantages_move_log_probabilities(make, adam, loss):
     assert sum(after[5:]) < sum(before[5:])
 
 
-def test_a_saved_state_goes_on_as_its_trainer_does(make, adam):
+def test_a_saved_state_goes_on_as_its_trainer_does(make, adam, server):
     trainer = make(TinkerTrainService)
 
     def step(service):
@@ -196,15 +196,17 @@ def test_a_saved_state_goes_on_as_its_trainer_does(make, adam):
     assert saved["saved"]["path"].startswith("tinker://")
     other = make(TinkerTrainService)
     other.load_state_dict(saved)
-    assert score(other) == pytest.approx(score(trainer), abs=1e-6)
+    begun = score(trainer)
+    assert score(other) == pytest.approx(begun, abs=1e-6)
     step(trainer)
     step(other)
     # The optimizer's moments were kept: a new optimizer would take a larger step.
     assert score(other) == pytest.approx(score(trainer), abs=1e-5)
-    # This server reads the moments too where the weights alone are asked for.
     fresh = make(TinkerTrainService, start_from=saved["saved"]["path"])
+    assert score(fresh) == pytest.approx(begun, abs=1e-6)
     step(fresh)
-    assert score(fresh) == pytest.approx(score(trainer), abs=1e-3)
+    if server.leaves_moments_out:
+        assert score(fresh) != pytest.approx(score(trainer), abs=1e-3)
     with pytest.raises(ConfigError, match="lora_rank=32 and the configuration 4"):
         make(TinkerTrainService, lora_rank=4).load_state_dict(saved)
 
@@ -245,6 +247,7 @@ def test_what_the_service_does_not_have_is_named(make, server):
         make(TinkerTrainService, lora_rank=999)
     trainer = make(TinkerTrainService)
     mask = datum().loss_fn_inputs["mask"]
+    server.lacks("dro")
     numbers = {"logprobs": [0.0] * len(mask), "advantages": [float(on) for on in mask]}
     with pytest.raises(RunError, match=f"{server.url} failed to take the gradient of dro"):
         trainer.forward_backward([datum(**numbers)], "dro").result()

@@ -1,9 +1,10 @@
 """What is wrong before a server is asked, and servers that refuse."""
 
 import os
+import re
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import forking
 import pytest
@@ -23,12 +24,22 @@ from plugrl.plugins.transformers.tokenizer import character_tokenizer  # noqa: E
 KEY = "tml-secret-word"
 
 
-@pytest.fixture
-def adder(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
     """A folder with a tokenizer alone: nothing is loaded here."""
-    folder = tmp_path / "tokenizer"
-    character_tokenizer("0123456789+=").wrapped.save_pretrained(folder)
-    return folder
+    made = tmp_path_factory.mktemp("model") / "tokenizer"
+    character_tokenizer("0123456789+=").wrapped.save_pretrained(made)
+    return made
+
+
+@pytest.fixture
+def tree(tree, folder):
+    """Makes the configuration of a run over a server of which there is an address alone."""
+
+    def make(url, *words, **changes):
+        return tree(SimpleNamespace(url=url, model=str(folder)), *words, **changes)
+
+    return make
 
 
 def faults(tree):
@@ -105,25 +116,25 @@ def test_weights_that_the_sampler_cannot_get_are_refused(tree, monkeypatch):
     assert "cannot sample from weights that the service tinker keeps; write type: tinker" in text
 
 
-def load(url, adder, cls=TinkerInferenceService, **options):
+def load(url, folder, cls=TinkerInferenceService, **options):
     settings = {"base_url": url, "base_model": "m", "patience": 4.0, "max_context": 32}
     service = cls({**settings, **options})
-    source = ConfigView({"path": str(adder), "config": {}, "dtype": "float32"})
+    source = ConfigView({"path": str(folder), "config": {}, "dtype": "float32"})
     service.load(ModelSpec("policy", source, seed=3, device="cpu"))
 
 
-def test_a_refused_key_is_named_by_its_variable(adder, monkeypatch):
+def test_a_refused_key_is_named_by_its_variable(folder, monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
     with Door() as door:
         for status in (401, 403):
             door.always = status
             with pytest.raises(ConfigError) as caught:
-                load(door.url, adder, api_key="MY_KEY")
+                load(door.url, folder, api_key="MY_KEY")
             assert f"{door.url} refuses the key of MY_KEY ({status})" in str(caught.value)
             assert KEY not in str(caught.value)
     monkeypatch.setenv("MY_KEY", "of-another-form")
     with pytest.raises(ConfigError) as caught:
-        load("http://127.0.0.1:1", adder, api_key="MY_KEY")
+        load("http://127.0.0.1:1", folder, api_key="MY_KEY")
     text = str(caught.value)
     assert "MY_KEY holds no key of the tinker service at http://127.0.0.1:1: keys begin" in text
     assert "'tml-'; set it to a key of that service" in text
@@ -149,27 +160,28 @@ def test_a_key_is_found_bad_when_a_run_has_begun_and_the_page_says_so(tree, tmp_
 
 
 @pytest.mark.integration
-def test_a_server_that_is_down_is_given_some_time(adder):
-    before = time.monotonic()
-    with pytest.raises(RunError, match=r"http://127.0.0.1:1 was silent .*Connection refused"):
-        load("http://127.0.0.1:1", adder)
-    assert 3 < time.monotonic() - before < 30
+def test_a_server_that_is_down_is_given_some_time(folder):
+    silent = r"http://127.0.0.1:1 was silent for (\d+) seconds .*Connection refused"
+    with pytest.raises(RunError, match=silent) as caught:
+        load("http://127.0.0.1:1", folder)
+    assert int(re.search(silent, str(caught.value))[1]) >= 4
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", [500, 429, "garbage", "cut"])
-def test_a_server_that_is_out_of_order_ends_the_wait(adder, fault):
+def test_a_server_that_is_out_of_order_ends_the_wait(folder, fault):
     with Door() as door:
         door.always = fault
-        before = time.monotonic()
         with pytest.raises(RunError, match=door.url):
-            load(door.url, adder, timeout=3.0)
-        assert time.monotonic() - before < 30
+            load(door.url, folder, timeout=3.0)
+        # One that answers at all is asked again before it is given up.
+        asked = [path for path, _ in door.asked if path != "healthz"]
+        assert len(asked) > 1 or fault == "garbage", asked
 
 
 @pytest.mark.parametrize("name", ["tinker_sft", "tinker_grpo", "tinker_opd"])
-def test_recipes_are_whole_and_say_where_they_look(name, adder, monkeypatch):
-    monkeypatch.setenv("TINKER_TOKENIZER", str(adder))
+def test_recipes_are_whole_and_say_where_they_look(name, folder, monkeypatch):
+    monkeypatch.setenv("TINKER_TOKENIZER", str(folder))
     monkeypatch.setenv("TINKER_BASE_MODEL", "mine")
     monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:1")
     experiment = prepare(name, ["models.policy.inference.max_context=32"])
