@@ -180,6 +180,10 @@ class SequenceTrainer(Trainer):
                 break
             self._number += 1
             self._offset = self.run.step + 1
+            # The next phase begins without the models of this one.
+            self._child = None
+            del child
+            self.run.garbage.thaw()
         return TrainingResult(steps=self.run.step, metrics=result.metrics)
 
     def dry_run(self) -> dict[str, float] | None:

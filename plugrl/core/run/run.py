@@ -21,6 +21,7 @@ from plugrl.core.run.checkpoint_folder import checkpoints_of
 from plugrl.core.run.deadlines import Deadlines
 from plugrl.core.run.definition import CONFIG, plain, refuse_other_definition, warn_of_changes
 from plugrl.core.run.ending import Ending, outcome_of
+from plugrl.core.run.garbage import Garbage
 from plugrl.core.run.guards import Guards
 from plugrl.core.run.kept import Item, Kept
 from plugrl.core.run.metrics import plain_numbers
@@ -68,6 +69,7 @@ class Run:
         hooks: calls hooks of plugins.
         guards: the checks of ``runtime_monitor``.
         timeline: notes what ran when.
+        garbage: keeps full collections out of the steps.
         best_score: the best of :meth:`report_score`, also over resumes.
         phase_number: which phase of several the trainer is in, counted from 1; 0: it has none.
     """
@@ -99,6 +101,7 @@ class Run:
         self._status = Status(folder)
         self._records = Records(folder)
         self.timeline = Timeline(folder)
+        self.garbage = Garbage()
         self._trackers = TrackerGroup(trackers, self.settings.tracker_timeout)
         self._progress = Progress(self.settings.progress)
         self._ending = Ending(folder, lock, self._status, tree)
@@ -298,6 +301,7 @@ class Run:
             self.save()
         self._score = None
         self._status.step(step)
+        self.garbage.step_ended()
         self._honour_stop()
         if requested is not None:
             raise _stopped_by(requested, step)
@@ -454,6 +458,7 @@ class Run:
         self._active = False
         self._progress.close()
         self._kept.close()
+        self.garbage.thaw()
         self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
         self._trackers.finish(outcome, self._ending.report(outcome, self.step, error))
         if self._trackers.failures:
