@@ -7,13 +7,17 @@ import uuid
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["processor_time", "forked_workers"]
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# What the caller's shell says to plugrl, to the programs of its rollout workers, and of its terminal
+# Hypothesis measures by the clock how long it takes to draw, which a busy machine fails.
+settings.register_profile("any_load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any_load")
+# What the shell of the caller says to plugrl, to programs of rollout workers and of its terminal
 # is nothing that tests expect.
 for variable in (
     *("PLUGINS", "PLUGINS_BLOCKED", "IMPORTS", "SERVE_TOKEN"),

@@ -78,7 +78,7 @@ def play(protocol, begun, steps):
     return outcomes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(episodes())
 def test_each_agent_is_rewarded_for_one_decision(played):
     protocol, begun, steps = played
@@ -101,7 +101,7 @@ def test_each_agent_is_rewarded_for_one_decision(played):
             assert all(o.verdict[row] == steps[last][0][row, judge] for o in outcomes[last:])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(episodes())
 def test_episodes_end_once_and_for_good(played):
     protocol, begun, steps = played
@@ -155,7 +155,7 @@ def test_guesses_before_the_time_are_no_verdicts():
     assert protocol.step(state, np.tile([2, 1], (64, 1))).registered[:, 1].all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(protocols(), st.lists(st.tuples(st.integers(-1, 11), st.integers(0, 50)), min_size=1))
 def test_masks_fit_what_agents_see(protocol, drawn):
     rounds, seeds = (np.array(part) for part in zip(*drawn, strict=True))
@@ -173,7 +173,7 @@ def test_masks_fit_what_agents_see(protocol, drawn):
     assert not mask[beyond].any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(episodes(), st.randoms(use_true_random=False))
 def test_results_do_not_depend_on_the_batch(played, random):
     protocol, begun, steps = played

@@ -47,21 +47,25 @@ def value_loss(logp, batch, config):
 value_loss.needs = lambda config: ("values",)
 
 
-def gradients(service):
-    named = {n: p.grad.clone() for n, p in service._model.named_parameters() if p.grad is not None}
-    head = service._forward.value_head
-    return named | (
-        {} if head is None else {f"head.{n}": p.grad for n, p in head.named_parameters()}
-    )
+def value_head(service):
+    """Weight and bias of the value head, which are the last of what is trained."""
+    return service.parameters()[-2:]
+
+
+def gradients(service, *, head=False):
+    named = dict(service.module.named_parameters())
+    if head:
+        named |= zip(("head.weight", "head.bias"), value_head(service), strict=True)
+    return {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, torch.tensor([0.5, 1.0, 2.0, 1.0])])
-def test_entropies_are_those_of_the_sampling_distribution(train_service, temperature):
-    service, data = train_service(), batch()
+def test_entropies_are_those_of_the_sampling_distribution(gradient_service, temperature):
+    service, data = gradient_service(), batch()
     data.metadata["temperature"] = temperature
     totals = service.forward_backward(data, WeightedLoss(entropy_loss, {}))
     with torch.no_grad():
-        logits = service._model(
+        logits = service.module(
             input_ids=data.values["input_ids"], attention_mask=data.values["attention_mask"]
         ).logits[:, :-1]
     heat = torch.as_tensor(temperature).reshape(-1, 1, 1)
@@ -72,14 +76,14 @@ def test_entropies_are_those_of_the_sampling_distribution(train_service, tempera
 
 @pytest.mark.parametrize("loss", [entropy_loss, value_loss], ids=lambda loss: loss.__name__)
 @pytest.mark.parametrize("options", SPLITS, ids=str)
-def test_the_split_into_passes_changes_no_gradient(train_service, loss, options):
-    one, other = train_service(value_head=True), train_service(value_head=True, **options)
+def test_the_split_into_passes_changes_no_gradient(gradient_service, loss, options):
+    one, other = gradient_service(value_head=True), gradient_service(value_head=True, **options)
     for service in (one, other):
-        torch.nn.init.constant_(service._forward.value_head.weight, 0.3)
+        torch.nn.init.constant_(value_head(service)[0], 0.3)
         service.forward_backward(batch(), WeightedLoss(loss, {}))
-    want = gradients(one)
+    want = gradients(one, head=True)
     assert any(value.count_nonzero() for value in want.values())
-    for name, gradient in gradients(other).items():
+    for name, gradient in gradients(other, head=True).items():
         torch.testing.assert_close(gradient, want[name], rtol=2e-4, atol=2e-6, msg=name)
 
 
@@ -91,20 +95,20 @@ def test_an_entropy_gradient_by_finite_differences(train_service, architecture_s
     seen = []
     for step in (0.02, -0.04):
         with torch.no_grad():
-            for name, weight in service._model.named_parameters():
+            for name, weight in service.module.named_parameters():
                 weight += step * direction[name]
         seen.append(service.forward_backward(data, WeightedLoss(entropy_loss, {}))["loss"][0])
     assert slope > 0.1
     assert seen[0] - seen[1] == pytest.approx(0.04 * slope, rel=0.02)
 
 
-def test_a_value_is_that_of_the_state_before_its_token(train_service):
-    service, data = train_service(value_head=True), batch()
-    torch.nn.init.constant_(service._forward.value_head.weight, 0.3)
+def test_a_value_is_that_of_the_state_before_its_token(gradient_service):
+    service, data = gradient_service(value_head=True), batch()
+    torch.nn.init.constant_(value_head(service)[0], 0.3)
     values = service.compute_values(data)
     assert torch.equal(values != 0, data.values["loss_mask"] != 0)
     with torch.no_grad():
-        hidden = service._model.base_model(
+        hidden = service.module.base_model(
             input_ids=data.values["input_ids"], attention_mask=data.values["attention_mask"]
         ).last_hidden_state
     expected = 0.3 * hidden.sum(-1)[:, :-1] * data.values["loss_mask"][:, 1:]
@@ -118,7 +122,7 @@ def test_the_value_head_learns_and_is_in_checkpoints_but_not_in_the_sampler(trai
     service, data = train_service(value_head=True, learning_rate=0.05), batch()
     assert service.compute_values(data).count_nonzero() == 0
     losses = []
-    for _ in range(30):
+    for _ in range(20):
         losses.append(service.forward_backward(data, WeightedLoss(value_loss, {}))["loss"][0])
         service.optimizer_step()
     assert losses[-1] < 0.1 * losses[0]
@@ -139,7 +143,7 @@ def test_the_value_head_beside_an_adapter_and_low_precision(train_service, spec)
         losses.append(service.forward_backward(data, WeightedLoss(value_loss, {}))["loss"][0])
         service.optimizer_step()
     assert losses[-1] < losses[0]
-    assert service._forward.value_head.weight.dtype == torch.float32
+    assert value_head(service)[0].dtype == torch.float32
 
 
 def test_without_a_value_head_the_setting_is_named(train_service):

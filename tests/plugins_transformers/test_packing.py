@@ -263,9 +263,7 @@ def test_boundaries_lead_there_and_back(shapes):
     assert torch.equal(rows.flatten()[bounds.places], packed_tokens)
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, deadline=None, suppress_health_check=[*HealthCheck])
 @given(
     st.lists(st.lists(st.integers(2, 9), min_size=2, max_size=12), min_size=1, max_size=6),
     st.sampled_from([1, 5, 9, 13, 30]),

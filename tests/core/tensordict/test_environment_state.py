@@ -268,6 +268,7 @@ def test_environments_of_mujoco_can_be_saved(id):
     assert unsaved(lambda: gymnasium.make(id, disable_env_checker=True)) is None
 
 
+@pytest.mark.integration
 def test_environments_of_the_arcade_can_be_saved():
     ale_py = pytest.importorskip("ale_py")
     gymnasium.register_envs(ale_py)

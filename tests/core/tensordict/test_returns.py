@@ -124,14 +124,14 @@ def by_episode(batch, gamma, lmbda):
     return answer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(batches(), st.sampled_from([0.0, 0.9, 1.0]), st.sampled_from([0.0, 0.8, 1.0]))
 def test_gae_is_that_of_each_episode_on_its_own(batch, gamma, lmbda):
     answer = gae(**batch, gamma=gamma, lmbda=lmbda)
     np.testing.assert_allclose(answer, by_episode(batch, gamma, lmbda), atol=1e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(batches(), st.data())
 def test_nothing_leaks_across_an_end(batch, data):
     ends = np.argwhere(batch["done"][:-1])
@@ -148,7 +148,7 @@ def test_nothing_leaks_across_an_end(batch, data):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(batches(), st.data())
 def test_steps_that_are_not_valid_are_as_if_they_were_not_there(batch, data):
     steps, count = batch["done"].shape
@@ -170,7 +170,7 @@ def test_steps_that_are_not_valid_are_as_if_they_were_not_there(batch, data):
     np.testing.assert_array_equal(answer.T[valid.T], expected.T.reshape(-1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(batches())
 def test_whole_returns_less_values_are_advantages_at_lambda_one(batch):
     whole = reward_to_go(
@@ -188,7 +188,7 @@ def test_whole_returns_less_values_are_advantages_at_lambda_one(batch):
     np.testing.assert_allclose(answer, whole - batch["value"], atol=1e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(batches())
 def test_both_equal_those_of_torchrl(batch):
     by_row = {

@@ -77,16 +77,16 @@ def test_log_probabilities_are_those_of_the_policy() -> None:
 
 def test_agents_that_share_a_policy_and_leave_early() -> None:
     section = {"right": {"policy": "left"}}
-    more = {"env_kwargs": {"max_steps": 30}, "num_envs": 2}
-    made = collector("two_cartpoles", 80, section, **more)
+    more = {"env_kwargs": {"max_steps": 15}, "num_envs": 2}
+    made = collector("two_cartpoles", 40, section, **more)
     batch = made.collect()["left"]
-    assert batch.batch_size == torch.Size([4, 80])
+    assert batch.batch_size == torch.Size([4, 40])
     done, valid = batch["next", "done"][..., 0], batch["valid"]
     assert not valid.all()
     # Who takes no part has ended before, and takes part again only when the other has ended too.
     for row in range(4):
         other = (row + 2) % 4
-        for t in range(1, 80):
+        for t in range(1, 40):
             if not valid[row, t]:
                 assert bool(done[row, t - 1]) or not valid[row, t - 1]
                 assert not done[row, t]
@@ -101,7 +101,7 @@ def test_agents_that_share_a_policy_and_leave_early() -> None:
 
 def test_equal_seeds_collect_equal_batches_and_leave_torchs_generator_alone() -> None:
     before = torch.get_rng_state()
-    first, second = (collector("two_cartpoles", 20, {}).collect()["left"] for _ in range(2))
+    first, second = (collector("two_cartpoles", 8, {}).collect()["left"] for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
     for key in ("observation", "action", "action_log_prob"):
         assert torch.equal(first[key], second[key])

@@ -184,7 +184,7 @@ MODES = st.sampled_from(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     MODES,
     st.integers(0, 3),
@@ -285,7 +285,7 @@ def test_a_slow_attempt_is_waited_for_before_it_gets_too_old():
     assert training.counts == {"restarted": 0, "given_back": 0}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=60))
 def test_the_account_refuses_what_its_table_does_not_have(moves):
     items, states = Items(), {}

@@ -502,7 +502,7 @@ def test_what_is_not_possible_for_text_is_refused_by_name(values, param):
     assert (error.status, error.param) == (400, param)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(data):
     for read in (read_chat, read_text):
@@ -525,7 +525,7 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
 def test_odd_values_are_refused_or_read_and_never_break(values):
     sent = {"model": "policy", "messages": [user("x")], "prompt": "x", **values}
