@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_PACKAGES = Path(__file__).with_name("peers.txt")
+#: Of the process's environment: it may name the folder of an environment with the peers.
+VARIABLE = "PLUGRL_PEERS"
+
 
 class BenchmarkError(Exception):
     """What keeps the benchmark from running, in one line; ``code`` is the exit code."""
@@ -33,20 +37,16 @@ class Peer:
     Attributes:
         name: how messages call it.
         modules: what is imported from it.
-        variable: of the process's environment, which may name its Python.
-        packages: what ``--make-peer`` installs; the torch of both sides should be the same.
     """
 
     name: str
     modules: Sequence[str]
-    variable: str
-    packages: Sequence[str]
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the options that say where it is."""
         group = parser.add_mutually_exclusive_group()
         group.add_argument(
-            "--peer-python", metavar="PATH", help=f"Python that has {self.name}; or {self.variable}"
+            "--peer-python", metavar="PATH", help=f"Python that has {self.name}; or {VARIABLE}"
         )
         group.add_argument(
             "--make-peer", metavar="FOLDER", help="make the peer's environment there"
@@ -63,10 +63,11 @@ class Peer:
             return None
         if given.make_peer:
             return self.make(Path(given.make_peer))
-        path = given.peer_python or os.environ.get(self.variable)
+        folder = os.environ.get(VARIABLE)
+        path = given.peer_python or (folder and os.path.join(folder, "bin", "python"))
         if not path:
             raise NoPeerError(
-                f"no Python with {self.name}: give --peer-python PATH or set {self.variable}, make "
+                f"no Python with {self.name}: give --peer-python PATH or set {VARIABLE}, make "
                 "one with --make-peer FOLDER, or measure plugrl alone with --no-peer"
             )
         # Not resolved: a virtual environment is found by the place of its link.
@@ -94,7 +95,7 @@ class Peer:
         if done.exists():
             return str(python)
         commands = [[sys.executable, "-m", "venv", str(folder.expanduser())]]
-        commands.append([str(python), "-m", "pip", "install", "--quiet", *self.packages])
+        commands.append([str(python), "-m", "pip", "install", "--quiet", "-r", str(_PACKAGES)])
         for command in commands:
             # Only the result goes to stdout.
             if subprocess.run(command, stdout=sys.stderr).returncode != 0:

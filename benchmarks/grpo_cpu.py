@@ -22,13 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _peers import BenchmarkError, Peer, Side, known, machine, positive, run
 
 GRPO = Path(__file__).parent / "grpo"
-#: What the peer's environment holds; the torch of both sides should be the same.
-TRL = Peer(
-    "TRL",
-    ["trl"],
-    "PLUGRL_BENCH_PEER_PYTHON",
-    ("torch==2.13.0", "trl==1.16.*", "transformers==5.24.*", "datasets"),
-)
+TRL = Peer("TRL", ["trl"])
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:

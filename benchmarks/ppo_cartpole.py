@@ -24,18 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _peers import Peer, Side, known, machine, positive, run
 
 PPO = Path(__file__).parent / "ppo"
-PEERS = Peer(
-    "Stable-Baselines3 and TorchRL",
-    ["stable_baselines3", "torchrl"],
-    "PLUGRL_BENCH_PPO_PYTHON",
-    (
-        "torch==2.13.0",
-        "stable-baselines3==2.9.*",
-        "torchrl==0.14.1",
-        "tensordict<0.15",
-        "gymnasium==1.4.*",
-    ),
-)
+PEERS = Peer("Stable-Baselines3 and TorchRL", ["stable_baselines3", "torchrl"])
 #: The script of each side and its further arguments. Ratios are to the first peer.
 OWN = {"plugrl": ["--implementation", "plugrl"], "torchrl_loss": ["--implementation", "torchrl"]}
 OTHERS = {"sb3": "sb3_side.py", "torchrl": "torchrl_side.py"}

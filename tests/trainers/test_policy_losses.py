@@ -2,10 +2,9 @@
 
 import json
 import math
-import os
-import subprocess
 from pathlib import Path
 
+import peers
 import pytest
 import torch
 
@@ -145,19 +144,10 @@ def test_losses_are_those_of_trl(name):
 
 
 @pytest.mark.slow
-def test_losses_and_gradients_equal_those_of_trl_now():
-    peer = os.environ.get("PLUGRL_BENCH_PEER_PYTHON")
-    if not peer:
-        pytest.skip("PLUGRL_BENCH_PEER_PYTHON names no Python with TRL")
-    cases = {name: case[0] for name, case in CASES.items()}
-    done = subprocess.run(
-        [peer, Path(__file__).with_name("trl_policy.py")],
-        input=json.dumps(NUMBERS | {"cases": cases}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    theirs = json.loads(done.stdout.splitlines()[-1])
+def test_losses_and_gradients_equal_those_of_trl_now(tmp_path):
+    given = NUMBERS | {"cases": {name: case[0] for name, case in CASES.items()}}
+    program = Path(__file__).with_name("trl_policy.py")
+    theirs = json.loads(peers.answer(program, tmp_path, given=json.dumps(given)))
     assert theirs.keys() == CASES.keys()
     for name, (value, gradient) in theirs.items():
         assert value == pytest.approx(CASES[name][2], rel=1e-5)

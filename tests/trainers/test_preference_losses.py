@@ -2,11 +2,10 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
+import peers
 import pytest
 import torch
 
@@ -203,15 +202,10 @@ def test_the_trainer_gives_the_numbers_of_trl(name, service):
 
 @pytest.mark.slow
 def test_trl_still_gives_them(tmp_path):
-    python = os.environ.get("PLUGRL_BENCH_PEER_PYTHON")
-    if not python:
-        pytest.skip("PLUGRL_BENCH_PEER_PYTHON names no Python with TRL")
+    peers.python()
     preference_models.write(preference_models.make_models(value_head=True), tmp_path)
-    script = str(Path(__file__).with_name("trl_preferences.py"))
-    command = [python, script, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    program = Path(__file__).with_name("trl_preferences.py")
+    found = json.loads(peers.answer(program, tmp_path, str(tmp_path)))
     for name, numbers in {**TRL, **TRL_REWARD}.items():
         assert found[name] == pytest.approx(numbers, rel=2e-5), name
 
