@@ -29,13 +29,14 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ DEFAULT = [
     *(f"plugrl/core/{name}" for name in ("text/endpoint", "run", "config", "tensordict")),
     *(f"plugrl/scenarios/{name}" for name in ("protocols", "evaluators")),
 ]
+TOO_LONG = "(time limit)"
 #: Not behaviour: any mutant changes the format of a file.
 UNWANTED = ("tests/test_style.py", "tests/test_layers.py", "tests/test_packaging.py")
 
@@ -227,34 +229,51 @@ def named() -> list[Mutant]:
         if text.count(f"\n{old}\n") != 1:
             sys.exit(f"{NAMED.name}: {entry['file']} does not have these lines once:\n{old}")
         line = text[: text.index(f"\n{old}\n") + 1].count("\n")
-        tests = entry["caught_by"]
+        tests = entry.get("caught_by", [])
         found.append(Mutant(entry["file"], line, old, new, "named", tuple(tests)))
     return found
 
 
-def tests_of(file: str) -> list[str]:
-    """The tests of a module: its mirror, the files that import it, and those that name it."""
+def own_tests(file: str, direct: bool = True) -> list[str]:
+    """The tests of a module: its mirror, the files that import it, and those near by that name it.
+
+    Of what no test imports it is the tests of the modules that do.
+    """
     path = Path(file)
-    module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    module = ".".join(path.with_suffix("").parts)
     folder = Path("tests", *path.parent.parts[1:])
-    quoted = re.compile(rf"[\"'(,]{re.escape(path.stem)}[\"',)]")
+    while not (ROOT / folder).exists():
+        folder = folder.parent
+    quoted = re.compile(rf"[\"']{re.escape(path.stem)}[\"']")
+    everything = sorted((ROOT / "tests").rglob("*.py"))
+    helpers = {f.stem: f.read_text("utf-8") for f in everything if f.stem[:5] != "test_"}
     ranked = []
-    for test in sorted((ROOT / "tests").rglob("test_*.py")):
-        own, text = str(test.relative_to(ROOT)), test.read_text("utf-8")
-        if own in UNWANTED or "gpu" in test.parts:
+    for test in everything:
+        own, text = test.relative_to(ROOT), test.read_text("utf-8")
+        if test.stem in helpers:
             continue
-        mirror = path.stem in (test.stem.removeprefix("test_"), test.parent.name)
-        near = folder in (test.relative_to(ROOT).parent, *test.relative_to(ROOT).parents)
-        if mirror or imports(text, module):
-            ranked.append((0 if mirror and near else 1, own))
+        # What helpers import is as good as imported.
+        text += "".join(
+            helpers.get(n, "")
+            for n in re.findall(r"^(?:from|import) (?:tests\.(?:\w+\.)*)?(\w+)", text, re.M)
+        )
+        if str(own) in UNWANTED or "gpu" in own.parts:
+            continue
+        near = own.parent == folder
+        if imports(text, module) or (near and path.stem == own.stem.removeprefix("test_")):
+            ranked.append((path.stem not in (own.stem.removeprefix("test_"), own.parent.name), own))
         elif near and quoted.search(text):
             ranked.append((2, own))
-    return [own for _, own in sorted(ranked)]
+    if not ranked and direct:
+        users = [f for f in (ROOT / "plugrl").rglob("*.py") if imports(f.read_text(), module)]
+        found = [test for user in users for test in own_tests(str(user.relative_to(ROOT)), False)]
+        return list(dict.fromkeys(found))
+    return [str(own) for _, own in sorted(ranked)]
 
 
 def imports(text: str, module: str) -> bool:
     package, _, name = module.rpartition(".")
-    own = rf"\b{re.escape(module)}\b"
+    own = rf"\b(from|import) {re.escape(module)}\b"
     of_package = rf"from {re.escape(package)} import (\([^)]*|[^\n]*)\b{name}\b"
     return bool(re.search(own, text) or re.search(of_package, text))
 
@@ -265,81 +284,94 @@ class Copies:
     def __init__(self, place: Path, jobs: int, limit: float) -> None:
         self._free: SimpleQueue[Path] = SimpleQueue()
         self._limit = limit
-        self._sound: dict[tuple[str, ...], float] = {}
-        self._lock = threading.Lock()
+        self._sound: dict[str, bool] = {}
         listed = ["git", "ls-files", "-co", "--exclude-standard"]
         done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
         for number in range(jobs):
-            copy_ = place / str(number)
+            own = place / str(number) / "tree"
             for name in done.stdout.splitlines():
                 if (ROOT / name).is_file():
-                    (copy_ / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(ROOT / name, copy_ / name)
-            self._free.put(copy_)
+                    (own / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(ROOT / name, own / name)
+            make_python(own)
+            self._free.put(own)
 
     def judge(self, mutant: Mutant, own_only: bool) -> tuple[str, str]:
         """Who catches a mutant, and the first test that fails."""
         place = self._free.get()
         file = place / mutant.file
         before, stat = file.read_text("utf-8"), file.stat()
+        own = mutant.caught_by or tuple(own_tests(mutant.file))
+        tier = ("tests", "-n", "2", *(f"--ignore={name}" for name in UNWANTED))
+        caught = failed = ""
         try:
-            own = mutant.caught_by or tuple(tests_of(mutant.file))
-            limit = self._limit
+            file.write_text(mutant.applied(before), "utf-8")
             if own:
-                with self._lock:
-                    if own not in self._sound:
-                        self._sound[own] = self._baseline(place, own)
-                limit = max(limit, 10 * self._sound[own])
-            changed = mutant.applied(before)
-            try:
-                compile(changed, mutant.file, "exec")
-            except SyntaxError as error:
-                return "no Python", str(error)
-            file.write_text(changed, "utf-8")
-            if own and (failed := self._fails(place, own, limit)):
-                return "own tests", failed
-            if own_only or mutant.caught_by:
-                return "survived own tests", ""
-            tier = ("tests", "-n", "2", *(f"--ignore={name}" for name in UNWANTED))
-            failed = self._fails(place, tier, 20 * self._limit)
-            return ("fast tier", failed) if failed else ("survived", "")
+                caught, failed = "own tests", self._fails(place, own, self._limit)
+            if not failed and not own_only and not mutant.caught_by:
+                caught, failed = "fast tier", self._fails(place, tier, 20 * self._limit)
         finally:
             file.write_text(before, "utf-8")
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-            self._free.put(place)
+        sound = failed in ("", TOO_LONG) or self._passes(place, failed, own)
+        self._free.put(place)
+        if not failed:
+            return "survived" if caught == "fast tier" else "survived own tests", ""
+        return (caught if sound else "cannot be told"), failed
 
-    def _baseline(self, place: Path, tests: tuple[str, ...]) -> float:
-        started = time.monotonic()
-        if failed := self._fails(place, tests, 1800):
-            sys.exit(f"without any mutant, {failed} fails; nothing can be told")
-        return time.monotonic() - started
+    def _passes(self, place: Path, failed: str, own: tuple[str, ...]) -> bool:
+        """Whether a test passes in the tree as it is."""
+        if failed not in self._sound:
+            tests = (failed,) if failed.startswith("tests/") else own
+            self._sound[failed] = not self._fails(place, tests, self._limit)
+        return self._sound[failed]
 
     def _fails(self, place: Path, tests: tuple[str, ...], limit: float) -> str:
         """The first test that fails; empty: none."""
-        log = place.with_suffix(".log")
-        process = START.Process(target=run_pytest, args=(str(place), str(log), tests))
+        log = place.with_name("log")
+        process = START.Process(target=run_pytest, args=(str(place), str(log), tests, int(limit)))
         process.start()
-        process.join(limit)
+        # Others may use the processors too; what waits for ever ends at last.
+        process.join(10 * limit)
         if process.exitcode is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.join()
-            return "(time limit)"
         # 5: every test of these files is of another tier.
         if process.exitcode in (0, 5):
             return ""
+        if process.exitcode in (-signal.SIGKILL, -signal.SIGXCPU):
+            return TOO_LONG
         output = log.read_text("utf-8", "replace")
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
+        failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.M)
         return failed[0] if failed else output.strip().splitlines()[-1][:100]
 
 
-def run_pytest(place: str, log: str, tests: tuple[str, ...]) -> None:
+def make_python(tree: Path) -> None:
+    """An interpreter that finds the copy of plugrl whatever a test makes of PYTHONPATH."""
+    folder = tree.with_name("python")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/*/site-packages")
+    shared = sysconfig.get_path("purelib")
+    (site / "copy.pth").write_text(f"{tree}\nimport site; site.addsitedir({shared!r})\n")
+    for script in Path(sys.executable).parent.iterdir():
+        if not (folder / "bin" / script.name).exists() and script.is_file():
+            (folder / "bin" / script.name).symlink_to(script)
+    command = folder / "bin" / "plugrl"
+    command.unlink(missing_ok=True)
+    command.write_text(f"#!{folder}/bin/python\nfrom plugrl.cli import main\n\nmain()\n")
+    command.chmod(0o755)
+
+
+def run_pytest(place: str, log: str, tests: tuple[str, ...], limit: int) -> None:
     """Run tests in a process of their own, which has the large packages already."""
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     os.chdir(place)
-    os.environ["PYTHONPATH"] = place
+    os.environ["PATH"] = f"{Path(place).with_name('python')}/bin:{os.environ['PATH']}"
+    sys.executable = f"{Path(place).with_name('python')}/bin/python"
     sys.path[:] = [place, *(entry for entry in sys.path if entry != str(ROOT / "tests"))]
     sys.argv[:] = ["pytest", "-x", "-p", "no:cacheprovider", *tests]
-    with Path(log).open("w") as file:
+    with Path(log).open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     import pytest
@@ -384,7 +416,9 @@ def main() -> None:
     parser.add_argument("--named", nargs="*", metavar="PART", help="those of tests/mutants.toml")
     parser.add_argument("--own", action="store_true", help="never run the whole fast tier")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds of the own tests")
+    parser.add_argument(
+        "--limit", type=float, default=120.0, help="processor seconds of the own tests"
+    )
     parser.add_argument("--results", type=Path, help="file of outcomes, to go on with")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     arguments = parser.parse_args()

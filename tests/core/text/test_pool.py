@@ -219,6 +219,7 @@ def test_groups_without_keys_stay_apart_after_a_checkpoint():
 def test_age_is_that_of_the_oldest_sampled_token_of_a_group():
     pool = TrajectoryPool(group_size=2, batch_size=2, rule=REACHED, oldest_first=True)
     pool.put([member("young", 0, version=9), member("old", 0, version=5)])
+    assert [age.oldest for age in pool.ages("policy")] == [9, 5]
     pool.put([member("young", 1, version=9), member("old", 1, version=4)])
     assert [(age.oldest, age.size, age.complete) for age in pool.ages("policy")] == [
         (9, 2, True),
