@@ -118,12 +118,16 @@ def spec_fixture():
     return spec
 
 
+_engines = {}
+
+
 @pytest.fixture(params=ARCHITECTURES)
 def any_engine(request):
-    """An engine with a model of each architecture."""
-    service = TransformersInferenceService({})
-    service.load(architecture(request.param))
-    return service
+    """An engine with a model of each architecture, for tests that leave it as it is."""
+    if request.param not in _engines:
+        _engines[request.param] = TransformersInferenceService({})
+        _engines[request.param].load(architecture(request.param))
+    return _engines[request.param]
 
 
 @pytest.fixture

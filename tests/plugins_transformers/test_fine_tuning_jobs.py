@@ -285,7 +285,7 @@ def test_an_adapter_is_trained_and_merged(tmp_path):
 
 
 def test_jobs_begin_with_what_an_earlier_phase_handed_over(tmp_path):
-    first = group(tmp_path / "first", epochs=20)
+    first = group(tmp_path / "first", epochs=2)
     first.create_supervised_fine_tune_job({"a": SUPERVISED}, "j")
     wait_for_jobs([first])
     first.switch_to_next_model()

@@ -94,8 +94,8 @@ def test_problems_whose_rewards_differ_come_more_often():
     order.observe(1, [1, 0, 1, 0])  # spread 0.5, the largest: weight 1
     order.observe(2, [1, 1, 1, 0])  # spread 0.433: weight 0.2 + 0.8 * 0.866
     weights = np.array([0.2, 1.0, 0.2 + 0.8 * 0.75**0.5])
-    counts = Counter(index for index, _ in drawn(order, 6000))
-    shares = [counts[i] / 6000 for i in range(3)]
+    counts = Counter(index for index, _ in drawn(order, 2500))
+    shares = [counts[i] / 2500 for i in range(3)]
     assert shares == pytest.approx((weights / weights.sum()).tolist(), abs=0.02)
 
 
@@ -107,8 +107,8 @@ def test_problems_that_fail_come_more_often_whatever_the_scale_of_rewards():
     order.observe(2, [5.0])
     order.observe(2, [-5.0])  # a moving average: 0, in the middle
     weights = np.array([1.0, 0.1, 0.55, 1.0])  # the last was never given
-    counts = Counter(index for index, _ in drawn(order, 6000))
-    assert [counts[i] / 6000 for i in range(4)] == pytest.approx(
+    counts = Counter(index for index, _ in drawn(order, 2500))
+    assert [counts[i] / 2500 for i in range(4)] == pytest.approx(
         (weights / weights.sum()).tolist(), abs=0.02
     )
 

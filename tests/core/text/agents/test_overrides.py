@@ -244,7 +244,9 @@ class Keep:
         self.metrics.append(metrics)
 
 
-def test_a_worker_of_a_file_in_the_words_of_the_guides_trains_alike_in_processes(tree):
+def test_a_worker_of_a_file_in_the_words_of_the_guides_trains_alike_in_processes(
+    tree, forked_workers
+):
     kept = []
     for processes in (0, 2):
         keep = Keep()

@@ -3,8 +3,11 @@
 import asyncio
 import json
 import re
+import threading
 import time
 from contextlib import contextmanager
+
+from waiting import DEADLINE
 
 from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.server import Server, bound
@@ -40,6 +43,7 @@ class Written(InferenceService):
     """Answers what ``reply`` makes of the text of a prompt, and the end token.
 
     The log-probability of the token at place ``k`` is ``-(k + 1) / 8``; ``asked`` keeps requests.
+    ``entered`` says that it computes, and it waits for ``gate``, which is open at first.
     """
 
     tokenizer = vocabulary_size = max_sequence_length = None
@@ -53,6 +57,8 @@ class Written(InferenceService):
         self.asked = []
         self._reply = reply
         self._seconds = seconds
+        self.entered, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
 
     def load(self, spec):
         raise NotImplementedError
@@ -61,6 +67,8 @@ class Written(InferenceService):
         raise NotImplementedError
 
     def generate(self, requests):
+        self.entered.set()
+        assert self.gate.wait(DEADLINE)
         time.sleep(self._seconds)
         self.asked += requests
         return [self._answer(request) for request in requests]

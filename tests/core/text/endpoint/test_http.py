@@ -216,18 +216,26 @@ def test_garbage_silence_and_lies_about_length_leave_the_server_well():
             connection.close()
 
 
+def let_it_read(url):
+    """Let the server's one loop read what has been sent to it, and notice who has gone."""
+    for _ in range(5):
+        assert request(f"{url}/health", "GET")[0] == 200
+
+
 def test_clients_that_go_away_cancel_what_they_asked():
-    model = Written(seconds=0.4)
+    model = Written()
+    model.gate.clear()
     body = json.dumps({"model": "policy", "messages": HELLO})
     with served(model) as url:
         first = raw(url, post(body))
-        time.sleep(0.15)
+        assert model.entered.wait(DEADLINE)
         # The first is being computed; the others wait, and go before their turn.
         others = [raw(url, post(body)) for _ in range(5)]
-        time.sleep(0.1)
+        let_it_read(url)
         for connection in (first, *others):
             connection.close()
-        time.sleep(0.1)
+        let_it_read(url)
+        model.gate.set()
         client(url).chat.completions.create(model="policy", messages=HELLO)
     assert len(model.asked) == 2
 
@@ -254,13 +262,16 @@ def test_a_flood_is_answered_or_refused_and_the_server_stays():
         assert request(f"{url}/v1/models", "GET")[0] == 200
 
 
-def test_closing_ends_open_requests_quickly_and_frees_the_port():
-    model = Written(seconds=1.0)
+def test_closing_ends_open_requests_and_frees_the_port():
+    model = Written()
+    model.gate.clear()
     with served(model) as url:
         connection = raw(url, post(json.dumps({"model": "policy", "messages": HELLO})))
-        time.sleep(0.2)
+        assert model.entered.wait(DEADLINE)
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    # It has not waited for the model, which would have gone on at the deadline.
+    assert time.monotonic() - started < DEADLINE / 2
+    model.gate.set()
     connection.close()
     port = int(url.rpartition(":")[2])
     with pytest.raises(OSError):

@@ -1,6 +1,7 @@
 """What overridden methods of environments and algorithms may give, and how messages blame them."""
 
 import dataclasses
+import functools
 import math
 
 import pytest
@@ -15,6 +16,12 @@ from plugrl.core.text.red_team.function_scorer import as_scorer
 from plugrl.core.text.red_team.harness import Harness
 from plugrl.core.text.red_team.scorer import Score, scored
 from plugrl.trainers.hf_ast import HFASTTrainer
+
+
+@functools.cache
+def untrained():
+    """One system for all tests, since none of them trains it."""
+    return make_system()
 
 
 def forget_scores(environment, nodes):
@@ -53,7 +60,7 @@ WRONG = {
 @pytest.mark.parametrize(("name", "method", "message"), WRONG.values(), ids=WRONG)
 def test_a_wrong_answer_of_an_overridden_method_is_blamed_on_it(name, method, message):
     own = type("Own", (DialogueEnvironment,), {name: method})
-    environment = make_environment(make_system(), cls=own)
+    environment = make_environment(untrained(), cls=own)
     with pytest.raises(ContractError, match=rf"^Own\.{name} \(.*:\d+\):? {message}"):
         environment.rollouts([1, 2])
 
@@ -61,7 +68,7 @@ def test_a_wrong_answer_of_an_overridden_method_is_blamed_on_it(name, method, me
 @pytest.mark.parametrize("number", [torch.tensor(0.25), True, 1, 1e30])
 def test_whatever_is_a_number_is_a_reward(number):
     own = type("Own", (DialogueEnvironment,), {"reward": lambda e, n: [number] * len(n)})
-    (tree,) = make_environment(make_system(), cls=own).rollouts([1])
+    (tree,) = make_environment(untrained(), cls=own).rollouts([1])
     assert {node.reward for node in tree.nodes()} == {float(number)}
 
 
@@ -69,7 +76,7 @@ def test_a_number_of_numpy_is_a_reward():
     np = pytest.importorskip("numpy")
     rewards = {"reward": lambda e, n: list(np.full(len(n), 0.25, dtype=np.float32))}
     own = type("Own", (DialogueEnvironment,), rewards)
-    (tree,) = make_environment(make_system(), cls=own).rollouts([1])
+    (tree,) = make_environment(untrained(), cls=own).rollouts([1])
     assert {node.reward for node in tree.nodes()} == {0.25}
 
 
@@ -83,7 +90,7 @@ def test_a_number_of_numpy_is_a_reward():
 )
 def test_an_algorithm_that_gives_no_steps_is_named(name, method, message):
     own = type("Own", (PolicyGradient,), {name: method})
-    harness = Harness(make_environment(make_system()), own(), num_episodes_per_experience=1)
+    harness = Harness(make_environment(untrained()), own(), num_episodes_per_experience=1)
     with pytest.raises(ContractError, match=rf"^Own\.{name} \(.*:\d+\) {message}"):
         harness.experience()
 
@@ -100,7 +107,7 @@ def test_logs_that_are_no_numbers_are_named(logs, message):
     own = type(
         "Own", (PolicyGradient,), {"step": lambda a, b: (torch.ones((), requires_grad=True), logs)}
     )
-    harness = Harness(make_environment(make_system()), own(), num_episodes_per_experience=1)
+    harness = Harness(make_environment(untrained()), own(), num_episodes_per_experience=1)
     with pytest.raises(ContractError, match=rf"^Own\.step \(.*:\d+\) {message}"):
         harness.step([])
 
@@ -128,7 +135,7 @@ def test_a_reason_is_text_on_one_line():
 
 
 def test_huge_scores_end_a_step_with_their_reason():
-    environment = make_environment(make_system(), scorer=lambda dialogue: 1e308)
+    environment = make_environment(untrained(), scorer=lambda dialogue: 1e308)
     harness = Harness(environment, PolicyGradient(), num_episodes_per_experience=1)
     with pytest.raises(RunError, match=r"exchanges of an experience failed.*1e\+308"):
         harness.experience()
@@ -143,7 +150,7 @@ def test_a_value_head_leaves_the_random_numbers_as_they_are():
 def test_a_weight_of_a_category_that_no_score_has_is_told_once(caplog):
     scorer = as_scorer(lambda dialogue: Score(0.5, {"colour": 1.0}))()
     weights = {"categories": {"color": 1.0, "colour": 0.5}}
-    environment = make_environment(make_system(), scorer=scorer, reward=weights)
+    environment = make_environment(untrained(), scorer=scorer, reward=weights)
     for seed in (1, 2):
         (tree,) = environment.rollouts([seed])
         assert {node.reward for node in tree.nodes()} == {0.5}
@@ -179,9 +186,9 @@ def test_numbers_of_a_configuration_may_be_whole_or_missing_where_that_is_meant(
 
 def test_one_text_is_not_a_list_of_prompts():
     with pytest.raises(ConfigError, match=r"prompts are the text 'abc'; give a list, \['abc'\]"):
-        make_environment(make_system(), prompts="abc")
+        make_environment(untrained(), prompts="abc")
     with pytest.raises(ConfigError, match="prompts are the text"):
-        make_environment(make_system()).eval_rollouts("abc", [1, 2, 3])
+        make_environment(untrained()).eval_rollouts("abc", [1, 2, 3])
     with pytest.raises(ConfigError, match="dev_prompts is the text 'abc'; give a list of them"):
         HFASTTrainer(HFASTConfiguration(), dev_prompts="abc")
 
