@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 
 from plugrl.cli import main
@@ -121,6 +123,88 @@ def test_a_missing_peer_is_one_line_with_the_remedy(command, words, said):
     assert err.count("\n") == 1
 
 
+def loaded(name: str):
+    """The script of a benchmark as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch, capsys):
+    """Runs a benchmark; its sides are forked, since importing takes longer than they do."""
+    for name, value in forking.stand_ins(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(name: str, *words: str) -> dict:
+        script = loaded(name)
+        given = script.arguments([*words, "--no-peer", "--json"])
+        assert script.run(script.measure, script.table, given) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def ppo_report(learn, *, cpu):
+    seconds = {"imports": 1.0, "setup": 2.0, "learn": learn, "end": 1.0}
+    return {
+        "steps": 1000,
+        "seconds": seconds,
+        "cpu_seconds": {**seconds, "learn": cpu},
+        "return": 20.0 * learn,
+    }
+
+
+def test_ratios_of_ppo_are_medians_of_those_of_a_round(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    rounds = [
+        {"plugrl": ppo_report(own, cpu=own), "sb3": ppo_report(peer, cpu=4 * own)}
+        for own, peer in ((4.0, 8.0), (6.0, 18.0), (6.0, 36.0))
+    ]
+    for each in rounds:
+        each |= {"torchrl_loss": each["plugrl"], "torchrl": each["sb3"]}
+    found = loaded("ppo_cartpole").summary(rounds)
+    assert found["ratio_by_round"] == pytest.approx([2.0, 3.0, 6.0])
+    names = ("ratio", "cpu_ratio", "ratio_torchrl")
+    assert [found[name] for name in names] == pytest.approx([3.0, 4.0, 1.0])
+    # The whole time of a run has four seconds more.
+    assert found["whole_ratio_by_round"] == pytest.approx([12 / 8, 22 / 10, 40 / 10])
+    assert found["sides"]["plugrl"]["steps_per_second"] == pytest.approx(1000 / 6)
+    assert found["sides"]["sb3"]["cpu_steps_per_second"] == pytest.approx(1000 / 24)
+    assert found["sides"]["sb3"]["return_by_round"] == [160.0, 360.0, 720.0]
+    alone = loaded("ppo_cartpole").summary([{"plugrl": each["plugrl"]} for each in rounds])
+    assert (alone["ratio"], alone["whole_ratio_by_round"]) == (None, None)
+
+
+def test_ratios_of_grpo_are_medians_of_those_of_a_round(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script = loaded("grpo_cpu")
+
+    def report(seconds):
+        return {
+            "seconds": [9.0, seconds, 0.0],
+            "cpu_seconds": [2 * seconds],
+            "versions": {"a": "1", "b": None},
+        }
+
+    reports = {
+        "plugrl": [report(seconds) for seconds in (1.0, 2.0, 3.0)],
+        "peer": [report(seconds) for seconds in (4.0, 4.0, 4.0)],
+    }
+    given = script.arguments(["--prompts", "2", "--samples", "3", "--tokens", "5"])
+    found = script.summary(given, reports, 7)
+    assert found["ratios"] == [0.25, 0.5, 0.75]
+    assert (found["ratio"], found["cpu_ratio"]) == (0.5, 0.5)
+    assert (found["plugrl_seconds"], found["peer_seconds"]) == (2.0, 4.0)
+    assert found["plugrl_cpu_seconds"] == 4.0
+    assert found["new_tokens_per_second"] == 30 / 2.0
+    assert found["work"]["parameters"] == 7
+    assert found["versions"] == {"plugrl": {"a": "1"}, "peer": {"a": "1"}}
+
+
 def bench_process(*words: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "plugrl", "bench", *words, "--json"],
@@ -132,10 +216,10 @@ def bench_process(*words: str) -> dict:
 
 
 @pytest.mark.integration
-def test_grpo_cpu_measures_plugrl_alone():
+def test_grpo_cpu_measures_plugrl_alone(measured):
     sizes = {"prompts": 2, "samples": 2, "tokens": 4, "steps": 3, "warm-up": 1, "rounds": 2}
     tiny = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    result = bench_process("grpo_cpu", "--no-peer", *tiny)
+    result = measured("grpo_cpu", *tiny)
     assert result["benchmark"] == "grpo_cpu"
     assert result["work"] == {
         "prompts": 2,
@@ -159,7 +243,7 @@ def test_grpo_cpu_measures_plugrl_alone():
     assert result["new_tokens_per_second"] == pytest.approx(16 / result["plugrl_seconds"])
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.timeout(1800)
 def test_grpo_cpu_takes_at_most_half_of_the_peers_step(pytestconfig):
     folder = str(pytestconfig.cache.mkdir("bench-peer"))
@@ -171,22 +255,19 @@ def test_grpo_cpu_takes_at_most_half_of_the_peers_step(pytestconfig):
 
 
 @pytest.mark.integration
-def test_ppo_cartpole_measures_plugrl_alone():
-    result = bench_process(
-        "ppo_cartpole", "--no-peer", "--settings", "small", "--steps", "1500", "--rounds", "2"
-    )
+def test_ppo_cartpole_measures_plugrl_alone(measured):
+    result = measured("ppo_cartpole", "--settings", "small", "--steps", "1500", "--rounds", "1")
     assert result["benchmark"] == "ppo_cartpole"
-    assert result["work"] == {"steps": 1500, "rounds": 2}
+    assert result["work"] == {"steps": 1500, "rounds": 1}
     assert result["ratio"] is None
     assert list(result["settings"]) == ["small"]
     sides = result["settings"]["small"]["sides"]
     assert set(sides) == {"plugrl", "torchrl_loss"}
     for side in sides.values():
         # 1,500 steps are three iterations of 512.
-        rates = [1536 / seconds["learn"] for seconds in side["seconds_by_round"]]
-        assert side["steps_per_second"] == pytest.approx(sum(rates) / 2)
-        for seconds in side["seconds_by_round"]:
-            assert set(seconds) == {"imports", "setup", "learn", "end"}
+        (seconds,) = side["seconds_by_round"]
+        assert set(seconds) == {"imports", "setup", "learn", "end"}
+        assert side["steps_per_second"] == pytest.approx(1536 / seconds["learn"])
         assert min(side["return_by_round"]) > 9
 
 
@@ -198,7 +279,7 @@ def test_ppo_cartpole_names_its_own_peers(command, words):
     assert err.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.timeout(7200)
 def test_ppo_cartpole_is_as_much_faster_as_promised(pytestconfig):
     folder = str(pytestconfig.cache.mkdir("bench-ppo-peer"))

@@ -43,11 +43,14 @@ LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.consol
 _MOST = 2**20
 _MOST_FILES = 16
 _seconds: list[float] = []
+#: Stand-ins note there what their processes took, which are no children of theirs.
+_of_stand_ins: set[Path] = set()
 
 
 def processor_time() -> float:
-    """Processor seconds of the forked processes that this one has waited for."""
-    return sum(_seconds)
+    """Processor seconds of the forked processes that this one and its stand-ins have waited for."""
+    noted = [file.read_text("utf-8").split() for file in _of_stand_ins if file.exists()]
+    return sum(_seconds) + sum(float(seconds) for each in noted for seconds in each)
 
 
 class Process:
@@ -232,6 +235,7 @@ def stand_ins(folder: Path) -> dict[str, str]:
             f"import forking\nforking.stand_in({str(programs / name)!r})\n"
         )
         file.chmod(0o755)
+    _of_stand_ins.add(server().with_name("seconds"))
     path = os.pathsep.join([str(folder), str(programs), os.environ.get("PATH", os.defpath)])
     return {"PATH": path, "FORKING_SERVER": str(server())}
 
@@ -247,6 +251,8 @@ def stand_in(program: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: process.send_signal(number))
     code = process.wait()
+    with server().with_name("seconds").open("a", encoding="utf-8") as file:
+        file.write(f"{sum(_seconds)}\n")
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -293,7 +299,8 @@ def server(libraries: str = LIBRARIES) -> Path:
     def end() -> None:
         os.close(write)
         process.wait()
-        (folder / "socket").unlink()
+        for file in folder.iterdir():
+            file.unlink()
         folder.rmdir()
 
     return folder / "socket"
