@@ -131,9 +131,39 @@ def test_reinforce_pp_with_process_rewards_discount_and_a_baseline():
     assert found == [[0.0, -0.125, -1.25], [0.0, 0.375, 0.75]]
 
 
+def test_a_baseline_leaves_the_rewards_of_the_batch_as_they_are():
+    """Metrics read them later, and whoever asks twice gets the same answer."""
+    trajectories = rollouts(("a", 0, 1.0), ("a", 1, 3.0))
+    batch = Batch.from_trajectories(trajectories)
+    function = default_registry().get("advantage", "reinforce_pp")
+    config = configure(function, {"normalize": False, "baseline": "group"})
+    first = compute(function, batch, config)
+    assert first.tolist() == [[0.0, -1.0, -1.0], [0.0, 1.0, 1.0]]
+    assert compute(function, batch, config).tolist() == first.tolist()
+    assert total_rewards(batch).tolist() == [1.0, 3.0]
+
+
 def test_equal_returns_give_reinforce_pp_nothing_to_learn():
     found, _ = advantages("reinforce_pp", rollouts(("a", 0, 0.3), ("b", 0, 0.3)))
     assert found.abs().max() == 0
+
+
+def test_returns_are_equal_beside_their_size_and_not_by_themselves():
+    """Rewards of any unit are learned from; what is rounding at their size is not."""
+    plain = {"epsilon": 0.0}
+    found = listed("reinforce_pp", rollouts(("a", 0, 1e-9), ("b", 0, 3e-9)), plain)
+    assert found == [[0.0, -1.0, -1.0], [0.0, 1.0, 1.0]]
+    # Neighbours in float32.
+    one = 1e6
+    other = float(torch.nextafter(torch.tensor(one), torch.tensor(2e6)))
+    found, _ = advantages("reinforce_pp", rollouts(("a", 0, one), ("b", 0, other)), plain)
+    assert found.abs().max() == 0
+
+
+def test_lambda_is_that_of_the_paper_by_default():
+    found, _ = advantages("gae", rollouts(("a", 0, 1.0)), {"normalize": False}, **VALUES)
+    # delta_2 = 0.75; delta_1 = 0.25 - 0.5; A_1 = -0.25 + 0.95 * 0.75
+    assert found.tolist()[0] == pytest.approx([0.0, 0.4625, 0.75])
 
 
 VALUES = {"old_values": torch.tensor([[0.0, 0.5, 0.25]])}

@@ -230,17 +230,21 @@ def test_gradients_by_finite_differences(name, options):
         assert gradient[place].item() == pytest.approx((seen[0] - seen[1]) / (2 * step), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["importance_sampling", "gspo", "cispo", "reverse_kl"])
-def test_what_stands_outside_the_mask_changes_nothing(name):
+@pytest.mark.parametrize("filler", [50.0, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["clipped", "importance_sampling", "gspo", "cispo", "reverse_kl"])
+def test_what_stands_outside_the_mask_changes_nothing(name, filler):
     loss = weighted(name)
     clean, dirty = batch(), batch()
     logp = torch.tensor(NUMBERS["logp"])
     masked = torch.tensor(NUMBERS["mask"]) == 0
     for key in ("old_log_probs", "teacher_log_probs", "advantages"):
-        dirty.values[key] = dirty.values[key].masked_fill(masked, 50.0)
+        dirty.values[key] = dirty.values[key].masked_fill(masked, filler)
     one, other = outcome(loss, clean, logp), outcome(loss, dirty, logp.masked_fill(masked, -70.0))
     assert one[0] == other[0]
     assert torch.equal(one[1], other[1])
+    assert {n: list(map(float, m)) for n, m in one[2].items()} == {
+        n: list(map(float, m)) for n, m in other[2].items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,19 @@ def test_metrics_by_hand():
     # Against the reference point 0.1: 0.6 and -0.4 are right, -0.2 and 0.5 wrong.
     assert means["accuracy"] == 0.5
     assert means["kl_reference"] == pytest.approx(0.1)
+    # Implicit rewards as those of dpo, whatever the reference point is.
+    assert means["reward_chosen"] == pytest.approx(0.1)
+    assert means["reward_rejected"] == pytest.approx(0.025)
+
+
+def test_an_answer_without_trained_tokens_is_in_no_metric_of_kto():
+    logp, batch = two_pairs()
+    # Of the rejected answers the one that was right is not trained.
+    batch.values["loss_mask"][1] = 0
+    _, metrics = weighted("kto", beta=0.5)(logp, batch)
+    assert metrics["accuracy"] == (1.0, 3.0)
+    assert metrics["reward_rejected"] == pytest.approx((0.25, 1.0))
+    assert metrics["kl_reference"] == pytest.approx((0.3, 3.0))
 
 
 @pytest.mark.parametrize("name", OPTIONS)
