@@ -159,14 +159,22 @@ def test_a_state_that_no_run_has_is_refused(state, close, capsys):
         ("--no-plugins plugins list --kind hook", "no hook is installed"),
     ],
 )
-def test_an_empty_table_is_a_remark(line, remark, tmp_path):
-    words = [sys.executable, "-m", "plugrl", *line.split()]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith(remark)
-    assert done.stderr.count("\n") == 1
-    done = subprocess.run([*words, "--json"], cwd=tmp_path, capture_output=True, check=False)
-    assert (done.stdout, done.stderr) == (b"[]\n", b"")
+def test_an_empty_table_is_a_remark(line, remark, tmp_path, monkeypatch, capsys, registry):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLUGRL_PLUGINS", "x")  # restored afterwards
+    monkeypatch.delenv("PLUGRL_PLUGINS")
+
+    def written(*words):
+        with pytest.raises(SystemExit) as caught:
+            main([*line.split(), *words])
+        assert not caught.value.code
+        return capsys.readouterr()
+
+    out, err = written()
+    assert out == ""
+    assert err.startswith(remark)
+    assert err.count("\n") == 1
+    assert written("--json") == ("[]\n", "")
 
 
 def test_modules_given_with_p_are_imported_first(call, tmp_path):
