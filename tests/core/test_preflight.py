@@ -6,6 +6,7 @@ import forking
 import pytest
 import yaml
 
+from plugrl.cli import main
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.experiment import prepare
 from plugrl.testing import tiny
@@ -232,7 +233,7 @@ def test_answers_that_are_cut_short_are_warned_of(faults, caplog):
     assert all(line.endswith(end) for line in caplog.messages)
 
 
-def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path):
+def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path, monkeypatch, capsys):
     tree = tiny.config("self_hosted_grpo", tmp_path)
     (tmp_path / "judge.py").write_text(
         "from plugrl import Evaluator\n"
@@ -248,14 +249,18 @@ def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path):
         "custom_evaluator_class_name": "Judge",
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
-    done = forking.run(["-m", "plugrl", "validate", "run.yaml"], cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == (
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(["validate", "run.yaml"])
+    said = capsys.readouterr()
+    assert (left.value.code, said.out) == (3, "")
+    assert said.err == (
         "error: rollout_worker.evaluator: Judge.preflight raised ZeroDivisionError: division by "
         "zero at judge.py:5; re-run with plugrl --debug for its traceback\n"
     )
-    done = forking.run(["-m", "plugrl", "--debug", "validate", "run.yaml"], cwd=tmp_path)
-    assert "Traceback" in done.stderr
+    with pytest.raises((SystemExit, PluginError)):
+        main(["--debug", "validate", "run.yaml"])
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_sections_of_a_trainer_that_cannot_be_imported_are_no_faults(tmp_path):
