@@ -1,16 +1,30 @@
-"""Installs the packages beside this file once, and runs the command line against them."""
+"""Installs the packages beside this file once, and runs programs that can import them.
+
+What tests of plugins need of a new process is that nothing was imported or registered before, and
+that its ``sys.path`` and environment are those of the test. ``python`` and ``plugrl`` give all of
+that inside this process, where torch has been imported already. ``process`` starts one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
+import logging
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import distributions
+import forking
 import pytest
-from waiting import DEADLINE
+
+from plugrl.cli import main
+from plugrl.core.installed import forget
+from plugrl.core.registry import default_registry
 
 PACKAGES = Path(__file__).parent / "packages"
 Completed = subprocess.CompletedProcess[str]
@@ -18,32 +32,43 @@ Completed = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all the packages installed by pip, to be put on PYTHONPATH."""
-    sources = tmp_path_factory.mktemp("sources") / "packages"
+    """A folder in which all the packages are installed, to be put on PYTHONPATH."""
     target = tmp_path_factory.mktemp("installed")
-    shutil.copytree(PACKAGES, sources, ignore=shutil.ignore_patterns("__pycache__"))
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
-    folders = sorted(str(folder) for folder in sources.iterdir())
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, target, *folders], check=True)
+    for folder in sorted(PACKAGES.iterdir()):
+        distributions.install(folder, target)
     return target
 
 
-@pytest.fixture
-def python(installed: Path, tmp_path: Path) -> Callable[..., Completed]:
-    """Runs Python in an empty folder; ``only`` names the plugins that may be used."""
+def variables(
+    site: Path, only: str | None, environment: Mapping[str, str]
+) -> tuple[dict[str, str], str]:
+    """The environment of a process that may use the plugins ``only``, and where it finds them."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PLUGRL_")}
+    kept |= {"PYTHONPATH": str(site), "COLUMNS": "200", **environment}
+    if only is not None:
+        kept["PLUGRL_PLUGINS"] = only
+    return kept, kept["PYTHONPATH"]
 
-    def run(*arguments: str, only: str | None = None, **environment: str) -> Completed:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("PLUGRL_")}
-        variables |= {"PYTHONPATH": str(installed), "COLUMNS": "200", **environment}
-        if only is not None:
-            variables["PLUGRL_PLUGINS"] = only
+
+@pytest.fixture
+def process(installed: Path, tmp_path: Path) -> Callable[..., Completed]:
+    """Runs Python in a process with an empty folder; ``only`` names the plugins it may use.
+
+    With ``forked`` it need not import torch; such a process cannot spawn others.
+    """
+
+    def run(
+        *words: str, only: str | None = None, forked: bool = False, **environment: str
+    ) -> Completed:
+        kept, _ = variables(installed, only, environment)
+        if forked:
+            return forking.run(words, cwd=tmp_path, env=kept)
         return subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, *words],
             cwd=tmp_path,
-            env=variables,
+            env=kept,
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
             check=False,
         )
 
@@ -51,10 +76,75 @@ def python(installed: Path, tmp_path: Path) -> Callable[..., Completed]:
 
 
 @pytest.fixture
-def plugrl(python: Callable[..., Completed]) -> Callable[..., Completed]:
-    """Runs the command line."""
+def python(installed: Path, tmp_path: Path) -> Callable[..., Completed]:
+    """Runs programs, ``-c PROGRAM``, as ``process`` does, but inside this process."""
 
-    def run(*arguments: str, **options: str) -> Completed:
-        return python("-m", "plugrl", *arguments, **options)
+    def run(first: str, program: str, *rest: str, only=None, **environment: str) -> Completed:
+        assert first == "-c"
+
+        def execute() -> None:
+            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+        kept, site = variables(installed, only, environment)
+        with as_if_new(tmp_path, site, kept):
+            return completed(execute, ["-c", *rest])
 
     return run
+
+
+@pytest.fixture
+def plugrl(installed: Path, tmp_path: Path) -> Callable[..., Completed]:
+    """Runs the command line as ``process`` does, but inside this process."""
+
+    def run(*arguments: str, only: str | None = None, **environment: str) -> Completed:
+        kept, site = variables(installed, only, environment)
+        with as_if_new(tmp_path, site, kept):
+            return completed(lambda: main(list(arguments)), ["plugrl", *arguments])
+
+    return run
+
+
+@contextlib.contextmanager
+def as_if_new(folder: Path, site: str, environment: Mapping[str, str]) -> Iterator[None]:
+    """A working folder, ``sys.path`` and environment, with no plugin imported or registered."""
+    registry = default_registry()
+    registrations, failed = registry.snapshot(), list(registry.failed)
+    modules, before = set(sys.modules), dict(os.environ)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [site, *sys.path])
+        for logger in (logging.getLogger(), logging.getLogger("plugrl")):
+            patch.setattr(logger, "handlers", [])
+        os.environ.clear()
+        os.environ.update(environment)
+        importlib.invalidate_caches()
+        forget()
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            registry.restore(registrations)
+            registry.failed[:] = failed
+            for name in set(sys.modules) - modules:
+                if (getattr(sys.modules[name], "__file__", None) or "").startswith(site):
+                    del sys.modules[name]
+    forget()
+
+
+def completed(call: Callable[[], object], argv: list[str]) -> Completed:
+    """What a process that does ``call`` and has nothing to read would end with."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = None
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"argv": argv, "stdin": io.StringIO()}.items():
+            patch.setattr(sys, name, value)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                call()
+            except SystemExit as end:
+                code = end.code
+            except Exception:
+                traceback.print_exc()
+                code = 1
+    return Completed(argv, code or 0, out.getvalue(), err.getvalue())

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 
+import forking
 import pytest
 
+from plugrl.core.installed import EntryPoint
 from plugrl.core.kinds import KINDS
+from plugrl.core.probe import probe
+
+
+@pytest.fixture
+def forked(tmp_path, monkeypatch):
+    """Lets plugins be imported in processes that need not import torch for them."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name, value in forking.stand_ins(folder).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
 
 def check(plugrl, *arguments):
@@ -14,7 +28,7 @@ def check(plugrl, *arguments):
     return done.returncode, {(r["kind"], r["name"]): r for r in json.loads(done.stdout)}
 
 
-def test_good(plugrl):
+def test_good(plugrl, forked):
     code, found = check(plugrl, "plugrl-test-good")
     assert code == 0
     assert {key: row["status"] for key, row in found.items()} == {
@@ -25,7 +39,7 @@ def test_good(plugrl):
     }
 
 
-def test_functions_are_taken_where_runs_take_them(plugrl):
+def test_functions_are_taken_where_runs_take_them(plugrl, forked):
     _, found = check(plugrl, "plugrl-test-functions")
     adapted = {kind for kind, row in KINDS.items() if row.adapter}
     assert {kind for (kind, _), row in found.items() if row["status"] == "ok"} == adapted
@@ -44,7 +58,7 @@ def test_functions_are_taken_where_runs_take_them(plugrl):
         ("nothing", ("trainer", "nothing"), "No module named 'plugrl_test_nothing.gone'"),
     ],
 )
-def test_bad(plugrl, name, key, problem):
+def test_bad(plugrl, forked, name, key, problem):
     code, found = check(plugrl, name)
     assert code == 3
     assert found[key]["status"] == "failed"
@@ -60,6 +74,7 @@ def test_slow_imports_are_timed_and_bounded(plugrl):
     assert found["hook", "slow"]["problem"] == "its import took longer than 1 s"
 
 
+@pytest.mark.integration
 def test_torch_in_a_hook_module_is_a_warning(plugrl):
     code, found = check(plugrl, "heavy")
     row = found["hook", "heavy"]
@@ -68,7 +83,27 @@ def test_torch_in_a_hook_module_is_a_warning(plugrl):
     assert "it imports torch" in row["problem"]
 
 
-def test_clashes_are_warnings(plugrl):
+@pytest.mark.parametrize("group", ["plugrl", "plugrl.commands", "plugrl.losses"])
+def test_what_takes_seconds_to_import_is_a_warning_where_every_run_would_pay(
+    tmp_path, monkeypatch, group
+):
+    """A loss is imported by the runs that use it; hooks and commands by all of them."""
+    (tmp_path / "jax.py").touch()
+    (tmp_path / "omegaconf.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = "import jax, omegaconf, typer\n\napp = typer.Typer()\n\n\n"
+    code += "def loss(logp, batch, config): ...\n"
+    name = {"plugrl": "", "plugrl.commands": ":app", "plugrl.losses": ":loss"}[group]
+    finding = probe(entry(tmp_path, code, group=group, name=name))
+    assert finding.error is None
+    assert finding.heavy == ["jax", "omegaconf"]
+    told = [
+        "it imports jax at import time, in every run; import it inside the functions that need it"
+    ]
+    assert finding.warnings == ([] if group == "plugrl.losses" else told)
+
+
+def test_clashes_are_warnings(plugrl, forked):
     code, found = check(plugrl, "plugrl-test-shadow")
     assert code == 0
     assert found["loss", "clipped"]["status"] == "warning"
@@ -106,35 +141,38 @@ def test_a_name_of_a_misspelt_group_says_so(python):
     )
 
 
+def entry(folder, code, *, group="plugrl.losses", name=":loss"):
+    """Write a module that a package declares in ``group``."""
+    (folder / "plugin_to_probe.py").write_text(code)
+    return EntryPoint(
+        distribution="plugin-to-probe",
+        group=group,
+        name="mine",
+        target=f"plugin_to_probe{name}",
+        version="1",
+        location=str(folder),
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
         # These set PYGAME_HIDE_SUPPORT_PROMPT, SDL_AUDIODRIVER and others when they are imported.
-        ("import gymnasium, pettingzoo, torchrl", []),
-        ("import os\nos.environ['MINE'] = '1'\nimport gymnasium", ["MINE"]),
+        pytest.param("import gymnasium, pettingzoo, torchrl", [], marks=pytest.mark.integration),
+        ("import os\nos.environ['SDL_AUDIODRIVER'] = 'dsp'", []),
+        ("import os\nos.environ['MINE'] = '1'\nos.environ['LAZY_LEGACY_OP'] = '0'", ["MINE"]),
         ("import os\nos.environ['HOME'] = '/'\ndel os.environ['PATH']", ["HOME, PATH"]),
     ],
 )
 def test_only_a_plugin_s_own_changes_of_the_environment_are_told(
     tmp_path, monkeypatch, code, problem
 ):
-    from plugrl.core.installed import EntryPoint
-    from plugrl.core.probe import probe
-
-    (tmp_path / "plugin_that_sets.py").write_text(f"{code}\n\ndef loss(logp, batch, config): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("LAZY_LEGACY_OP", "PYGAME_HIDE_SUPPORT_PROMPT", "SDL_AUDIODRIVER",
                  "TORCHINDUCTOR_CACHE_DIR"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
-    entry = EntryPoint(
-        distribution="plugin-that-sets",
-        group="plugrl.losses",
-        name="mine",
-        target="plugin_that_sets:loss",
-        version="1",
-        location=str(tmp_path),
-    )
-    finding = probe(entry)
+    code += "\n\n\ndef loss(logp, batch, config): ...\n"
+    finding = probe(entry(tmp_path, code))
     assert finding.error is None
     told = [f"its import changes environment variables: {names}" for names in problem]
     assert finding.warnings == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import distributions
 import pytest
 
 RECIPE = """# {about}.
@@ -18,15 +19,11 @@ def package(site, name, recipes, target="{package}.recipes:{recipe}.yaml"):
     module = name.replace("-", "_")
     (site / module / "recipes").mkdir(parents=True)
     (site / module / "__init__.py").write_text("raise SystemExit('imported')\n")
-    info = site / f"{module}-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-    lines = ["[plugrl.recipes]"]
     for recipe in recipes:
         text = RECIPE.format(about=f"What {name} teaches", name=f"{name}-{recipe}")
         (site / module / "recipes" / f"{recipe}.yaml").write_text(text)
-        lines.append(f"{recipe} = {target.format(package=module, recipe=recipe)}")
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    targets = {recipe: target.format(package=module, recipe=recipe) for recipe in recipes}
+    distributions.write_metadata(site, name, "1.2", {"plugrl.recipes": targets})
     return site / module / "recipes"
 
 
@@ -38,8 +35,8 @@ def site(tmp_path):
 
 
 @pytest.fixture
-def run(python, site):
-    return lambda *words, **more: python("-m", "plugrl", *words, PYTHONPATH=str(site), **more)
+def run(plugrl, site):
+    return lambda *words, **more: plugrl(*words, PYTHONPATH=str(site), **more)
 
 
 def shown(run, name, **more):

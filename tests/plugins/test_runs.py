@@ -11,9 +11,11 @@ def write_config(folder, name):
     (folder / "run.yaml").write_text(f"trainer: {{type: {name}}}\n")
 
 
-def test_an_installed_trainer_runs_among_broken_plugins(plugrl, tmp_path):
+def test_an_installed_trainer_runs_among_broken_plugins(process, tmp_path):
     write_config(tmp_path, "good")
-    done = plugrl("train", "run.yaml", only="good,misspelt,import_error")
+    done = process(
+        "-m", "plugrl", "train", "run.yaml", only="good,misspelt,import_error", forked=True
+    )
     assert done.returncode == 0, done.stderr
     assert "good saw step 1\n" in done.stdout
     warnings = [line for line in done.stderr.splitlines() if "was not loaded" in line]

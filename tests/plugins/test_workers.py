@@ -48,9 +48,17 @@ def write_user_files(folder):
     )
 
 
-def test_spawned_process(python, tmp_path):
+UNRELATED = """
+import json, sys
+from plugrl.core.registry import Record, default_registry
+for line in json.loads(sys.argv[1]):
+    print(default_registry().load(Record.from_json(json.loads(line))).__qualname__)
+"""
+
+
+def test_spawned_process_and_one_that_shares_nothing_but_the_disk(process, tmp_path):
     write_user_files(tmp_path)
-    done = python("driver.py", only="plugrl-test-good")
+    done = process("driver.py", only="plugrl-test-good")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     names = [text.rpartition(":")[2] for text in result["here"]]
@@ -62,30 +70,12 @@ def test_spawned_process(python, tmp_path):
     ]
     # multiprocessing names the main module of a child differently; the component is the same.
     assert [text.replace("__mp_main__", "__main__") for text in result["there"]] == result["here"]
-
-
-UNRELATED = """
-import json, sys
-from plugrl.core.registry import Record, default_registry
-for line in json.loads(sys.argv[1]):
-    print(default_registry().load(Record.from_json(json.loads(line))).__qualname__)
-"""
-
-
-def test_a_process_that_shares_nothing_but_the_disk(python, tmp_path):
-    write_user_files(tmp_path)
-    texts = json.loads(python("driver.py", only="plugrl-test-good").stdout)["texts"]
-    done = python("-c", UNRELATED, json.dumps(texts), only="plugrl-test-good")
+    done = process("-c", UNRELATED, json.dumps(result["texts"]), only="plugrl-test-good")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [
-        "GoodTrainer",
-        "plugrl_register_components.<locals>.found_at_run_time",
-        "of_the_script",
-        "my_loss",
-    ]
+    assert done.stdout.split() == names
 
 
-def test_another_version_is_an_error(python):
+def test_another_version_is_an_error(process):
     record = {
         "kind": "trainer",
         "name": "good",
@@ -93,7 +83,7 @@ def test_another_version_is_an_error(python):
         "distribution": "plugrl-test-good",
         "version": "2.0",
     }
-    done = python("-c", UNRELATED, json.dumps([json.dumps(record)]))
+    done = process("-c", UNRELATED, json.dumps([json.dumps(record)]), forked=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "plugrl.core.errors.PluginError: trainer 'good' of plugrl-test-good 2.0 "
@@ -122,12 +112,12 @@ if __name__ == "__main__":
 """
 
 
-def test_what_p_imports_is_imported_in_spawned_processes(python, tmp_path):
+def test_what_p_imports_is_imported_in_spawned_processes(process, tmp_path):
     (tmp_path / "listing.py").write_text(LISTING)
     for module, name in (("named", "of_p"), ("file", "of_file")):
         (tmp_path / f"{module}.py").write_text(
             f"import plugrl\n\n\n@plugrl.register_loss('{name}')\n"
             "def loss(logp, batch, config):\n    return logp, {}\n"
         )
-    done = python("listing.py")
+    done = process("listing.py")
     assert done.stdout == "['of_file', 'of_p']\n", done.stderr
