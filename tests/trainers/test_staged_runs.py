@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ import plugrl
 from plugrl.core import experiment
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.experiment import prepare, resume
+from plugrl.core.experiment import TrainedRun, prepare, resume
 from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.saved import opened
 from plugrl.core.text.fine_tuning import JobStatus
@@ -37,17 +38,39 @@ def when_tested(run):
     ]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "expected"),
-    [
-        ("none", []),
-        ("all", [(1, 0), (2, 1), (2, 2)]),
-        ("last", [(2, 2)]),
-        ("first_and_last", [(1, 0), (2, 2)]),
-    ],
-)
-def test_the_scheme_says_when_tests_are_played(tmp_path, scheme, expected):
-    assert when_tested(trained(tmp_path, text_rl={"test_scheme": scheme})) == expected
+class Listening:
+    """Keeps what it is told of the rollouts of each iteration, and stops where it is asked to."""
+
+    def __init__(self, stop=None):
+        self.told, self.stop = [], stop
+
+    @plugrl.hookimpl
+    def plugrl_rollouts_collected(self, step, trajectories, metrics):
+        self.told.append((step, [t.state_dict() for t in trajectories], metrics))
+
+    @plugrl.hookimpl
+    def plugrl_step_end(self, run, step):
+        if step == self.stop:
+            run.leave_open("enough for now")
+            raise plugrl.StopRun("enough for now")
+
+
+@dataclasses.dataclass
+class Whole:
+    run: TrainedRun
+    told: list
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of two iterations that ends by itself, and what a plugin was told of its rollouts."""
+    plugin = Listening()
+    tree = text_agents.config("ei_pure_text", tmp_path_factory.mktemp("whole"), trainer=ALL)
+    return Whole(tiny.train(tree, plugin), plugin.told)
+
+
+#: One iteration and no test, for what one iteration shows.
+SHORT = {"num_iterations": 1, "test_scheme": "none"}
 
 
 def test_several_epochs_over_two_problems_end(tmp_path):
@@ -61,12 +84,6 @@ def test_several_epochs_over_two_problems_end(tmp_path):
     assert [row["spent/requests"] for row in rows] == [6, 12, 18, 24]
     assert run.status["state"] == "done"
     assert run.checkpoint()["trainer"]["stage"] == "done"
-
-
-def test_no_iteration_is_a_test_alone(tmp_path):
-    run = trained(tmp_path, text_rl={"num_iterations": 0})
-    assert when_tested(run) == [(0, 0)]
-    assert not (run.folder / "fine_tuning").exists()
 
 
 def test_all_previous_rollouts_can_be_learned_from(tmp_path):
@@ -93,14 +110,32 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_limit_ends_the_run_cleanly_and_a_higher_one_goes_on(tmp_path, limit, caplog):
-    run = trained(tmp_path, text_rl=LIMITS[limit])
+def limited(folder, limit, caplog):
+    """A run that a limit has ended, and its state."""
+    run = trained(folder, text_rl=LIMITS[limit])
     assert run.status["state"] == "done"
     assert f"text_rl.{limit}={LIMITS[limit][limit]:g} is reached" in caplog.text
     state = run.checkpoint()["trainer"]
     assert state["stage"] not in ("done", "")
     assert state["usage"]["requests"] <= 12
+    return run, state
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_cost"])
+def test_a_limit_ends_the_run_cleanly(tmp_path, limit, caplog):
+    limited(tmp_path, limit, caplog)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "max_requests",
+        pytest.param("max_tokens", marks=pytest.mark.integration),
+        pytest.param("max_cost", marks=pytest.mark.integration),
+    ],
+)
+def test_a_higher_limit_goes_on(tmp_path, limit, caplog):
+    run, state = limited(tmp_path, limit, caplog)
     again = resume(run.folder)
     assert again.checkpoint()["trainer"]["stage"] == state["stage"]
     config = run.folder / "config.yaml"
@@ -114,7 +149,7 @@ def test_a_limit_ends_the_run_cleanly_and_a_higher_one_goes_on(tmp_path, limit, 
 
 
 def test_transcripts_and_samples_can_be_read(tmp_path):
-    run = trained(tmp_path, text_rl={"transcript_format": "json"})
+    run = trained(tmp_path, text_rl={**SHORT, "transcript_format": "json"})
     episodes = json.loads((run.folder / "rollouts" / "iteration-0001.json").read_text())
     assert {episode["question"] for episode in episodes} == {
         claim["prompt"] for claim in text_agents.claims()
@@ -122,12 +157,12 @@ def test_transcripts_and_samples_can_be_read(tmp_path):
     assert {said["agent"] for said in sum(episodes[0]["rounds"], [])} == {"prover", "verifier"}
     samples = (run.folder / "samples" / "rollouts.jsonl").read_text().splitlines()
     assert json.loads(samples[0])["verdict"] in ("accept", "reject", "undecided")
-    off = trained(tmp_path, text_rl={"save_transcripts": False, "num_iterations": 1})
+    off = trained(tmp_path, text_rl={**SHORT, "save_transcripts": False})
     assert not list((off.folder / "rollouts").glob("*.yaml"))
 
 
-def test_a_saved_run_is_evaluated_with_the_model_of_its_last_job(tmp_path):
-    run = trained(tmp_path)
+def test_a_saved_run_is_evaluated_with_the_model_of_its_last_job(whole):
+    run = whole.run
     with opened(str(run.folder)) as saved:
         scores = saved.trainer.evaluate()
         samples = list(saved.run.samples)
@@ -156,8 +191,8 @@ def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):
 
 
 def test_a_frozen_agent_does_not_learn(tmp_path):
-    run = trained(tmp_path, rollout_worker={"agents": {"prover": {"frozen": True}}})
-    (job, _) = sorted((run.folder / "fine_tuning" / "policy").iterdir())
+    run = trained(tmp_path, rollout_worker={"agents": {"prover": {"frozen": True}}}, text_rl=SHORT)
+    (job,) = (run.folder / "fine_tuning" / "policy").iterdir()
     assert len((job / "examples.jsonl").read_text().splitlines()) == 4
 
 
@@ -165,9 +200,9 @@ def test_verifiers_can_be_taught_the_right_decision(tmp_path):
     run = trained(
         tmp_path,
         trainer={"reward_threshold": 5.0},
-        text_rl={"verifier_guess_replacement_proportion": 0.5},
+        text_rl={**SHORT, "verifier_guess_replacement_proportion": 0.5},
     )
-    (job, _) = sorted((run.folder / "fine_tuning" / "policy").iterdir())
+    (job,) = (run.folder / "fine_tuning" / "policy").iterdir()
     lines = map(json.loads, (job / "examples.jsonl").read_text().splitlines())
     labels = {claim["prompt"]: claim["label"] for claim in text_agents.claims()}
     taught = [(e["messages"][0]["content"].split()[0], e["messages"][-1]["content"]) for e in lines]
@@ -176,7 +211,7 @@ def test_verifiers_can_be_taught_the_right_decision(tmp_path):
 
 
 def test_without_examples_no_job_is_made_and_the_run_goes_on(tmp_path, caplog):
-    run = trained(tmp_path, trainer={"reward_threshold": 5.0})
+    run = trained(tmp_path, trainer={"reward_threshold": 5.0}, text_rl=SHORT)
     assert run.status["state"] == "done"
     assert "0 examples" in caplog.text
     assert run.last_metrics["fine_tuned/policy"] == 0.0
@@ -294,12 +329,30 @@ def test_options_that_are_used_are_not_told_of(tmp_path, caplog):
     assert not [line for line in caplog.messages if "has no effect" in line]
 
 
-SCHEMES = [("none", 2), ("all", 2), ("all", 0), ("last", 2), ("first_and_last", 2)]
+#: The iteration of each test, and how many models came before it.
+SCHEMES = [
+    ("none", 2, []),
+    ("all", 2, [(1, 0), (2, 1), (2, 2)]),
+    ("all", 0, [(0, 0)]),
+    ("last", 2, [(2, 2)]),
+    ("first_and_last", 2, [(1, 0), (2, 2)]),
+    ("first_and_last", 0, [(0, 0)]),
+]
 
 
-@pytest.mark.parametrize(("scheme", "iterations"), [*SCHEMES, ("first_and_last", 0)])
-@pytest.mark.parametrize("trainer", ["ei_pure_text", "malt_pure_text"])
-def test_the_plan_is_what_a_run_does(tmp_path, trainer, scheme, iterations):
+@pytest.mark.parametrize(
+    ("trainer", "scheme", "iterations", "tests"),
+    [
+        *(("ei_pure_text", *row) for row in SCHEMES),
+        *(
+            pytest.param(
+                "malt_pure_text", *row, marks=[] if row[0] == "last" else pytest.mark.integration
+            )
+            for row in SCHEMES
+        ),
+    ],
+)
+def test_the_plan_is_what_a_run_does(tmp_path, trainer, scheme, iterations, tests):
     text_rl = {"num_iterations": iterations, "test_scheme": scheme}
     data = {"batch_size": 3, "rollout_repeat_n": 2}
     tree = text_agents.config(trainer, tmp_path, text_rl=text_rl, data=data)
@@ -318,7 +371,8 @@ def test_the_plan_is_what_a_run_does(tmp_path, trainer, scheme, iterations):
     assert plan[f"episodes an iteration{most}"] == f"3 x 2{leaves} = {each}"
     assert played == [each] * iterations
     assert plan[f"episodes in all{most}, without tests"] == str(sum(played))
-    assert plan["tests"] == str(len(when_tested(run)))
+    assert when_tested(run) == tests
+    assert plan["tests"] == str(len(tests))
     jobs = list((run.folder / "fine_tuning").glob("policy/*"))
     assert plan["fine-tune jobs in all, at most"] == str(len(jobs))
 
@@ -354,7 +408,10 @@ def test_trees_that_nobody_means_to_pay_for_are_refused(tmp_path):
 
 
 def test_a_tree_has_every_reply_to_every_reply_and_learns_at_the_first_turn_too(tmp_path):
-    run = trained(tmp_path, "malt_pure_text", trainer={"num_responses_per_timestep": 3}, seed=1)
+    trainer = {"num_responses_per_timestep": 3}
+    run = trained(
+        tmp_path, "malt_pure_text", trainer=trainer, seed=1, text_rl={"test_scheme": "none"}
+    )
     rollouts = NestedArrayDict.load(run.folder / "rollouts" / "iteration-0001.npz")
     # Nine leaves of each of four trees: three arguments, three verdicts after each.
     assert rollouts.batch_size == (36, 2)
@@ -379,32 +436,23 @@ def test_a_tree_has_every_reply_to_every_reply_and_learns_at_the_first_turn_too(
     assert set(asked) - first, "no preference is of the verifier's turn"
 
 
-class Listening:
-    """Keeps what it is told of the rollouts of each iteration, and stops where it is asked to."""
-
-    def __init__(self, stop=None):
-        self.told, self.stop = [], stop
-
-    @plugrl.hookimpl
-    def plugrl_rollouts_collected(self, step, trajectories, metrics):
-        self.told.append((step, [t.state_dict() for t in trajectories], metrics))
-
-    @plugrl.hookimpl
-    def plugrl_step_end(self, run, step):
-        if step == self.stop:
-            run.leave_open("enough for now")
-            raise plugrl.StopRun("enough for now")
+def test_plugins_are_told_of_the_trajectories_of_every_episode(whole):
+    # The second stage of each iteration, of four and in the first of five: that one has a test.
+    assert [step for step, _, _ in whole.told] == [2, 7]
+    check_told(whole)
 
 
-@pytest.mark.parametrize("trainer", ["ei_pure_text", "malt_pure_text"])
-def test_plugins_are_told_of_the_trajectories_of_every_episode(tmp_path, trainer):
-    tree = text_agents.config(trainer, tmp_path, text_rl={"test_scheme": "none"})
-    tree["trainer"] |= ALL if trainer == "ei_pure_text" else {}
+def test_plugins_are_told_of_the_trajectories_of_trees(tmp_path):
+    tree = text_agents.config("malt_pure_text", tmp_path, text_rl=SHORT)
     plugin = Listening()
-    run = tiny.train(tree, plugin)
-    # The second stage of each iteration, of four.
-    assert [step for step, _, _ in plugin.told] == [2, 6]
-    for number, (step, told, metrics) in enumerate(plugin.told):
+    trees = Whole(tiny.train(tree, plugin), plugin.told)
+    assert [step for step, _, _ in trees.told] == [2]
+    check_told(trees)
+
+
+def check_told(whole):
+    run = whole.run
+    for number, (step, told, metrics) in enumerate(whole.told):
         path = run.folder / "rollouts" / f"iteration-000{number + 1}.npz"
         rollouts = NestedArrayDict.load(path)
         # Trajectories come problem by problem, whatever their order in the iteration.
@@ -427,20 +475,14 @@ def written(trajectory):
     return "".join(text_agents.CHARACTERS[n - 2] for n, mask in trained if mask and n > 1)
 
 
-@pytest.mark.parametrize("stop", [1, 2, 5])
-def test_a_resumed_run_tells_the_same_trajectories(tmp_path, stop):
-    told = []
-    for name, at in (("whole", None), ("parts", stop)):
-        (tmp_path / name).mkdir()
-        tree = text_agents.config("ei_pure_text", tmp_path / name, trainer=ALL)
-        plugin = Listening(at)
-        run = tiny.train(tree, plugin)
-        if at is not None:
-            plugin.stop = None
-            resumed(run.folder, plugin)
-        told.append(plugin.told)
-    assert told[0] == told[1]
-    assert [len(each) for _, each, _ in told[0]] == [8, 8]
+@pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.integration), 5])
+def test_a_resumed_run_tells_the_same_trajectories(tmp_path, whole, stop):
+    plugin = Listening(stop)
+    run = tiny.train(text_agents.config("ei_pure_text", tmp_path, trainer=ALL), plugin)
+    plugin.stop = None
+    resumed(run.folder, plugin)
+    assert plugin.told == whole.told
+    assert [len(each) for _, each, _ in whole.told] == [8, 8]
 
 
 def resumed(folder, plugin):
@@ -457,7 +499,7 @@ def resumed(folder, plugin):
 
 
 def test_nothing_is_kept_for_plugins_where_none_listens(tmp_path):
-    run = trained(tmp_path)
+    run = trained(tmp_path, text_rl=SHORT)
     lines = (run.folder / "rollouts" / "iteration-0001.jsonl").read_text().splitlines()
     assert not any("trajectories" in json.loads(line) for line in lines)
 
@@ -499,7 +541,8 @@ def test_a_trainer_of_a_user_changes_what_is_sampled_logged_and_learned(tmp_path
     file = tmp_path / "first_two.py"
     file.write_text(OWN)
     own = {"custom_trainer_module_path": str(file), "custom_trainer_class_name": "FirstTwo"}
-    tree = text_agents.config("ei_pure_text", tmp_path)
+    text_rl = {"num_iterations": 1, "test_scheme": "last"}
+    tree = text_agents.config("ei_pure_text", tmp_path, text_rl=text_rl)
     tree["trainer"] = own
     run = plugrl.train(tree)
     assert run.last_metrics["rollout/episodes"] == run.last_metrics["test/episodes"] == 2.0

@@ -31,6 +31,15 @@ MODES = {"batch-async": BATCH} | {
 ALL = {"sync": {}, **MODES}
 
 
+def quick(*names, of=MODES):
+    """All modes, of which the fast tests run those named: each is in some of the tests."""
+    assert set(names) <= set(of)
+    return [n if n in names else pytest.param(n, marks=pytest.mark.integration) for n in of]
+
+
+TWO = quick("batch-async", of=("batch-async", "continue"))
+
+
 @pytest.fixture
 def make(config):
     def make(mode, /, trainer="self_hosted_grpo", **sections):
@@ -73,8 +82,7 @@ def check_each_once(trained):
     ("mode", "processes"),
     [
         *((mode, 0) for mode in MODES),
-        ("continue", 2),
-        *(pytest.param(mode, 2, marks=pytest.mark.integration) for mode in list(MODES)[:3]),
+        *(pytest.param(mode, 2, marks=pytest.mark.integration) for mode in MODES),
     ],
 )
 def test_a_run_keeps_the_bound_and_trains_each_attempt_once(make, trained, mode, processes):
@@ -98,14 +106,22 @@ def test_a_run_keeps_the_bound_and_trains_each_attempt_once(make, trained, mode,
     assert overlap
 
 
-@pytest.mark.parametrize(("threshold", "synced"), [(0, 6), (1, 3), (2, 2), (5, 1)])
+@pytest.mark.parametrize(
+    ("threshold", "synced"),
+    [
+        (0, 6),
+        pytest.param(1, 3, marks=pytest.mark.integration),
+        (2, 2),
+        pytest.param(5, 1, marks=pytest.mark.integration),
+    ],
+)
 def test_batch_async_syncs_only_when_the_next_batch_would_pass_the_bound(make, threshold, synced):
     run = plugrl.train(make("batch-async", weight={"staleness_threshold": threshold}))
     assert sum("sync/parity" in line for line in run.metrics) == synced
     assert run.metrics[-1]["sync/staleness_max"] == threshold
 
 
-@pytest.mark.parametrize("mode", ALL)
+@pytest.mark.parametrize("mode", quick("sync", "batch-async", "restart", of=ALL))
 def test_each_validation_has_the_weights_of_its_step(make, monkeypatch, mode):
     seen = []
     plain = Validation.__call__
@@ -150,9 +166,16 @@ def interrupt():
 @pytest.mark.parametrize(
     ("mode", "act", "error"),
     [
-        *((mode, terminate, RunTerminated) for mode in ALL),
+        ("sync", terminate, RunTerminated),
         ("batch-async", interrupt, RunInterrupted),
-        ("continue", interrupt, RunInterrupted),
+        ("continue", terminate, RunTerminated),
+        *(
+            pytest.param(mode, act, error, marks=pytest.mark.integration)
+            for mode, act, error in (
+                *((mode, terminate, RunTerminated) for mode in list(MODES)[:3]),
+                ("continue", interrupt, RunInterrupted),
+            )
+        ),
     ],
 )
 def test_a_stopped_run_goes_on_without_loss(make, trained, mode, act, error):
@@ -171,14 +194,14 @@ def test_a_stopped_run_goes_on_without_loss(make, trained, mode, act, error):
     assert {(group, run) for _, run, group, *_ in waiting[:8]} <= after
 
 
-@pytest.mark.parametrize("mode", ["batch-async", "continue"])
+@pytest.mark.parametrize("mode", TWO)
 def test_a_hook_that_stops_the_run_ends_it_in_order(make, mode):
     run = tiny.train(make(mode), AtStep(3, stop))
     assert run.status["state"] == "done"
     assert run.checkpoint()["trainer"]["step"] == 3
 
 
-@pytest.mark.parametrize("mode", ALL)
+@pytest.mark.parametrize("mode", quick("sync", "finish", of=ALL))
 def test_a_sync_that_fails_ends_the_run_with_its_error(make, monkeypatch, mode):
     plain = TransformersInferenceService.update_weights
 
@@ -197,7 +220,7 @@ def test_a_sync_that_fails_ends_the_run_with_its_error(make, monkeypatch, mode):
     assert resume(folder).status["state"] == "done"
 
 
-@pytest.mark.parametrize("mode", ALL)
+@pytest.mark.parametrize("mode", quick("sync", "batch-async", "continue", of=ALL))
 def test_a_sampler_with_other_weights_ends_the_run(make, monkeypatch, mode):
     plain = TransformersInferenceService.update_weights
 
@@ -210,7 +233,7 @@ def test_a_sampler_with_other_weights_ends_the_run(make, monkeypatch, mode):
         plugrl.train(make(mode))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", quick("batch-async", "restart"))
 def test_what_fails_in_one_attempt_costs_that_attempt(make, registry, mode):
     class Fragile(RolloutWorker):
         async def rollout(self, task):
@@ -234,7 +257,7 @@ def test_what_fails_in_one_attempt_costs_that_attempt(make, registry, mode):
         (lambda task: task.ask_now("nobody", [1]), "no model 'nobody'"),
     ],
 )
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", quick("batch-async", "continue"))
 def test_a_fault_of_the_worker_ends_the_run(make, registry, mode, answer, message):
     class Wrong(RolloutWorker):
         def rollout(self, task):
@@ -245,7 +268,7 @@ def test_a_fault_of_the_worker_ends_the_run(make, registry, mode, answer, messag
         plugrl.train(make(mode, rollout_worker={"type": "wrong", "evaluator": None}))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", quick("finish", "continue"))
 def test_code_that_swallows_its_end_is_left_behind(make, registry, mode):
     class Stubborn(RolloutWorker):
         async def rollout(self, task):
@@ -271,7 +294,7 @@ def test_fully_async_without_its_rule_is_refused(make):
         plugrl.train(tree)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", quick("batch-async", "restart"))
 def test_a_batch_that_no_group_completes_ends_the_run(make, registry, mode):
     class Nothing(RolloutWorker):
         def rollout(self, task):
@@ -295,7 +318,7 @@ class Debate(RolloutWorker):
         return made
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", quick("batch-async", "continue"))
 def test_several_models_keep_the_bound_each_with_its_own_versions(make, trained, registry, mode):
     registry.register("rollout_worker", "debate", Debate)
     tree = make(mode, rollout_worker={"type": "debate", "evaluator": None})
@@ -315,7 +338,7 @@ def test_several_models_keep_the_bound_each_with_its_own_versions(make, trained,
         assert max(number for number in said if number is not None) == largest
 
 
-@pytest.mark.parametrize("mode", ["batch-async", "continue"])
+@pytest.mark.parametrize("mode", TWO)
 def test_training_behind_an_api_shares_the_modes(make, trained, mode):
     models = {"policy": {"train": {"type": "in_process"}}}
     run = plugrl.train(make(mode, "remote_api_grpo", models=models))
