@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from certificates import one_tls_context  # noqa: F401
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.text.services import ModelSpec

@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from safetensors.torch import load_file
+from transformers.models.qwen3 import modeling_qwen3  # noqa: F401  (no test's time)
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.text.batching import RequestBatcher
@@ -46,6 +47,28 @@ SOURCE = {
     "tokenizer": {"characters": "abcdefgh"},
     "dtype": "float32",
 }
+
+
+#: Engines that no server has at the moment, and their weights at first, by source and seed.
+_IDLE = {}
+
+
+def borrowed(source, seed, name):
+    """An engine of a source, one of an earlier server if there is one: building takes longest."""
+    idle = _IDLE.setdefault((json.dumps(source, sort_keys=True), seed), [])
+    if idle:
+        return idle.pop()
+    engine = TransformersInferenceService({})
+    engine.load(ModelSpec(name, ConfigView(source, checked=True), seed, "cpu"))
+    engine.at_first = {name: value.clone() for name, value in engine._model.state_dict().items()}
+    engine.idle = idle
+    return engine
+
+
+def returned(engine):
+    """Give an engine back, with its first weights."""
+    engine.update_weights(engine.at_first, 0)
+    engine.idle.append(engine)
 
 
 def request(prompt=(2, 3, 4), stream=(0, 0, 0, 0, 0), scored=False, **sampling):
@@ -129,8 +152,7 @@ class DocumentedServer:
 
     def __init__(self, source, kind="vllm", *, key="", name="tiny", port=0, seed=7):
         self.kind, self.key, self.name = kind, key, name
-        self.engine = TransformersInferenceService({})
-        self.engine.load(ModelSpec(name, ConfigView(source, checked=True), seed, "cpu"))
+        self.engine = borrowed(source, seed, name)
         self.batcher = RequestBatcher(self.engine)
         self.turn = threading.Condition()
         self.paused = False
@@ -138,7 +160,7 @@ class DocumentedServer:
         self.faults, self.always = [], None
         self.control_faults = {}
         self.bodies, self.calls, self.prompts_scored = [], [], True
-        self.open = self.most_open = self.gone = 0
+        self.open = self.most_open = self.hanging = self.gone = 0
         self.slow = 0.0
         self.label = "default"
         self.start(port)
@@ -157,8 +179,9 @@ class DocumentedServer:
 
     def close(self):
         self.stop()
-        self.engine.close()
         self.batcher.close()
+        self.engine.close()
+        returned(self.engine)
 
     @property
     def base_url(self):
@@ -298,6 +321,7 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         elif fault == "hang":
             # Until the client goes.
+            self.own.hanging += 1
             select.select([self.connection], [], [], 60)
             self.own.gone += 1
             self.close_connection = True

@@ -10,6 +10,8 @@ from jobs_server import JobsServer
 
 from plugrl.core.experiment import prepare, start
 
+#: Programs run in processes of their own, twice for each claim.
+pytestmark = pytest.mark.integration
 PROBLEMS = Path(__file__).parents[1] / "scenarios" / "apps" / "problems.jsonl"
 
 
@@ -70,7 +72,6 @@ def test_programs_are_talked_about_and_who_spoke_learns(server, tmp_path):
     assert all(each["rewards"]["verifier"] == 1.0 for each in right)
 
 
-@pytest.mark.integration
 def test_provers_are_told_which_verdict_pays_them(server, tmp_path):
     server.otherwise = "Why? I cannot tell."
     changes = ["data.batch_size=4", "rollout_worker.max_retries=0", "text_rl.test_scheme=none"]
@@ -91,7 +92,6 @@ def test_provers_are_told_which_verdict_pays_them(server, tmp_path):
     assert all("Why? I cannot tell." in json.dumps(chat) for chat in last)
 
 
-@pytest.mark.integration
 def test_a_budget_ends_the_run_cleanly(server, tmp_path):
     server.otherwise = "Decision: reject"
     run = start(prepare("code_validation", [*words(server, tmp_path), "text_rl.max_cost=0.0003"]))

@@ -44,24 +44,33 @@ def test_a_fault_that_passes_costs_another_try_of_the_same_request(server, conne
         ("half", "broke its answer off"),
     ],
 )
-def test_a_fault_that_stays_ends_with_its_name_in_bounded_time(server, connect, fault, said):
+def test_a_fault_that_stays_ends_with_its_name(server, connect, fault, said):
     there = server()
-    service = connect(there, patience=1.0)
+    service = connect(there, patience=0.5)
     there.always = fault
-    begun = time.monotonic()
     with pytest.raises(RunError, match=f"{there.base_url}/completions .*{said}"):
         service.generate([request()])
-    assert time.monotonic() - begun < 5
+
+
+def test_patience_bounds_the_number_of_tries(server, connect):
+    there = server()
+    service = connect(there, patience=1.0)
+    there.bodies.clear()
+    there.always = (429, "quota", {"retry-after": "0.3"})
+    with pytest.raises(RunError, match=r"asks for 0.3 seconds of waiting .* \(\d+ tries in "):
+        service.generate([request()])
+    # At 0, 0.3, 0.6 and 0.9 seconds; fewer on a machine that is busy.
+    assert 1 <= len(there.bodies) <= 4
 
 
 def test_a_longer_wait_than_the_patience_is_not_begun(server, connect):
     there = server()
     service = connect(there, patience=2.0)
+    there.bodies.clear()
     there.always = (429, "later", {"retry-after": "3600"})
-    begun = time.monotonic()
     with pytest.raises(RunError, match="asks for 3600 seconds of waiting"):
         service.generate([request()])
-    assert time.monotonic() - begun < 2
+    assert len(there.bodies) == 1
 
 
 def test_an_answer_without_what_training_needs_ends_at_once(server, connect):
@@ -75,11 +84,11 @@ def test_an_answer_without_what_training_needs_ends_at_once(server, connect):
 def test_a_server_that_hangs_ends_the_request_after_its_timeout(server, connect):
     there = server()
     service = connect(there, timeout=0.5)
+    there.bodies.clear()
     there.always = "hang"
-    begun = time.monotonic()
     with pytest.raises(RunError, match=r"did not answer a request within timeout=0\.5 seconds"):
         asyncio.run(service.complete(request()))
-    assert time.monotonic() - begun < 5
+    assert len(there.bodies) == 1
 
 
 def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(connect, server):
@@ -87,31 +96,25 @@ def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(con
     service = connect(there, timeout=600.0, patience=1.0)
     there.stop()
     # It accepts connections, and never answers.
-    with socket.create_server(("127.0.0.1", there.port)):
-        begun = time.monotonic()
-        with pytest.raises(RunError, match="was silent for .* does not answer"):
-            service.generate([request()])
-        assert time.monotonic() - begun < 15
+    silent = pytest.raises(RunError, match="was silent for .* does not answer")
+    with socket.create_server(("127.0.0.1", there.port)), silent:
+        service.generate([request()])
 
 
 def test_a_server_that_is_down_at_the_start_is_named_soon(server, connect):
     there = server()
     there.stop()
-    begun = time.monotonic()
     said = f"{there.base_url}/models cannot be reached .*check base_url and that the server runs"
     with pytest.raises(RunError, match=said):
         connect(there)
-    assert time.monotonic() - begun < 10
 
 
-def test_a_server_that_goes_down_in_the_middle_is_named_in_bounded_time(server, connect):
+def test_a_server_that_goes_down_in_the_middle_is_named(server, connect):
     there = server()
     service = connect(there, patience=1.0)
     there.always = "down"
-    begun = time.monotonic()
     with pytest.raises(RunError, match=f"{there.base_url}/completions (cannot be reached|broke)"):
         service.generate([request(stream=(0, 0, i, 0, 0)) for i in range(4)])
-    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -89,6 +89,7 @@ def answer(model, word):
     return tokenizer.decode(completion.tokens)
 
 
+@pytest.mark.integration
 def test_the_server_understands_the_vendors_own_client(server, tmp_path):
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=server.base_url, api_key="sk-test", max_retries=0)

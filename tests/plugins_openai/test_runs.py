@@ -2,11 +2,11 @@
 
 import importlib.util
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from waiting import DEADLINE
+from documented_server import DocumentedServer
+from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume, start
@@ -14,6 +14,10 @@ from plugrl.core.hookspecs import hookimpl
 from plugrl.testing import tiny
 
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
+
+
+def source_of(tree):
+    return tree["models"]["policy"]["source"]
 
 
 @pytest.fixture
@@ -24,8 +28,7 @@ def setting(tmp_path, server, monkeypatch):
 
     def make(kind="vllm", inference=None, **sections):
         tree = tiny.config("self_hosted_grpo", tmp_path, sections)
-        source = tree["models"]["policy"]["source"]
-        there = server(kind, {"path": None, "dtype": "float32", **source})
+        there = server(kind, {"path": None, "dtype": "float32", **source_of(tree)})
         asked = {"type": "openai", "base_url": there.base_url, "patience": 1.0}
         tree["models"]["policy"]["inference"] = asked | (inference or {})
         return there, tree
@@ -51,9 +54,17 @@ def watched(tree, watch):
     return start(experiment)
 
 
+def with_judge(tree, **section):
+    """The configuration with a second model, whose source is a tokenizer alone."""
+    judge = {"source": {"tokenizer": {"characters": "ab"}}, **section}
+    return {**tree, "models": {**tree["models"], "judge": judge}}
+
+
 @KINDS
 def test_a_run_samples_from_a_documented_server_with_parity_after_each_sync(setting, kind):
     there, tree = setting(kind)
+    # A server keeps its weights, so that a tokenizer is enough.
+    tree = with_judge(tree, inference={"type": "openai", "base_url": there.base_url})
     run = start(prepare(tree))
     parities = [line["sync/parity"] for line in run.metrics if line.get("step", 0) > 0]
     assert len(parities) == 2
@@ -103,12 +114,22 @@ def test_a_sampler_with_other_weights_fails_the_parity_probe(setting):
         start(prepare(tree))
 
 
-@pytest.mark.parametrize("when", ["while sampling", "at the sync"])
-def test_a_run_whose_server_goes_down_ends_soon_and_resumes_without_loss(setting, when, tmp_path):
-    _, untouched = setting()
-    expected = Watch()
-    whole = watched(untouched, expected)
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    """A run whose server never failed, and which attempts it trained."""
+    folder, watch = tmp_path_factory.mktemp("untouched"), Watch()
+    tree = tiny.config("self_hosted_grpo", folder)
+    there = DocumentedServer({"path": None, "dtype": "float32", **source_of(tree)})
+    tree["models"]["policy"]["inference"] = {"type": "openai", "base_url": there.base_url}
+    yield watched(tree, watch), watch
+    there.close()
 
+
+@pytest.mark.parametrize("when", ["while sampling", "at the sync"])
+def test_a_run_whose_server_goes_down_ends_and_resumes_without_loss(
+    setting, when, tmp_path, untouched
+):
+    whole, expected = untouched
     there, tree = setting()
     fault = {
         "while sampling": lambda: setattr(there, "always", "down"),
@@ -116,11 +137,9 @@ def test_a_run_whose_server_goes_down_ends_soon_and_resumes_without_loss(setting
     }[when]
     # After the rollouts of step 1 the sync comes, and after that those of step 2.
     watch = Watch({1: fault})
-    begun = time.monotonic()
     with pytest.raises(RunError, match=f"{there.port}/.* (cannot be reached|broke its)") as failure:
         watched(tree, watch)
     assert failure.value.exit_code == 1
-    assert time.monotonic() - begun < 30
     folder = max((tmp_path / "runs" / "conformance").iterdir(), key=lambda p: p.stat().st_mtime)
     there.always = None
     there.start(there.port)
@@ -134,14 +153,17 @@ def test_a_run_whose_server_goes_down_ends_soon_and_resumes_without_loss(setting
     assert watch.attempts[1] == expected.attempts[1]
 
 
-def test_a_server_that_fails_for_a_moment_does_not_end_a_run(setting):
-    there, tree = setting(inference={"patience": 20.0})
-    watch = Watch(
-        {1: lambda: there.faults.extend([(503, "busy"), "half", (429, "busy"), "garbage"])}
-    )
-    run = watched(tree, watch)
+def test_a_server_that_fails_for_a_moment_does_not_end_a_run(setting, monkeypatch):
+    there, tree = setting(inference={"patience": 20.0, "api_key": "SERVER_KEY"})
+    there.key = "a-very-secret-key"
+    monkeypatch.setenv("SERVER_KEY", there.key)
+    faults = [(500, f"trouble with {there.key}"), "half", (429, "busy"), "garbage"]
+    run = watched(tree, Watch({1: lambda: there.faults.extend(faults)}))
     assert run.status["state"] == "done"
     assert not there.faults
+    # No key reaches the run folder.
+    for file in Path(run.folder).rglob("*"):
+        assert not file.is_file() or there.key.encode() not in file.read_bytes(), file
 
 
 @pytest.mark.parametrize("mode", ["batch-async", "fully-async"])
@@ -154,7 +176,7 @@ def test_the_asynchronous_modes_keep_many_requests_at_the_server(setting, mode, 
         pool = {"check_batch_ready_function": "batch_size_reached", "batch_size": 8}
     elif in_flight == "continue":
         pytest.skip("weight.in_flight is of fully-async")
-    there, tree = setting(weight=weight, trajectory_pool=pool, trainer={"total_train_steps": 4})
+    there, tree = setting(weight=weight, trajectory_pool=pool, trainer={"total_train_steps": 3})
     there.slow = 0.01
     run = start(prepare(tree))
     assert run.status["state"] == "done"
@@ -176,10 +198,7 @@ def test_a_run_ends_when_the_server_that_it_waits_for_goes(setting):
 
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
-    deadline = time.monotonic() + DEADLINE
-    while there.always is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.5)
+    wait_until(lambda: there.hanging)
     there.stop()
     thread.join(DEADLINE)
     assert isinstance(failures[0], RunError)
@@ -255,24 +274,7 @@ def test_what_is_not_installed_is_found_with_the_command_that_installs_it(tmp_pa
         prepare(tree)
 
 
-def test_a_tokenizer_alone_is_a_source_for_a_model_that_a_server_keeps(setting, tmp_path):
-    there, tree = setting()
-    source = {"tokenizer": {"characters": "ab"}}
-    tree["models"]["judge"] = {
-        "source": source,
-        "inference": {"type": "openai", "base_url": there.base_url},
-    }
-    assert start(prepare(tree)).status["state"] == "done"
-    del tree["models"]["judge"]["inference"]
+def test_a_tokenizer_alone_is_no_source_for_a_model_that_is_here(tmp_path):
+    tree = with_judge(tiny.config("self_hosted_grpo", tmp_path))
     with pytest.raises(ConfigError, match="judge.source .*: holds a tokenizer alone"):
         prepare(tree)
-
-
-def test_no_key_reaches_the_run_folder(setting, server, monkeypatch, tmp_path):
-    there, tree = setting(inference={"api_key": "SERVER_KEY"})
-    there.key = "a-very-secret-key"
-    monkeypatch.setenv("SERVER_KEY", there.key)
-    there.faults = [(500, f"trouble with {there.key}")]
-    run = start(prepare(tree))
-    for file in Path(run.folder).rglob("*"):
-        assert not file.is_file() or there.key.encode() not in file.read_bytes(), file

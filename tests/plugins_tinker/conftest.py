@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from certificates import one_tls_context  # noqa: F401
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from plugrl.core.config.view import ConfigView
