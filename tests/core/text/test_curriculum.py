@@ -87,6 +87,43 @@ def test_buckets_open_when_the_newest_is_learned():
     assert {index for index, _ in drawn(order, 200)} == set(range(8))
 
 
+def open_buckets(order):
+    return order.metrics()["data/open_buckets"]
+
+
+def test_a_bucket_opens_by_the_last_rewards_of_the_newest_alone():
+    order = curriculum(column="level", advance_at=0.5, window=2)
+    for reward in (0.0, 0.0, 0.75):
+        order.observe(1, [reward])
+        assert open_buckets(order) == 1
+    # Of 0, 0, 0.75 and 0.25 the last two.
+    order.observe(3, [0.25])
+    assert open_buckets(order) == 2
+    # What opened it counts for the next one no longer.
+    order.observe(2, [1.0])
+    assert open_buckets(order) == 2
+    order.observe(5, [1.0])
+    assert open_buckets(order) == 3
+
+
+def test_rewards_on_the_way_to_a_bucket_count_after_a_resume():
+    order = curriculum(column="level", advance_at=0.5, window=3)
+    for reward in (1.0, 1.0):
+        order.observe(1, [reward])
+    again = curriculum(column="level", advance_at=0.5, window=3)
+    again.load_state_dict(json.loads(json.dumps(order.state_dict())))
+    again.observe(1, [0.0])
+    assert open_buckets(again) == 2
+
+
+def test_what_is_known_of_a_problem_moves_by_the_rest_of_its_memory():
+    order = curriculum([{"prompt": "a"}], resample="failure", memory=0.75)
+    for rewards in ([4.0, 0.0], [8.0]):
+        order.observe(0, rewards)
+    # Means 2 and 8, deviations 2 and 0.
+    assert order.state_dict()["problems"]["0"] == [0, 0.75 * 2 + 0.25 * 8, 0.75 * 2]
+
+
 def test_problems_whose_rewards_differ_come_more_often():
     items = [{"prompt": str(i)} for i in range(3)]
     order = curriculum(items, resample="spread", floor=0.2)

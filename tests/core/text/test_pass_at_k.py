@@ -112,3 +112,20 @@ def test_nothing_valid_gives_no_numbers():
 def test_an_attempt_of_several_trajectories_passes_by_the_one_that_was_judged():
     parts = [Trajectory([1], [0], reward=1.0, group_id="a", metrics=m) for m in ({}, {"ok": 1.0})]
     assert sample_metrics(parts, 1, Passing("ok"))["pass@1"] == 1.0
+
+
+def test_the_last_answer_of_an_attempt_of_several_trajectories_votes():
+    first, last = ({"extracted": answer} for answer in ("7", "8"))
+    found = [
+        attempt("a", 0, 1.0, extra_fields=first),
+        attempt("a", 0, 0.0, extra_fields=last),
+        attempt("a", 1, 0.25, extra_fields=last),
+        attempt("a", 2, 1.0, extra_fields=first),
+    ]
+    # Two say 8 and have 0.5 and 0.25; that the first said 7 before does not count.
+    assert sample_metrics(found, 3, Passing())["majority@3"] == pytest.approx(0.375)
+
+
+def test_what_reaches_the_threshold_passes():
+    found = [attempt("a", 0, 0.5), attempt("a", 1, 0.4999)]
+    assert sample_metrics(found, 2, Passing(threshold=0.5))["pass@1"] == 0.5

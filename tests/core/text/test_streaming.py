@@ -16,6 +16,7 @@ from plugrl.core.text.attempts import Occasion
 from plugrl.core.text.evaluation import EvaluationRunResult, Evaluator
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.services import Completion
+from plugrl.core.text.streaming import AttemptStream
 from plugrl.core.text.worker import RolloutWorker, trajectory_of
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -268,3 +269,46 @@ def test_judgements_go_on_when_the_attempt_that_made_them_is_cancelled(opened):
     assert [number for number, _ in results] == [1, 2, 3]
     assert all(own[0].reward == 1.0 and own[0].valid for _, own in results)
     assert evaluator.sizes == [4, 3]
+
+
+class Held(AttemptStream):
+    """Attempts that end when the test says so."""
+
+    def begin(self, prompts, occasion):
+        pass
+
+    async def stop(self, numbers):
+        pass
+
+
+def test_it_waits_for_the_attempts_that_are_named_and_no_longer(opened):
+    stream = opened(Held())
+    stream.start(dict.fromkeys(range(4)), OCCASION)
+    stream.give(1, [])
+    # Enough results are there, and the attempt that is named is not among them.
+    later = threading.Timer(0.2, stream.give, (3, []))
+    later.start()
+    stream.wait(1, [3, 99])
+    assert [number for number, _ in stream.results()] == [1, 3]
+    # What has ended is waited for no longer, though others are open.
+    rescue = threading.Timer(DEADLINE / 2, stream.close)
+    rescue.start()
+    stream.start({7: None}, OCCASION)
+    last = threading.Timer(0.2, stream.give, (7, []))
+    last.start()
+    stream.wait(1, [7])
+    rescue.cancel()
+    assert [number for number, _ in stream.results()] == [7]
+    assert stream.open == 2
+    for timer in (later, last):
+        timer.join()
+
+
+def test_the_first_fault_is_told_whatever_follows(opened):
+    stream = opened(Held())
+    stream.start({0: None}, OCCASION)
+    stream.fail(ContractError("the cause"))
+    stream.fail(ContractError("what came of it"))
+    for call in (lambda: stream.wait(1), stream.results, lambda: stream.start({1: None}, OCCASION)):
+        with pytest.raises(ContractError, match="the cause"):
+            call()
