@@ -1,7 +1,6 @@
 r"""The evaluator ``math``: equality of expressions, boxes, rewards, and a limit that holds."""
 
 import threading
-import time
 
 import pytest
 from waiting import DEADLINE
@@ -81,22 +80,20 @@ def test_an_endless_comparison_is_interrupted_in_any_thread():
 
     def attempt():
         try:
-            judged(HARD, "2", time_limit=0.5)
+            judged(HARD, "2", time_limit=0.2)
         except EvaluationFailedError as error:
             failures.append(str(error))
 
-    started = time.monotonic()
     thread = threading.Thread(target=attempt)
     thread.start()
     thread.join(DEADLINE)
-    assert time.monotonic() - started < 30
     assert len(failures) == 1
-    assert "more than 0.5 seconds of processor time" in failures[0]
-    assert judged("2", "2", time_limit=0.5).reward == 1.0
+    assert "more than 0.2 seconds of processor time" in failures[0]
+    assert judged("2", "2", time_limit=0.2).reward == 1.0
 
 
 def test_a_timeout_can_count_as_wrong():
-    options = {"time_limit": 0.5, "on_timeout": "wrong", "wrong_reward": -1.0}
+    options = {"time_limit": 0.2, "on_timeout": "wrong", "wrong_reward": -1.0}
     result = judged(HARD, "2", **options)
     assert (result.reward, result.metrics["timeout"]) == (-1.0, 1.0)
     assert judged("2", "2", **options).metrics["timeout"] == 0.0

@@ -122,7 +122,7 @@ def test_members_from_files_judge_in_processes_as_in_the_driver(tmp_path):
     }
     criteria = [{"evaluator": member, "weight": 2.0}, {"evaluator": "exact_match", "weight": 0.5}]
     found = []
-    for processes in (0, 2):
+    for processes in (0, 1):
         worker = {
             "processes": processes,
             "evaluator": {"type": "weighted", "criteria": criteria},
