@@ -312,3 +312,94 @@ def test_the_account_refuses_what_its_table_does_not_have(moves):
     for group in range(3):
         own = [states.get(2 * group + run) for run in range(2)]
         assert items.pending(str(group)) == sum(state in ("queued", "open") for state in own)
+
+
+class Given(Script):
+    """Ends attempts with the trajectories that ``make`` gives for a prompt."""
+
+    def end(self, number):
+        prompt, _ = self.running.pop(number)
+        self.ended.append((number, self.make(prompt)))
+
+
+def coming_to(training, make):
+    """Let the attempts of a training come to what ``make`` gives from now on."""
+    training.script.__class__ = Given
+    training.script.make = make
+    return training
+
+
+def answer(prompt, versions, mask=(0, 1, 1), **fields):
+    own = {"group_id": prompt.group_id, "run_id": prompt.run_id, "reward": 1.0, **fields}
+    return Trajectory([1, 2, 3], list(mask), versions=list(versions), **own)
+
+
+@pytest.mark.parametrize("mode", [BATCH_ASYNC, FULLY_ASYNC])
+def test_staleness_is_of_the_trained_tokens_of_valid_attempts(mode):
+    """What was said long ago and is not trained, or will not be, is not too old."""
+    training = Training(Rules(mode, 0, "finish", REPEAT), random.Random(0), 9)
+    for _ in range(3):
+        training.run_step()
+    now = training.states.models["policy"].train
+    assert now == 3
+
+    def make(prompt):
+        if prompt.run_id:
+            return [answer(prompt, [-1, 0, 0], valid=False)]
+        return [answer(prompt, [-1, 0, now], mask=(0, 0, 1))]
+
+    coming_to(training, make)
+    # A pool that asks for the oldest token of a group would drop it.
+    training.pool.drop_older = lambda model, version: []
+    training.run_step()
+    assert training.said[-1] == 0.0
+
+
+def test_nothing_begins_while_the_last_batch_is_trained():
+    training = Training(Rules(BATCH_ASYNC, 1, "finish", REPEAT), random.Random(0), 2)
+    for step in (1, 2):
+        training.states.begin(holds=False)
+        training.collector.fill({"policy": None}, step)
+        training.collector.take()
+        training.states.take(training.collector.oldest)
+        training.collector.meanwhile(step)
+        assert (training.collector.open > 0) == (step == 1)
+        version = training.states.models["policy"].train
+        training.states.train({"policy": version + 1})
+        if training.states.sync_due:
+            training.collector.before_sync()
+            training.states.sync(training.collector.open)
+            training.states.synced()
+        training.states.end()
+
+
+def test_what_was_not_told_is_told_after_a_resume_and_once():
+    rules = Rules(FULLY_ASYNC, 2, "finish", REPEAT)
+    training = Training(rules, random.Random(3), 6)
+    training.run_step()
+    state = training.state()
+    untold = {tuple(each) for each in state["collector"]["untold"]}
+    assert untold
+    again = Training(rules, random.Random(4), 6, state=state)
+    again.run_step()
+    told = [each for each in again.told if each in untold]
+    assert sorted(told) == sorted(untold)
+
+
+def test_trajectories_of_other_groups_are_passed_over_after_a_resume():
+    """A worker may give a trajectory to a group that nobody asked for; it gets too old."""
+    rules = Rules(FULLY_ASYNC, 1, "finish", REPEAT)
+    training = coming_to(
+        Training(rules, random.Random(3), 9),
+        lambda prompt: [
+            answer(prompt, [-1, 0, 0]),
+            answer(prompt, [-1, 0, 0], group_id=f"{prompt.group_id} of another"),
+        ],
+    )
+    training.run_step()
+    state = training.state()
+    assert state["collector"]["foreign"] is True
+    again = Training(rules, random.Random(4), 9, state=state)
+    for _ in range(4):
+        again.run_step()
+    assert not any("another" in t.group_id for t in again.pool.trajectories())
