@@ -1,5 +1,7 @@
 """Settings of every test: one thread, because tiny networks are slower on several."""
 
+import contextlib
+import locale
 import os
 import signal
 import sys
@@ -26,6 +28,10 @@ for variable in (
     os.environ.pop(f"PLUGRL_{variable}", None)
 for variable in ("COLUMNS", "LINES"):
     os.environ.pop(variable, None)
+# Tests write and read UTF-8 in every locale; processes that they start have that of the caller.
+if locale.getencoding().upper() != "UTF-8":
+    with contextlib.suppress(locale.Error):
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 # Hundreds of processes import the package: without bytecode each of them would compile it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

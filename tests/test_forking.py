@@ -21,7 +21,8 @@ sys.exit({code})
 
 @pytest.mark.parametrize("code", ["0", "7", "None", "'no'"])
 def test_it_is_what_a_new_process_is(tmp_path, code):
-    words = ["-c", PROGRAM.format(code=code), "a b", "ä"]
+    # Where words of a command line are ASCII, Python itself passes no others.
+    words = ["-c", PROGRAM.format(code=code), "a b", os.fsdecode("ä".encode())]
     settings = {"cwd": tmp_path, "env": {**os.environ, "COLOUR": "red"}}
     done = forking.run(words, **settings)
     new = subprocess.run([sys.executable, *words], capture_output=True, text=True, **settings)
