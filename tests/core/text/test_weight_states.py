@@ -61,6 +61,28 @@ def test_a_step_that_holds_syncs_although_none_was_due():
     assert step(states, holds=True)
 
 
+@pytest.mark.parametrize(
+    ("mode", "gaps", "due"),
+    [
+        (BATCH_ASYNC, {"a": 2, "b": 0}, True),
+        (BATCH_ASYNC, {"a": 1, "b": 1}, False),
+        (FULLY_ASYNC, {"a": 0, "b": 1}, True),
+        (FULLY_ASYNC, {"a": 0, "b": 0}, False),
+    ],
+)
+def test_one_model_that_is_behind_makes_a_sync_due_and_lets_no_batch_begin(mode, gaps, due):
+    """A sync is of all models, and a batch is answered by all of them."""
+    states = WeightStates(Rules(mode, 1), {name: Versions(gap, 0) for name, gap in gaps.items()})
+    assert states.sync_due == due
+    states.begin()
+    assert states.admits_batch(0) == (max(gaps.values()) <= 1)
+    # In the middle of an update the sampler is one more behind.
+    states.take({})
+    assert states.admits_batch(0) == (max(gaps.values()) < 1)
+    assert states.overdue("a", gaps["a"] - 2)
+    assert not states.overdue("a", gaps["a"] - 1)
+
+
 def test_no_batch_begins_in_a_step_that_holds_or_near_the_bound():
     states = machine(BATCH_ASYNC, 1)
     states.begin()
