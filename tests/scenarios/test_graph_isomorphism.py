@@ -109,7 +109,8 @@ def test_graphs_to_test_with_look_like_none_that_is_trained_on() -> None:
             for graph in graphs_of(data, item)
         }
 
-    assert not looks(labelled("train", 0)) & looks(labelled("test", 1))
+    few = {"train_size": 100, "test_size": 60}
+    assert not looks(labelled("train", 0, **few)) & looks(labelled("test", 1, **few))
 
 
 def test_the_seed_decides_the_pairs() -> None:

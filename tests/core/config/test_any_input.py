@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from plugrl.core.config.writer import dump_yaml
 from plugrl.core.errors import PlugrlError
 
 FIXTURES = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
 )
 PATHS = [
     ("seed",), ("plugins",), ("plugins", "disable"), ("plugins", "require"), ("environment",),
@@ -70,14 +71,29 @@ def outcome(registry, source, overrides=()):
         registry.restore(kept)
 
 
-@FIXTURES
-@given(
+CHANGED = given(
     trainer=st.sampled_from(TRAINERS),
     changes=st.lists(st.tuples(st.sampled_from(PATHS), VALUES), max_size=3),
 )
+
+
+@FIXTURES
+@CHANGED
 @example(trainer=TRAINERS[0], changes=[(("defaults",), "0\n")])
 def test_mappings_of_any_shape(files, registry, trainer, changes):
     files()
+    check_a_mapping(registry, trainer, changes)
+
+
+@pytest.mark.integration
+@settings(FIXTURES, max_examples=400)
+@CHANGED
+def test_many_mappings_of_any_shape(files, registry, trainer, changes):
+    files()
+    check_a_mapping(registry, trainer, changes)
+
+
+def check_a_mapping(registry, trainer, changes):
     tree = {"trainer": copy.deepcopy(trainer)}
     for path, value in changes:
         node = tree

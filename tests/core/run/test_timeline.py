@@ -1,9 +1,10 @@
 """``timeline.jsonl``: what is written, what is read from it, and how it is shown."""
 
+import builtins
+import io
 import json
 import os
 import resource
-import subprocess
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+from plugrl.cli import main
 from plugrl.commands.runs import app
 from plugrl.core.errors import UsageError
 from plugrl.core.run.lanes import Busy, read_lanes
@@ -183,15 +185,17 @@ def test_names_of_plugins_neither_break_the_lines_nor_grow_without_bound(tmp_pat
     assert len(json.loads(show(folder, "--json").stdout)["lanes"]) <= 13
 
 
-def test_a_terminal_without_blocks_gets_letters(tmp_path):
+def test_a_terminal_without_blocks_gets_letters(tmp_path, monkeypatch):
     folder = write(tmp_path / "runs/x/one", TWO_STEPS)
-    result = subprocess.run(
-        [sys.executable, "-m", "plugrl", "runs", "show", str(folder), "--timeline"],
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "50"},
-        capture_output=True,
-        check=True,
-    )
-    assert b"rollout     ####" in result.stdout
+    words = ["runs", "show", str(folder), "--timeline"]
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "50")
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert not caught.value.code
+    screen.flush()
+    assert b"rollout     ####" in screen.buffer.getvalue()
 
 
 def test_the_file_stays_bounded_and_keeps_the_newest(tmp_path):
@@ -245,6 +249,20 @@ def test_a_file_of_any_size_is_read_in_bounded_memory(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
 
 
+def test_a_span_opens_and_syncs_no_file(tmp_path, monkeypatch):
+    timeline = Timeline(tmp_path)
+    timeline.note("trainer", "begin", timeline.now())
+    for module, name in ((builtins, "open"), (io, "open"), (os, "open"), (os, "fsync")):
+        monkeypatch.setattr(module, name, lambda *_, what=name: pytest.fail(f"a span calls {what}"))
+    for step in range(10):
+        with timeline.span("trainer", "train", step=step):
+            pass
+    monkeypatch.undo()
+    timeline.close()
+    assert sorted(read_lanes(tmp_path).steps) == list(range(10))
+
+
+@pytest.mark.timing
 def test_a_span_costs_little(tmp_path):
     timeline = Timeline(tmp_path)
     began = time.process_time()
