@@ -1,6 +1,7 @@
 import errno
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -177,3 +178,52 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, when)
     with pytest.raises(RunError, match="no space left for .*step-00000002; free some space"):
         save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """A power cut cannot be tried here, but the order of what was asked of the system can."""
+    events = []
+    sync, rename = os.fsync, os.rename
+
+    def synced(descriptor):
+        events.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def renamed(source, target):
+        events.append("renamed")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    path = save(tmp_path, 3)
+    number = events.index("renamed")
+    hidden = {os.path.dirname(place) for place in events[:number]} - {str(tmp_path)}
+    assert len(hidden) == 1
+    (folder,) = hidden
+    files = {f"{folder}/{name}" for name in os.listdir(path)}
+    assert len(files) == 3
+    assert set(events[:number]) == {folder, *files}
+    # The folder last, when its files are in it.
+    assert events[number - 1] == folder
+    assert events[number + 1 :] == [str(tmp_path)]
+
+
+def test_no_checkpoint_of_a_step_is_ever_written_over(tmp_path):
+    paths = [save(tmp_path, 4) for _ in range(4)]
+    assert [path.name for path in paths] == [f"step-00000004{x}" for x in ("", "-r2", "-r3", "-r4")]
+    assert checkpoint.latest(tmp_path) == paths[-1]
+    # A later step is newer than any repetition of an earlier one.
+    newest = save(tmp_path, 5)
+    assert checkpoint.candidates(tmp_path) == [newest, *reversed(paths)]
+    assert [checkpoint.step_of(p) for p in checkpoint.candidates(tmp_path)] == [5, 4, 4, 4, 4]
+
+
+def test_cleaning_leaves_checkpoints_alone(tmp_path):
+    whole = save(tmp_path, 1)
+    half = tmp_path / ".tmp-step-00000002-1-1"
+    half.mkdir()
+    aside = tmp_path / "broken-step-00000003"
+    aside.mkdir()
+    checkpoint.clean(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([whole, aside])
+    checkpoint.clean(tmp_path / "none")
