@@ -64,7 +64,6 @@ def dry_run(tmp_path, call):
             done = forking.run(
                 ["-c", LIMITED.format(spare=spare), *words],
                 cwd=tmp_path,
-                timeout=120,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
             code, out, err = done.returncode, done.stdout, done.stderr

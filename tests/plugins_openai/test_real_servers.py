@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from documented_server import SOURCE, request
+from waiting import DEADLINE
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
@@ -43,7 +44,7 @@ def running(command, port, log, **variables):
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)
     try:
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + DEADLINE
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
@@ -55,7 +56,7 @@ def running(command, port, log, **variables):
         yield SimpleNamespace(base_url=f"http://127.0.0.1:{port}/v1")
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE)
 
 
 def free_port():

@@ -200,7 +200,7 @@ class Server:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait()
             self._process = None
         if self._watch is not None:
             self._watch.kill()

@@ -107,7 +107,7 @@ def wait_for(condition, seconds=DEADLINE):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_ends_leaves_no_program_and_no_port(tmp_path, processes, number):
     note = tmp_path / "note"
-    tree = config(tmp_path, command="python asking.py hangs", processes=processes, timeout=30)
+    tree = config(tmp_path, command="python asking.py hangs", processes=processes, timeout=DEADLINE)
     problems = [{"prompt": "a", "answer": "a", "note": str(note)}] * 2
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(p) + "\n" for p in problems))
     recipe = tmp_path / "recipe.yaml"

@@ -11,7 +11,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 
-def ask(messages, base_url=None, api_key=None, timeout=60, **more):
+def ask(messages, base_url=None, api_key=None, timeout=240, **more):
     base_url = base_url or os.environ["OPENAI_BASE_URL"]
     api_key = api_key or os.environ["OPENAI_API_KEY"]
     data = json.dumps({"model": "policy", "messages": messages, **more}).encode()
