@@ -2,13 +2,15 @@ import errno
 import json
 import math
 import os
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
-from plugrl.core.errors import RunError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run import checkpoint
+from plugrl.core.run.checkpoint_folder import checkpoints_of, place_checkpoints
 
 
 def save(folder, step, **more):
@@ -227,3 +229,24 @@ def test_cleaning_leaves_checkpoints_alone(tmp_path):
     checkpoint.clean(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([whole, aside])
     checkpoint.clean(tmp_path / "none")
+
+
+def test_a_copy_of_a_run_may_read_the_checkpoints_of_the_first_and_not_write_them(tmp_path):
+    run, copy = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
+    run.mkdir(parents=True)
+    place_checkpoints(run, str(tmp_path / "elsewhere"))
+    (path := tmp_path / "elsewhere" / "one").joinpath("x").mkdir()
+    shutil.copytree(run, copy, symlinks=True)
+    for each in (run, copy):
+        assert checkpoints_of(each).resolve() == path
+    assert checkpoints_of(run, owned=True).resolve() == path
+    with pytest.raises(ConfigError, match="are those of the run one, of which it is a copy"):
+        checkpoints_of(copy, owned=True)
+
+
+def test_a_run_that_is_being_made_has_its_checkpoints_under_its_name(tmp_path):
+    run = tmp_path / "runs" / ".tmp-one"
+    run.mkdir(parents=True)
+    place_checkpoints(run, str(tmp_path / "elsewhere"))
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["one"]
+    assert list((tmp_path / "elsewhere" / "one").iterdir()) == []
