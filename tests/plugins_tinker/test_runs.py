@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -233,7 +234,7 @@ def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
     assert code == 1, text[-2000:]
     assert f"the tinker service at {own_server.url} was silent for" in text
     assert "does not answer" in text
-    assert f"plugrl resume {folder}" in text
+    assert f"plugrl resume {shlex.quote(str(folder))}" in text
     code, text = Started(tmp_path, "resume", folder).end()
     assert code == 0, text[-2000:]
     assert_same(numbers(folder), expected)

@@ -2,6 +2,7 @@ import json
 import logging
 import math
 import random
+import shlex
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,7 +206,7 @@ def test_one_signal_ends_at_the_next_step_with_a_checkpoint(make_run, number, er
         signal.raise_signal(number)
         assert run.stop_requested
         run.end_step(2, {})
-    assert caught.value.__notes__ == [f"plugrl resume {run.folder}"]
+    assert caught.value.__notes__ == [f"plugrl resume {shlex.quote(str(run.folder))}"]
     assert status(run)["state"] == state
     assert [p.name for p in (run.folder / "checkpoints").iterdir()] == ["step-00000002"]
     assert signal.getsignal(number) is before
