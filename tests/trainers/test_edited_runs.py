@@ -2,7 +2,6 @@
 
 import json
 
-import forking
 import pytest
 import transformers
 import yaml
@@ -11,6 +10,7 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume, start
 from plugrl.core.replay import replay
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
+from plugrl.testing import tiny
 
 ADAPTER = {"r": 2, "alpha": 4.0, "target_modules": ["q_proj"]}
 
@@ -23,6 +23,13 @@ def stopped(tree):
     status = json.loads((folder / "status.json").read_text())
     (folder / "status.json").write_text(json.dumps({**status, "state": "failed"}))
     return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """A run of a model with an adapter; tests edit copies."""
+    sections = {"models": {"policy": {"adapter": ADAPTER}}}
+    return stopped(tiny.config("self_hosted_grpo", tmp_path_factory.mktemp("adapted"), sections))
 
 
 def edit(folder, change):
@@ -42,8 +49,8 @@ def edit(folder, change):
         (lambda m, t: m["source"]["tokenizer"].update(characters="abc"), 'is now "abc"'),
     ],
 )
-def test_another_model_is_refused_by_name(config, change, says):
-    folder = stopped(config(models={"policy": {"adapter": ADAPTER}}))
+def test_another_model_is_refused_by_name(adapted, copied, change, says):
+    folder = copied(adapted)
     edit(folder, change)
     for act in (resume, lambda run: replay(run, 1)):
         with pytest.raises(ConfigError) as caught:
@@ -53,8 +60,8 @@ def test_another_model_is_refused_by_name(config, change, says):
     assert json.loads((folder / "status.json").read_text())["state"] == "failed"
 
 
-def test_other_values_are_warned_of_and_taken(config, caplog):
-    folder = stopped(config(models={"policy": {"adapter": ADAPTER}}))
+def test_other_values_are_warned_of_and_taken(adapted, copied, caplog):
+    folder = copied(adapted)
 
     def change(model, tree):
         model["train"]["learning_rate"] = 0.5
@@ -73,13 +80,13 @@ def test_other_values_are_warned_of_and_taken(config, caplog):
             assert f"{how} with another value: {line}" in caplog.messages
 
 
-def test_the_command_answers_with_one_line_and_exit_code_2(config):
-    folder = stopped(config())
+def test_the_command_answers_with_one_line_and_exit_code_2(adapted, copied, call):
+    folder = copied(adapted)
     edit(folder, lambda m, t: m["source"]["config"].update(num_hidden_layers=2))
     for words in (["resume", folder], ["replay", folder, 1]):
-        done = forking.run(["-m", "plugrl", *map(str, words)])
-        assert done.returncode == 2
-        (line,) = done.stderr.strip().splitlines()
+        code, _, errors = call(*words)
+        assert code == 2
+        (line,) = errors.strip().splitlines()
         assert "models.policy.source.config.num_hidden_layers was 1 and is now 2" in line
 
 

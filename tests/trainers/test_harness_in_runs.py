@@ -1,6 +1,8 @@
 """What a run of red-teaming writes, tells plugins, hands over, evaluates and exports."""
 
+import functools
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,17 +17,25 @@ from plugrl.testing.suite.test_trainer import comparable
 from plugrl.trainers.harness import HarnessTrainer
 
 
+def tree_in(folder, name="harness", **sections):
+    """A configuration of two steps of 12 exchanges each."""
+    base = tiny.config(name, folder, HarnessTrainer.conformance)
+    base["trainer"]["algorithm"] = DEADLY
+    base["models"]["tester"]["train"]["value_head"] = False
+    return tiny.merged(base, sections)
+
+
 @pytest.fixture
 def tree(tmp_path):
-    """A configuration of two steps of 12 exchanges each."""
+    return functools.partial(tree_in, tmp_path)
 
-    def make(name="harness", **sections):
-        base = tiny.config(name, tmp_path, HarnessTrainer.conformance)
-        base["trainer"]["algorithm"] = DEADLY
-        base["models"]["tester"]["train"]["value_head"] = False
-        return tiny.merged(base, sections)
 
-    return make
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run, and what a plugin was told of it."""
+    plugin = Noting()
+    run = tiny.train(tree_in(tmp_path_factory.mktemp("plain")), plugin)
+    return SimpleNamespace(run=run, plugin=plugin)
 
 
 class Noting:
@@ -43,9 +53,8 @@ class Noting:
         self.evaluations.append((step, metrics))
 
 
-def test_plugins_are_told_of_rollouts_and_evaluations(tree):
-    plugin = Noting()
-    run = tiny.train(tree(), plugin)
+def test_plugins_are_told_of_rollouts_and_evaluations(plain):
+    run, plugin = plain.run, plain.plugin
     assert [step for step, _, _ in plugin.rollouts] == [1, 2]
     for step, trajectories, metrics in plugin.rollouts:
         assert len(trajectories) == 12
@@ -56,8 +65,8 @@ def test_plugins_are_told_of_rollouts_and_evaluations(tree):
     assert [step for step, _ in plugin.evaluations] == [0, 2]
 
 
-def test_dialogues_are_kept_as_samples(tree):
-    run = plugrl.train(tree())
+def test_dialogues_are_kept_as_samples(plain):
+    run = plain.run
     rows = read_jsonl(run.folder / "samples" / "dialogues.jsonl")
     assert [row["step"] for row in rows] == [1, 1, 2, 2]
     for row in rows:
@@ -69,8 +78,8 @@ def test_dialogues_are_kept_as_samples(tree):
     assert {row["step"] for row in tests} == {0, 2}
 
 
-def test_metrics_say_how_it_went(tree):
-    first, _, last = plugrl.train(tree()).metrics
+def test_metrics_say_how_it_went(plain):
+    first, _, last = plain.run.metrics
     assert {"test/success", "test/reward", "test/score", "test/unique"} <= first.keys()
     assert {
         "rollout/reward", "rollout/success", "rollout/failed", "diversity/unique",
@@ -88,8 +97,8 @@ def test_the_best_checkpoint_follows_the_development_score(tree):
     assert (run.folder / "hf" / "last" / "tokenizer_config.json").is_file()
 
 
-def test_the_saved_state_is_evaluated_and_exported(tree, tmp_path):
-    run = plugrl.train(tree())
+def test_the_saved_state_is_evaluated_and_exported(plain, tmp_path):
+    run = plain.run
     with opened(str(run.folder), "validation", alone=False) as saved:
         found = saved.trainer.evaluate()
         assert len(saved.run.samples) == 3
@@ -106,7 +115,7 @@ def test_the_saved_state_is_evaluated_and_exported(tree, tmp_path):
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
 
 
-def test_a_later_phase_begins_with_the_tester_and_a_baseline_is_what_it_was(tree):
+def test_a_later_phase_begins_with_the_tester_and_a_baseline_is_what_it_was(tree, plain):
     one = tree()
     frozen = {"source": one["models"]["target"]["source"]}
     tester = one["models"]["tester"]["source"]
@@ -125,7 +134,7 @@ def test_a_later_phase_begins_with_the_tester_and_a_baseline_is_what_it_was(tree
     ]
     run = plugrl.train({**settings, "trainer": {"type": "sequence", "phases": phases}})
     state = run.checkpoint()["trainer"]["child"]["system"]
-    first = plugrl.train(one).checkpoint()["trainer"]["system"]["tester"]["state"]["weights"]
+    first = plain.run.checkpoint()["trainer"]["system"]["tester"]["state"]["weights"]
     given = state["baseline"]["weights"]
     assert all(torch.equal(given[name], first[name]) for name in first)
     trained = state["tester"]["state"]["weights"]

@@ -4,7 +4,6 @@ import json
 import math
 from pathlib import Path
 
-import forking
 import pytest
 import torch
 import yaml
@@ -12,15 +11,13 @@ import yaml
 import plugrl
 from plugrl.core.errors import ConfigError, NonFiniteError, UsageError
 from plugrl.core.replay import replay
+from plugrl.testing import tiny
 
 
-def command(*words):
-    return forking.run(["-m", "plugrl", *map(str, words)])
-
-
-@pytest.fixture
-def kept(config):
-    tree = config()
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A run with a dump of step 2; what changes its folder takes a copy."""
+    tree = tiny.config("self_hosted_grpo", tmp_path_factory.mktemp("kept"))
     tree["runtime_monitor"] = {"dump_steps": [2]}
     tree["trainer"]["algorithm"] = {"minibatches": 2}
     tree["trainer"]["total_train_steps"] = 3
@@ -49,29 +46,23 @@ def test_replay_leaves_the_run_as_it_is(kept):
     assert {p: p.read_bytes() for p in kept.folder.rglob("*") if p.is_file()} == before
 
 
-def test_another_loss_is_told_by_exit_code_1(kept):
-    path = kept.folder / "config.yaml"
+def test_another_loss_is_told_by_exit_code_1(kept, copied, call):
+    folder = copied(kept.folder)
+    path = folder / "config.yaml"
     tree = yaml.safe_load(path.read_text())
     tree["trainer"]["algorithm"]["loss"] = {"type": "cross_entropy"}
     path.write_text(yaml.safe_dump(tree))
-    done = command("replay", kept.folder, 2, "--json")
-    assert done.returncode == 1, done.stderr
-    assert [row["equal"] for row in json.loads(done.stdout)] == [False, False]
+    code, out, errors = call("replay", folder, 2, "--json")
+    assert code == 1, errors
+    assert [row["equal"] for row in json.loads(out)] == [False, False]
 
 
-def test_the_command_repeats_a_step(kept):
-    done = command("replay", kept.folder, 2)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0].split() == [
-        "WHAT",
-        "RECORDED",
-        "LOSS",
-        "LOSS",
-        "EQUAL",
-        "GRAD",
-        "NORM",
-    ]
-    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+def test_the_command_repeats_a_step(kept, call):
+    code, out, errors = call("replay", kept.folder, 2)
+    assert code == 0, errors
+    head, *rows = out.splitlines()
+    assert head.split() == ["WHAT", "RECORDED", "LOSS", "LOSS", "EQUAL", "GRAD", "NORM"]
+    assert [line.split()[:2] for line in rows] == [
         ["minibatch", "0"],
         ["minibatch", "1"],
     ]
@@ -112,20 +103,21 @@ def test_the_step_that_a_guard_stopped_is_repeated(config, registry, name):
     assert not math.isfinite(one.metrics["grad_norm"])
 
 
-def test_a_step_without_a_dump_lists_those_that_have_one(kept):
+def test_a_step_without_a_dump_lists_those_that_have_one(kept, call):
     with pytest.raises(ConfigError, match=r"no dump of step 1; it has some of step 2"):
         replay(kept.folder, 1)
-    done = command("replay", kept.folder, 1)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
+    code, _, errors = call("replay", kept.folder, 1)
+    assert code == 2
+    assert len(errors.strip().splitlines()) == 1
 
 
-def test_a_damaged_dump_is_named(kept):
-    tensors = next((kept.folder / "dumps").iterdir()) / "tensors.safetensors"
+def test_a_damaged_dump_is_named(kept, copied, call):
+    folder = copied(kept.folder)
+    tensors = next((folder / "dumps").iterdir()) / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1])
-    done = command("replay", kept.folder, 2)
-    assert done.returncode == 1
-    assert "tensors.safetensors is missing or cut short" in done.stderr
+    code, _, errors = call("replay", folder, 2)
+    assert code == 1
+    assert "tensors.safetensors is missing or cut short" in errors
 
 
 def test_a_trainer_without_replay_says_so():

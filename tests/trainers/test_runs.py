@@ -14,6 +14,13 @@ import plugrl
 from plugrl import SelfHostedTrainer
 from plugrl.core.errors import ConfigError, NonFiniteError, RunError, UsageError
 from plugrl.core.experiment import load_run, prepare, resume, start
+from plugrl.testing import tiny
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run of two steps; what changes its folder takes a copy."""
+    return start(prepare(tiny.config("self_hosted_grpo", tmp_path_factory.mktemp("plain"))))
 
 
 def register(registry, prepare_batch, name="custom"):
@@ -113,9 +120,8 @@ def test_validation_metrics_come_before_during_and_after(config):
     assert [m["step"] for m in run.metrics if "validation/exact_match" in m] == [0, 2, 4]
 
 
-def test_the_parity_probe_reports(config):
-    run = start(prepare(config()))
-    assert 0 <= run.last_metrics["sync/parity"] <= 1e-4
+def test_the_parity_probe_reports(plain):
+    assert 0 <= plain.last_metrics["sync/parity"] <= 1e-4
 
 
 def test_the_best_validation_reward_keeps_its_checkpoint(config, monkeypatch):
@@ -144,12 +150,11 @@ def _checkpoints(run):
     return sorted(path.name for path in (run.folder / "checkpoints").iterdir())
 
 
-def test_resuming_a_finished_run_changes_nothing(config):
-    run = start(prepare(config()))
-    before = {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
-    again = resume(run.folder)
+def test_resuming_a_finished_run_changes_nothing(plain):
+    before = {p: p.read_bytes() for p in plain.folder.rglob("*") if p.is_file()}
+    again = resume(plain.folder)
     assert again.status["state"] == "done"
-    assert {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()} == before
+    assert {p: p.read_bytes() for p in plain.folder.rglob("*") if p.is_file()} == before
 
 
 def test_load_run_takes_what_the_commands_take(config, tmp_path, monkeypatch):
@@ -170,27 +175,27 @@ def test_load_run_takes_what_the_commands_take(config, tmp_path, monkeypatch):
         load_run(run.folder)
 
 
-def test_the_page_on_runs_names_every_file(config):
+def test_the_page_on_runs_names_every_file(plain):
     page = Path(__file__, "../../../docs/runs.md").resolve().read_text()
     table = page.partition("## What is in the folder")[2].partition("`plugrl runs list`")[0]
     named = set(re.findall(r"`([^`]+)`", table))
-    run = start(prepare(config()))
-    for path in run.folder.iterdir():
+    for path in plain.folder.iterdir():
         names = (path.name, f"{path.name}/", f"{path.name}/*.jsonl")
         assert named & set(names), path.name
 
 
-def unfinished(config):
+@pytest.fixture
+def unfinished(plain, copied):
     """A run that is not marked as done and lost its last checkpoint."""
-    run = start(prepare(config()))
-    status = json.loads((run.folder / "status.json").read_text())
-    (run.folder / "status.json").write_text(json.dumps({**status, "state": "failed"}))
-    shutil.rmtree(run.folder / "checkpoints" / "step-00000002")
-    return run.folder
+    folder = copied(plain.folder)
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, "state": "failed"}))
+    shutil.rmtree(folder / "checkpoints" / "step-00000002")
+    return folder
 
 
-def test_a_configuration_that_was_cut_short_is_not_taken_for_another(config, caplog):
-    folder = unfinished(config)
+def test_a_configuration_that_was_cut_short_is_not_taken_for_another(unfinished, caplog):
+    folder = unfinished
     file = folder / "config.yaml"
     tree = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump({k: v for k, v in tree.items() if k != "settings"}))
@@ -205,8 +210,7 @@ def test_a_configuration_that_was_cut_short_is_not_taken_for_another(config, cap
     assert any("has no validate.every: the defaults" in m for m in caplog.messages)
 
 
-def test_a_log_that_cannot_be_written_does_not_end_a_run(config):
-    folder = unfinished(config)
-    (folder / "log.txt").unlink()
-    (folder / "log.txt").mkdir()
-    assert resume(folder).status["state"] == "done"
+def test_a_log_that_cannot_be_written_does_not_end_a_run(unfinished):
+    (unfinished / "log.txt").unlink()
+    (unfinished / "log.txt").mkdir()
+    assert resume(unfinished).status["state"] == "done"

@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ import torch
 import plugrl
 from plugrl.core.errors import ConfigError, RunTerminated
 from plugrl.core.experiment import load_run, resume
+from plugrl.core.registry import default_registry
 from plugrl.core.text.models import Model, Models
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker, trajectory_of
 from plugrl.testing import tiny
+from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
 MODELS = ("proposer", "critic", "judge")
 
@@ -46,36 +49,39 @@ class DebateWorker(RolloutWorker):
         return trajectories
 
 
-@pytest.fixture
-def debate(config, registry):
+@pytest.fixture(scope="module", autouse=True)
+def debates():
+    """The worker is registered for as long as the tests of this file run."""
+    registry = default_registry()
+    before = registry.snapshot()
     registry.register("rollout_worker", "debate", DebateWorker)
-    policy = config()["models"]["policy"]
+    yield
+    registry.restore(before)
+
+
+def debate_in(folder, **sections):
+    tree = tiny.config("self_hosted_grpo", folder, sections)
+    policy = tree["models"]["policy"]
     models = {
         name: {"source": {**policy["source"], "seed": number}, "train": dict(policy["train"])}
         for number, name in enumerate(MODELS)
     }
     del models["judge"]["train"]
-
-    def make(**sections):
-        tree = config(**sections)
-        tree["models"] = json.loads(json.dumps(models))
-        tree["rollout_worker"] = {
-            "type": "debate",
-            "model": "proposer",
-            "max_response_length": 3,
-        }
-        tree["validate"] = {"enabled": False}
-        tree["trainer"]["total_train_steps"] = 4
-        return tree
-
-    return make
+    tree["models"] = json.loads(json.dumps(models))
+    tree["rollout_worker"] = {"type": "debate", "model": "proposer", "max_response_length": 3}
+    tree["validate"] = {"enabled": False}
+    tree["trainer"]["total_train_steps"] = 4
+    return tree
 
 
 @pytest.fixture
-def collected(monkeypatch):
-    """What every ``train_step`` was given, as (model, versions of the sampled tokens)."""
-    from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
+def debate(tmp_path, registry):
+    return lambda **sections: debate_in(tmp_path, **sections)
 
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, debates):
+    """An ordinary run, and what every ``train_step`` was given: models, and versions of tokens."""
     seen = []
     plain = SelfHostedGrpoTrainer.train_step
 
@@ -86,12 +92,14 @@ def collected(monkeypatch):
         seen.append((models, versions, before))
         return plain(self, trajectories)
 
-    monkeypatch.setattr(SelfHostedGrpoTrainer, "train_step", watched)
-    return seen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SelfHostedGrpoTrainer, "train_step", watched)
+        run = plugrl.train(debate_in(tmp_path_factory.mktemp("whole")))
+    return SimpleNamespace(run=run, collected=seen)
 
 
-def test_each_model_trains_on_its_own_trajectories_of_its_own_version(debate, collected):
-    run = plugrl.train(debate())
+def test_each_model_trains_on_its_own_trajectories_of_its_own_version(whole):
+    run, collected = whole.run, whole.collected
     assert [sorted(models) for models, _, _ in collected] == [["critic"], ["proposer"]] * 4
     for models, versions, before in collected:
         (name,) = models
@@ -105,8 +113,8 @@ def test_each_model_trains_on_its_own_trajectories_of_its_own_version(debate, co
     }
 
 
-def test_metrics_are_kept_by_model_name(debate):
-    last = plugrl.train(debate()).last_metrics
+def test_metrics_are_kept_by_model_name(whole):
+    last = whole.run.last_metrics
     for name in MODELS:
         assert 0 <= last[f"rollout/{name}/reward"] <= 1
     for name in ("proposer", "critic"):
@@ -114,8 +122,8 @@ def test_metrics_are_kept_by_model_name(debate):
     assert not [name for name in last if name.startswith(("train/judge", "sync/judge"))]
 
 
-def test_one_model_learns_the_same_whether_or_not_the_other_is_trained(debate):
-    both = plugrl.train(debate()).checkpoint()["trainer"]["models"]
+def test_one_model_learns_the_same_whether_or_not_the_other_is_trained(debate, whole):
+    both = whole.run.checkpoint()["trainer"]["models"]
     tree = debate()
     del tree["models"]["critic"]["train"]
     alone = plugrl.train(tree).checkpoint()["trainer"]["models"]
@@ -157,9 +165,7 @@ def test_models_with_one_configuration_begin_alike_unless_their_seed_differs(deb
     assert_equal_weights(alike["critic"], alike["proposer"])
 
 
-def test_a_stopped_and_resumed_run_of_several_models_equals_the_uninterrupted_one(debate):
-    whole = plugrl.train(debate())
-
+def test_a_stopped_and_resumed_run_of_several_models_equals_the_uninterrupted_one(debate, whole):
     class TerminatedAtTwo:
         @plugrl.hookimpl
         def plugrl_step_end(self, step):
@@ -173,11 +179,11 @@ def test_a_stopped_and_resumed_run_of_several_models_equals_the_uninterrupted_on
     (folder,) = Path(tree["settings"]["runs_folder"]).glob("*/[0-9]*")
     assert load_run(folder).status["step"] < 4
     resumed = resume(folder)
-    assert without_times(resumed.metrics) == without_times(whole.metrics)
+    assert without_times(resumed.metrics) == without_times(whole.run.metrics)
     for name in ("proposer", "critic"):
         assert_equal_weights(
             resumed.checkpoint()["trainer"]["models"][name],
-            whole.checkpoint()["trainer"]["models"][name],
+            whole.run.checkpoint()["trainer"]["models"][name],
         )
 
 
@@ -211,11 +217,10 @@ def test_a_trajectory_of_an_unknown_model_is_named(debate, registry):
         plugrl.train(tree)
 
 
-def test_a_checkpoint_of_other_models_is_refused(debate):
-    run = plugrl.train(debate())
+def test_a_checkpoint_of_other_models_is_refused(whole):
     with pytest.raises(ConfigError, match=r"critic, proposer.*trains none"):
         Models({"judge": Model("judge", None, None)}).load_state_dict(
-            run.checkpoint()["trainer"]["models"]
+            whole.run.checkpoint()["trainer"]["models"]
         )
 
 
