@@ -30,10 +30,10 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from waiting import DEADLINE, wait_until
+from waiting import DEADLINE
 
 LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.console typer yaml jinja2
     safetensors.torch transformers transformers.activations transformers.cache_utils
@@ -179,19 +179,6 @@ class _Reader(threading.Thread):
             self.text = self.file.read()
 
 
-def kill_when(process: Process, begun: Callable[[], bool], *, delay: float) -> None:
-    """Kill a process that would not end by itself, ``delay`` seconds after ``begun`` is true.
-
-    Raises:
-        AssertionError: it ended before, or nothing began.
-    """
-    wait_until(begun, process)
-    time.sleep(delay)
-    process.kill()
-    _, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == -signal.SIGKILL, errors
-
-
 def run(
     words: Sequence[object],
     *,
@@ -200,6 +187,7 @@ def run(
     timeout: float = DEADLINE,
     stderr: int | None = None,
     check: bool = False,
+    libraries: str = LIBRARIES,
 ) -> subprocess.CompletedProcess[str]:
     """``subprocess.run([sys.executable, *words], capture_output=True, text=True)``, forked.
 
@@ -208,7 +196,9 @@ def run(
         AssertionError: ``check`` is true and it failed; the message is its error output.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = Process(words, cwd=cwd, env=env, stdout=out, stderr=stderr or err)
+        process = Process(
+            words, cwd=cwd, env=env, stdout=out, stderr=stderr or err, libraries=libraries
+        )
         try:
             code = process.wait(timeout)
         finally:

@@ -1,13 +1,16 @@
 """Runs of ``harness`` and ``hf_ast``: as from code, killed and resumed, told to plugins."""
 
+import functools
 import os
 import signal
+import subprocess
 
-import forking
+import kills
 import pytest
 import torch
 import yaml
 from testers import DEADLY, PolicyGradient, make_environment, weights
+from waiting import DEADLINE
 
 import plugrl
 from plugrl.core.experiment import load_run
@@ -22,29 +25,24 @@ from plugrl.trainers.harness import HarnessTrainer
 NAMES = ["harness", "hf_ast"]
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """A configuration of three steps with an algorithm that needs nothing."""
-
-    def make(name="harness", **sections):
-        base = tiny.config(name, tmp_path, HarnessTrainer.conformance)
-        base["trainer"] |= {
-            "algorithm": DEADLY,
-            "training_steps": 4,
-            "batch_size": 5,
-            "gradient_accumulation_steps": 2,
-            "lr": 0.01,
-        }
-        if name == "hf_ast":
-            base["trainer"] |= {"eval_every": 2, "schedule": "cosine", "warmup_steps": 1}
-        base["models"]["tester"]["train"]["value_head"] = False
-        return tiny.merged(base, sections)
-
-    return make
+def small(name, folder, **sections):
+    """A configuration of four steps with an algorithm that needs nothing."""
+    base = tiny.config(name, folder, HarnessTrainer.conformance)
+    base["trainer"] |= {
+        "algorithm": DEADLY,
+        "training_steps": 4,
+        "batch_size": 5,
+        "gradient_accumulation_steps": 2,
+        "lr": 0.01,
+    }
+    if name == "hf_ast":
+        base["trainer"] |= {"eval_every": 2, "schedule": "cosine", "warmup_steps": 1}
+    base["models"]["tester"]["train"]["value_head"] = False
+    return tiny.merged(base, sections)
 
 
-def test_a_run_and_code_give_equal_weights(tree):
-    config = tree()
+def test_a_run_and_code_give_equal_weights(tmp_path):
+    config = small("harness", tmp_path)
     run = plugrl.train(config)
     system = LanguageModelSystem.load(config["models"], config["red_team"], seed=0)
     scenario = RedTeamScenario({k: v for k, v in config["scenario"].items() if k != "type"})
@@ -62,34 +60,54 @@ def test_a_run_and_code_give_equal_weights(tree):
     assert all(torch.equal(saved[name], made[name]) for name in made)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("adapter", [None, {"r": 2, "dropout": 0.2}])
-@pytest.mark.parametrize("kill_at", [2, 6, 11])
+ADAPTER = {"r": 2, "dropout": 0.2}
+KILLED = [(name, kind) for name in NAMES for kind in ("whole", "adapter")]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """Gives the recipe of a run that nothing interrupts, and that run."""
+
+    @functools.cache
+    def of(name, trained):
+        folder = tmp_path_factory.mktemp("straight")
+        sections = {"models": {"tester": {"adapter": ADAPTER}}} if trained == "adapter" else {}
+        config = small(name, folder, **sections)
+        file = folder / "recipe.yaml"
+        file.write_text(yaml.safe_dump(config), "utf-8")
+        return file, plugrl.train(config)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "kill_at"),
+    kills.sampled_of_each([[(*each, at) for at in (2, 6, 11)] for each in KILLED]),
+)
 def test_killed_and_resumed_a_run_equals_the_uninterrupted_one(
-    tree, tmp_path, name, adapter, kill_at
+    straight, tmp_path, name, trained, kill_at
 ):
-    if adapter is not None:
+    if trained == "adapter":
         pytest.importorskip("peft")
-    config = tree(name, models={"tester": {"adapter": adapter}} if adapter else {})
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(config))
-    straight = plugrl.train(config)
+    file, whole = straight(name, trained)
     runs = tmp_path / "killed"
-    command = ["-m", "plugrl", "train", str(file), f"settings.runs_folder={runs}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    killed = forking.run(command, env={**environment, "KILL_AT": str(kill_at)})
-    assert killed.returncode == -signal.SIGKILL
+    killed = kills.start(
+        *("train", file, f"settings.runs_folder={runs}"),
+        env={**os.environ, "KILL_AT": str(kill_at)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    _, errors = killed.communicate(timeout=DEADLINE)
+    assert killed.returncode == -signal.SIGKILL, errors
     (folder,) = runs.glob("*/[0-9]*")
-    resumed = forking.run(["-m", "plugrl", "resume", str(folder)], env=environment)
-    assert resumed.returncode == 0, resumed.stderr
+    kills.finish("resume", folder)
     again = load_run(folder)
-    assert comparable(again) == comparable(straight)
-    assert_equal_states(again.checkpoint()["trainer"], straight.checkpoint()["trainer"])
+    assert comparable(again) == comparable(whole)
+    assert_equal_states(again.checkpoint()["trainer"], whole.checkpoint()["trainer"])
     if name == "hf_ast":
         for kept in ("best", "last"):
             one, other = (
                 (run / "hf" / kept / "model.safetensors").read_bytes()
-                for run in (folder, straight.folder)
+                for run in (folder, whole.folder)
             )
             assert one == other

@@ -1,13 +1,10 @@
 """Remote-API trainers: what they send, what equals self-hosted training, and what is refused."""
 
 import dataclasses
-import json
 import math
 import re
-import subprocess
-import sys
-from pathlib import Path
 
+import kills
 import pytest
 import torch
 import yaml
@@ -375,31 +372,30 @@ def test_a_phase_goes_on_with_the_weights_of_a_self_hosted_one(tree):
     assert any("train/empty_steps" in line for line in run.metrics)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("trainer", ["remote_api_grpo", "remote_api_opd"])
-def test_killed_and_resumed_it_equals_the_uninterrupted_run(tree, tmp_path, trainer):
+MOMENTS = ["after a loss", "before an optimizer step", "in a sync", "with half of a checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "moments"),
+    kills.tiers(
+        [
+            ("remote_api_grpo", ["before an optimizer step", "in a sync"]),
+            ("remote_api_opd", ["with half of a checkpoint"]),
+        ],
+        [(trainer, MOMENTS) for trainer in ("remote_api_grpo", "remote_api_opd")],
+    ),
+)
+def test_killed_and_resumed_it_equals_the_uninterrupted_run(tree, tmp_path, trainer, moments):
     made = tree(trainer, worker="single_turn", teacher=trainer == "remote_api_opd")
     made["trainer"]["total_train_steps"] = 10
     made["settings"] |= {"checkpoint_every": 2, "keep_checkpoints": 3}
     made["data"]["rollout_repeat_n"] = 16
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(made))
+    recipe.write_text(yaml.safe_dump(made), "utf-8")
     straight = plugrl.train(made)
     assert straight.metrics[-1]["train/empty_steps"] == 0.0
-    moments = ["after a loss", "before an optimizer step", "in a sync", "with half of a checkpoint"]
-    driver = Path(__file__).with_name("moments_driver.py")
-    done = subprocess.run(
-        [sys.executable, str(driver), str(recipe), str(tmp_path), *moments],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    ended = json.loads(done.stdout)
-    assert list(ended) == moments
-    for name, one in ended.items():
-        log = Path(one["log"]).read_text(encoding="utf-8")
-        assert (one["code"], one["resumed"]) == (-9, 0), f"{name}: {log}"
-        got = load_run(one["run"])
+    for name, run in kills.at_moments(recipe, tmp_path, *moments).items():
+        got = load_run(run)
         assert comparable(got) == comparable(straight), name
         assert_equal_states(got.checkpoint()["trainer"], straight.checkpoint()["trainer"])
 

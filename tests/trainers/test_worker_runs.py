@@ -3,14 +3,12 @@
 import json
 import os
 import random
-import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
+import kills
 import pytest
 import yaml
+from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import PluginError, RunError
 from plugrl.core.experiment import load_run, prepare, start
@@ -39,10 +37,6 @@ def numbers(run):
     return [{k: v for k, v in row.items() if "/worker_" not in k} for row in comparable(run)]
 
 
-def plugrl(*arguments):
-    return [sys.executable, "-m", "plugrl", *arguments]
-
-
 @pytest.fixture
 def workers(own_processes):
     """The numbers of the worker processes that run for this test."""
@@ -50,10 +44,7 @@ def workers(own_processes):
 
 
 def gone_soon(running):
-    deadline = time.monotonic() + 10
-    while running() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not running()
+    return wait_until(lambda: not running())
 
 
 @pytest.fixture
@@ -89,17 +80,11 @@ def test_a_function_registered_by_p_is_found_in_processes(tmp_path, tree):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     rows = []
     for count in (2, 0):
-        done = subprocess.run(
-            plugrl("-p", "mine.py", "train", "run.yaml", f"rollout_worker.processes={count}"),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        options = ["-p", "mine.py", "train", "run.yaml", f"rollout_worker.processes={count}"]
+        errors = kills.finish(*options, cwd=tmp_path)
         folder = max((tmp_path / "runs").glob("*/[0-9]*"), key=os.path.getmtime)
         rows.append(numbers(load_run(folder)))
-        assert "an attempt is invalid: worker mine raised OSError: not this one" in done.stderr
+        assert "an attempt is invalid: worker mine raised OSError: not this one" in errors
         log = (folder / "log.txt").read_text()
         assert 'raise OSError("not this one")' in log
     # A group whose members all fail is counted, and the others are trained on.
@@ -177,53 +162,44 @@ def test_a_worker_that_hangs_meets_the_deadline(tmp_path, tree, workers, own_pro
         "custom_rollout_worker_module_path": str(tmp_path / "hangs.py"),
         "custom_rollout_worker_class_name": "hangs",
     }
-    tree["settings"]["deadlines"] = {"validate": 2}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
-    process = subprocess.Popen(
-        plugrl("train", "run.yaml"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    while len(workers()) < 2:
-        assert process.poll() is None
-        time.sleep(0.01)
-    _, errors = process.communicate(timeout=60)
+    # Longer than the start of processes takes on a busy machine.
+    tree["settings"]["deadlines"] = {"validate": 8}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree), "utf-8")
+    process = kills.start("train", "run.yaml", cwd=tmp_path, stderr=subprocess.PIPE)
+    wait_until(lambda: len(workers()) == 2, process)
+    _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
-    assert "phase 'validate' after step 0 passed its deadline of 2 s" in errors
+    assert "phase 'validate' after step 0 passed its deadline of 8 s" in errors
     assert gone_soon(own_processes)
 
 
-@pytest.mark.integration
-def test_killed_and_resumed_it_equals_the_uninterrupted_run(tmp_path, tree, workers, own_processes):
-    tree["trainer"]["total_train_steps"] = 30
+@pytest.mark.parametrize(("steps", "number"), kills.tiers([(15, 1)], [(30, 3)]))
+def test_killed_and_resumed_it_equals_the_uninterrupted_run(
+    tmp_path, tree, workers, own_processes, steps, number
+):
+    tree["trainer"]["total_train_steps"] = steps
     tree["settings"] |= {"checkpoint_every": 5, "keep_checkpoints": 3}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree), "utf-8")
     wanted = []
     for count in (0, 2):
         runs = tmp_path / f"straight{count}"
         options = (f"settings.runs_folder={runs}", f"rollout_worker.processes={count}")
-        subprocess.run(plugrl("train", "run.yaml", *options), cwd=tmp_path, check=True)
+        kills.finish("train", "run.yaml", *options, cwd=tmp_path)
         wanted.append(load_run(next(runs.glob("*/[0-9]*"))))
     assert numbers(wanted[0]) == numbers(wanted[1])
 
     moments = random.Random(0)
     runs = tmp_path / "killed"
     words = ["train", "run.yaml", f"settings.runs_folder={runs}"]
-    driver = [sys.executable, str(Path(__file__).with_name("waiting_driver.py")), "9"]
-    for _ in range(3):
-        process = subprocess.Popen(
-            [*driver, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        # Three lines are there; the next six, of thirty and more, are written meanwhile.
-        assert [process.stdout.readline() for _ in range(3)] == [b"written\n"] * 3
-        assert len(workers()) == 2
-        time.sleep(moments.uniform(0, 0.3))
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+    for _ in range(number):
+        process = kills.dying(3, moments.uniform(0, 0.3), *words, cwd=tmp_path)
+        wait_until(lambda: len(workers()) == 2, process)
+        kills.has_died(process)
         assert gone_soon(own_processes)
         (folder,) = runs.glob("*/[0-9]*")
-        assert json.loads((folder / "status.json").read_text())["state"] != "done"
-        words = ["resume", str(folder)]
-    subprocess.run(plugrl(*words), cwd=tmp_path, check=True)
+        assert json.loads((folder / "status.json").read_text("utf-8"))["state"] != "done"
+        words = ["resume", folder]
+    kills.finish(*words, cwd=tmp_path)
     assert gone_soon(own_processes)
     got = load_run(folder)
     assert comparable(got) == comparable(wanted[1])

@@ -4,6 +4,7 @@ Usage: run_driver.py MODE RUNS_FOLDER [RUN_FOLDER]. Prints the run folder first,
 """
 
 import hashlib
+import resource
 import sys
 import time
 from types import SimpleNamespace
@@ -47,14 +48,15 @@ class StopAt:
 def make(runs_folder, mode: str) -> Run:
     settings = {"runs_folder": str(runs_folder), "progress": "none", "checkpoint_every": 1}
     if mode == "hang":
-        settings["deadlines"] = {"rollout": 0.3}
+        # The other steps have to meet it on a busy machine.
+        settings["deadlines"] = {"rollout": 4.0}
     tree = {"experiment_name": "toy", "seed": 0, "settings": settings}
     composed = SimpleNamespace(input_text="experiment_name: toy\n", overrides=())
     return Run.create(SimpleNamespace(tree=tree), composed)
 
 
 def work(run: Run, toy: Toy, mode: str) -> None:
-    total = 10**9 if mode in ("endless", "big", "deaf") else 6
+    total = 10**9 if mode in ("endless", "big", "deaf", "limited") else 6
     for step in range(toy.done + 1, total + 1):
         with run.phase("rollout"):
             if mode == "hang" and step == 3:
@@ -76,7 +78,10 @@ def main() -> int:
     try:
         run = Run.open(rest[0]) if rest else make(runs_folder, mode)
         print(run.folder, flush=True)
-        toy = Toy(200_000 if mode == "big" else 4)
+        if mode == "limited":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        # As weights of 800,000 bytes.
+        toy = Toy(200_000 if mode in ("big", "limited") else 4)
         run.attach(toy)
         print("restored", run.restore(), flush=True)
         with run:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import forking
+import kills
 import pytest
 import torch
 import yaml
@@ -199,7 +200,7 @@ def test_a_phase_may_not_have_them(tmp_path, monkeypatch):
 
 
 def plugrl(*words: str) -> str:
-    done = forking.run(["-m", "plugrl", *words])
+    done = forking.run(["-m", "plugrl", *words], libraries=kills.LIBRARIES)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

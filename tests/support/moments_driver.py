@@ -1,7 +1,6 @@
 """Train, die at a named moment, resume; each in a fork of one process that imported everything.
 
-usage: moments_driver.py RECIPE FOLDER [MOMENT ...]: prints one JSON object, from moment to run
-folder. Without moments it goes through all of them.
+usage: moments_driver.py RECIPE FOLDER MOMENT ...: prints a JSON object, from moment to run folder.
 """
 
 import json
@@ -82,30 +81,50 @@ def after(owner, name, count, act):
     setattr(owner, name, patched)
 
 
-MOMENTS = {
-    "in the first rollout": (before, TransformersInferenceService, "generate", 1, die),
-    "in a later rollout": (after, TransformersInferenceService, "generate", 9, die),
-    "before the first loss": (before, losses.WeightedLoss, "__call__", 1, die),
-    "after a loss": (after, losses.WeightedLoss, "__call__", 7, die),
-    "before an optimizer step": (before, torch.optim.AdamW, "step", 3, die),
-    "after an optimizer step": (after, torch.optim.AdamW, "step", 8, die),
-    "before the first sync": (before, weight_sync.WeightSync, "__call__", 1, die),
-    "in a sync": (before, TransformersInferenceService, "update_weights", 4, die),
-    "after a sync": (after, weight_sync.WeightSync, "__call__", 10, die),
-    "in the first validation": (before, validation.Validation, "__call__", 1, die),
-    "after a validation": (after, validation.Validation, "__call__", 5, die),
-    "before the first checkpoint": (before, checkpoint, "write_state", 1, die),
-    "with half of a checkpoint": (after, checkpoint, "_write_tensors", 3, die),
-    "before the name of a checkpoint": (before, checkpoint, "sync_folder", 3, die),
-    "after a checkpoint": (after, checkpoint, "write_state", 4, die),
-    "before old checkpoints go": (before, checkpoint, "prune", 4, die),
-    "with a line of metrics": (after, records.Records, "metrics", 6, die),
-    "at the end of a phase": (after, TrajectoryTrainer, "hand_over", 1, die),
-    "with the newest checkpoint cut short": (after, checkpoint, "prune", 4, cut_newest_and_die),
-    "before a plugin changes": (after, checkpoint, "prune", 3, change_plugin_and_die),
-    "with the disk full at a checkpoint": (before, checkpoint, "write_state", 5, fill_disk),
-    "with the disk full at the metrics": (before, records.Records, "metrics", 5, fill_disk),
+#: By kind: what is patched, and which of its calls acts.
+KINDS = {
+    "start": {
+        "in the first rollout": (before, TransformersInferenceService, "generate", 1, die),
+        "before the first loss": (before, losses.WeightedLoss, "__call__", 1, die),
+        "before the first sync": (before, weight_sync.WeightSync, "__call__", 1, die),
+        "in the first validation": (before, validation.Validation, "__call__", 1, die),
+        "before the first checkpoint": (before, checkpoint, "write_state", 1, die),
+    },
+    "rollout": {
+        "in a later rollout": (after, TransformersInferenceService, "generate", 9, die),
+    },
+    "learning": {
+        "after a loss": (after, losses.WeightedLoss, "__call__", 7, die),
+        "before an optimizer step": (before, torch.optim.AdamW, "step", 3, die),
+        "after an optimizer step": (after, torch.optim.AdamW, "step", 8, die),
+    },
+    "sync": {
+        "in a sync": (before, TransformersInferenceService, "update_weights", 4, die),
+        "after a sync": (after, weight_sync.WeightSync, "__call__", 10, die),
+    },
+    "validation": {
+        "after a validation": (after, validation.Validation, "__call__", 5, die),
+    },
+    "checkpoint": {
+        "with half of a checkpoint": (after, checkpoint, "_write_tensors", 3, die),
+        "before the name of a checkpoint": (before, checkpoint, "sync_folder", 3, die),
+        "after a checkpoint": (after, checkpoint, "write_state", 4, die),
+    },
+    "end of a step": {
+        "before old checkpoints go": (before, checkpoint, "prune", 4, die),
+        "with a line of metrics": (after, records.Records, "metrics", 6, die),
+        "at the end of a phase": (after, TrajectoryTrainer, "hand_over", 1, die),
+    },
+    "damage": {
+        "with the newest checkpoint cut short": (after, checkpoint, "prune", 4, cut_newest_and_die),
+        "before a plugin changes": (after, checkpoint, "prune", 3, change_plugin_and_die),
+    },
+    "disk full": {
+        "with the disk full at a checkpoint": (before, checkpoint, "write_state", 5, fill_disk),
+        "with the disk full at the metrics": (before, records.Records, "metrics", 5, fill_disk),
+    },
 }
+MOMENTS = {name: patch for kind in KINDS.values() for name, patch in kind.items()}
 
 
 def forked(log, act):
@@ -127,8 +146,7 @@ def forked(log, act):
 def main():
     recipe, folder = sys.argv[1], Path(sys.argv[2])
     ended = {}
-    wanted = sys.argv[3:] or MOMENTS
-    for number, name in enumerate(wanted):
+    for number, name in enumerate(sys.argv[3:]):
         patch, owner, attribute, count, act = MOMENTS[name]
         runs, log = folder / str(number), folder / f"{number}.log"
 
