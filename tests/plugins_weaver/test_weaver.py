@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from certificates import one_tls_context  # noqa: F401
+from transformers.models.qwen3 import modeling_qwen3  # noqa: F401  (no test's time)
 
 import plugrl
 from plugrl.core.config.view import ConfigView
@@ -49,8 +51,8 @@ def local(cls, **options):
     return service
 
 
-@pytest.fixture
-def server():
+@pytest.fixture(scope="module")
+def running():
     made = WeaverServer(
         lambda: local(InProcessTrainService, learning_rate=0.01),
         lambda: local(TransformersInferenceService),
@@ -60,6 +62,14 @@ def server():
     # what a collection runs in the middle of `ast.parse` breaks it on Python 3.11.
     gc.collect()
     made.close()
+
+
+@pytest.fixture
+def server(running):
+    """The server, which has been asked nothing and does not fail."""
+    running.asked.clear()
+    yield running
+    running.refuses = running.fails_at = None
 
 
 def connected(cls, url, **options):
