@@ -74,7 +74,7 @@ class Peer:
         path = os.path.abspath(os.path.expanduser(path))
         code = f"import {', '.join(self.modules)}"
         try:
-            found = subprocess.run([path, "-c", code], capture_output=True, text=True)
+            found = subprocess.run([path, "-c", code], capture_output=True, encoding="utf-8")
         except OSError as error:
             raise NoPeerError(f"{path} cannot be run: {error.strerror or error}") from None
         if found.returncode != 0:
@@ -138,7 +138,7 @@ class Side:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                text=True,
+                encoding="utf-8",
             )
 
     def go(self) -> None:

@@ -101,7 +101,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
 def _python(code: str) -> str:
     """What Python prints for ``code``, in a process that is not one of the measured ones."""
     code = f"import sys; sys.path.insert(0, {str(GRPO)!r})\nfrom small_model import *\n{code}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
     if done.returncode != 0:
         sys.stderr.write(done.stderr)
         raise BenchmarkError("the benchmark's model or prompts could not be written")

@@ -80,7 +80,7 @@ def _digits(train: bool) -> Images:
     them either.
     """
     file = resources.files("plugrl.scenarios.image_classification").joinpath("digits.csv.gz")
-    with file.open("rb") as packed, gzip.open(packed, "rt") as lines:
+    with file.open("rb") as packed, gzip.open(packed, "rt", encoding="ascii") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.int64)
     classes = table[:, -1]
     drawn = generator_of("digits", "split").permutation(len(table))
