@@ -206,6 +206,27 @@ def test_rows_that_ended_begin_anew_beside_others():
     }
 
 
+def test_an_episode_that_has_ended_stays_in_its_last_round():
+    """The number of rounds that an episode took is read from its state when all have ended."""
+    protocol = make_protocol({"type": "nip", "max_message_rounds": 4})
+    state = protocol.begin([0, 1, 2], [0, 1, 0])
+    seen = []
+    # The verifier speaks in rounds 0 and 2, or 1 and 3; the first episode is decided at once.
+    turn = protocol.may_decide(np.zeros(3, int), np.arange(3))[:, protocol.index("verifier")]
+    for number in range(6):
+        decisions = np.full((3, 2), OPEN)
+        decisions[0, protocol.index("verifier")] = Verdict.ACCEPT
+        if number == 2:
+            decisions[1, protocol.index("verifier")] = Verdict.REJECT
+        state = protocol.step(state, decisions).state
+        seen.append(state.round.tolist())
+    first = 1 if turn[0] else 2
+    second = 3 if protocol.may_decide(np.array([2]), np.array([1]))[0, 1] else 4
+    assert state.ended.all()
+    assert seen[-1] == [first, second, 4]
+    assert [rounds[2] for rounds in seen] == [1, 2, 3, 4, 4, 4]
+
+
 def test_states_are_not_changed_by_a_step():
     protocol = make_protocol("nip")
     state = protocol.begin([1, 2], [0, 1])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plugrl import ConfigError, ContractError, ProtocolSignals, Verdict, make_protocol
+from plugrl.core.protocol import Protocol
 
 NO, YES, OPEN = Verdict.REJECT, Verdict.ACCEPT, Verdict.UNDECIDED
 BASES = ["nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier", "multi_channel"]
@@ -244,3 +245,26 @@ def test_what_cannot_be_wrapped_and_missing_signals():
     wrong = replace(wrong, messages=wrong.messages[:, :2])
     with pytest.raises(ContractError, match=r"N, A, C = \[1, 4, 3\], not \[1, 2, 3, 2\]"):
         protocol.step(state, [[OPEN] * 4], wrong)
+
+
+class PaysWhileOpen(Protocol):
+    """Pays the prover for each step before the end, which the base protocols do not look at."""
+
+    agent_names = ("prover", "verifier")
+    viewers = {"main": ("prover", "verifier")}
+    max_message_rounds = 3
+
+    def turns(self):
+        return [{"verifier": ("main",)}]
+
+    def rewards(self, before, after, signals=None):
+        return np.stack([~before.ended, 10 * after.ended], 1).astype(float)
+
+
+def test_the_base_is_over_when_its_verifier_has_decided(registry):
+    """Though the adversarial one has not, so that the episode goes on."""
+    registry.register("protocol", "pays_while_open", PaysWhileOpen)
+    protocol = wrap("pays_while_open", aux_prover_reward_coefficient=0.0)
+    outcomes = play(protocol, 1, [(OPEN, OPEN), (YES, OPEN), (OPEN, NO)])
+    of_base = rewards_of(outcomes)[:, :2]
+    assert of_base.tolist() == [[1.0, 0.0], [1.0, 10.0], [0.0, 10.0]]

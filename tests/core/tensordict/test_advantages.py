@@ -59,6 +59,18 @@ def test_generalised_advantages_by_hand():
     assert metrics == {"explained_variance": pytest.approx(expected)}
 
 
+def test_the_last_step_of_a_batch_is_worth_what_it_led_to():
+    """The episode goes on; nothing else in the batch has its last observation."""
+    batch = batch_of([0, 1], [1, 6], [1, 2])
+    GeneralisedAdvantage(Worth(), 0.5, 0.5)(batch)
+    # delta_1 = 2 + 6 / 2 - 1 = 4; delta_0 = 1 + 1 / 2 - 0 = 1.5; A_0 = 1.5 + 4 / 4.
+    assert batch["advantage"].flatten().tolist() == [2.5, 4.0]
+    assert batch["value_target"].flatten().tolist() == [2.5, 5.0]
+    both = torch.cat([batch_of([2, 0], [0, -4], [1, 2]), batch_of([0, 1], [1, 6], [1, 2])])
+    GeneralisedAdvantage(Worth(), 0.5, 0.0)(both)
+    assert both["advantage"].squeeze(-1).tolist() == [[-1.0, 0.0], [1.5, 4.0]]
+
+
 def test_steps_that_are_not_valid_do_not_count():
     spoilt = batch_of(
         [0, 1, float("nan"), 2],
@@ -76,10 +88,11 @@ def test_steps_that_are_not_valid_do_not_count():
     assert spoilt["advantage"][spoilt["valid"]].flatten().tolist() == [2.0, 2.0, 4.0]
 
 
-def test_equals_torchrl():
+@pytest.mark.parametrize("ends", [True, False])
+def test_equals_torchrl(ends):
     rng = np.random.default_rng(0)
     observation = rng.normal(size=41).cumsum()
-    done, terminated = [3, 9, 10, 25], [17, 30, 39]
+    done, terminated = [3, 9, 10, 25], [17, 30, *([39] if ends else [])]
     following = observation[1:].copy()
     following[[*done, *terminated]] += 1
     ours = batch_of(observation[:-1], following, rng.normal(size=40), done, terminated)
