@@ -1,5 +1,7 @@
-"""Bad input through the real command: one line, the right exit code, no half-written run."""
+"""Bad input through the command: one line, the right exit code, no half-written run."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,7 +17,7 @@ import pytest
 import yaml
 from waiting import DEADLINE
 
-pytestmark = pytest.mark.integration
+from plugrl.cli import main
 
 MODEL = {
     "model_type": "qwen3",
@@ -84,19 +86,27 @@ def config(**sections):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(config(), sort_keys=False))
     (tmp_path / "judges.py").write_text(JUDGES)
     return tmp_path
 
 
 def plugrl(folder, *words, prefix=()):
-    words, env = ("-m", "plugrl", *words), {**os.environ, "HOME": str(folder)}
-    if not prefix:
-        return forking.run(words, cwd=folder, env=env)
-    return subprocess.run(
-        [*prefix, sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True
-    )
+    """Run a command: in this process, or after the words of ``prefix`` in a new one."""
+    if prefix:
+        command = [*prefix, sys.executable, "-m", "plugrl", *words]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(list(words))
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def runs(folder):
@@ -165,11 +175,12 @@ def test_several_faults_are_one_report(folder):
     assert "Traceback" not in result.stderr
 
 
-def test_a_missing_extra_is_named_with_its_installation(folder):
+def test_a_missing_extra_is_named_with_its_installation(folder, monkeypatch):
     # A module that cannot be imported stands for one that is not installed.
     modules = ("tensorboard", "torch.utils.tensorboard")
-    (folder / "hide.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({modules!r}))\n")
-    line = refused(folder, "-p", "hide.py", "train", "exp.yaml", "trackers=[tensorboard]")
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, None)
+    line = refused(folder, "train", "exp.yaml", "trackers=[tensorboard]")
     assert 'pip install "plugrl[tensorboard]"' in line
     assert runs(folder) == []
 
@@ -283,6 +294,7 @@ def test_an_evaluator_that_fails_sometimes_is_counted(folder):
     assert [line["rollout/reward"] for line in steps if "rollout/reward" in line] == [1.0, 1.0]
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="drops the rights of root"
 )
@@ -314,6 +326,7 @@ def test_a_runs_folder_that_is_a_file_is_one_line(folder):
     assert runs(folder) == []
 
 
+@pytest.mark.integration
 def test_a_second_process_on_one_run_is_refused_and_harms_nothing(folder):
     command = ["-m", "plugrl", "train", "exp.yaml", "trainer.total_train_steps=100000"]
     first = forking.Process(
@@ -339,3 +352,17 @@ def test_what_is_no_run_is_not_resumed(folder):
     (folder / "empty").mkdir()
     for name in ("empty", "missing"):
         refused(folder, "resume", name, says=[name])
+
+
+@pytest.mark.integration
+def test_a_process_ends_with_the_same_line_and_code(folder):
+    words = ["exp.yaml", "rollout_worker.evaluator_module_path=judges.py:Raising"]
+    done = forking.run(["-m", "plugrl", "train", *words, "trainer.total_train_steps=1"])
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    assert len(errors) == 1
+    assert "Raising raised ZeroDivisionError: no units" in errors[0]
+    assert "Traceback" not in done.stderr
+    done = forking.run(["-m", "plugrl", "train", "exp.yaml", "data.batch_siz=4"])
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
