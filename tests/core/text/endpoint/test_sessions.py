@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -422,6 +424,30 @@ def test_an_engine_that_fails_is_an_error_of_the_server_and_the_session_goes_on(
         assert (error.status, "no weights" in str(error)) == (500, True)
         assert chat(session, [user("good")])[0].text == "fine"
     assert len(session.faults) == 1
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_answer_that_the_engine_gave_up_is_no_answer(reason):
+    class GivesUp(Written):
+        def _answer(self, request):
+            return dataclasses.replace(super()._answer(request), finish_reason=reason)
+
+    with session_of(GivesUp()) as session:
+        error = refused(lambda: chat(session, [user("x")]))
+    assert (error.status, error.code) == (500, "engine_failed")
+    assert f"ended an answer with {reason}" in str(error)
+    assert session.recording.turns == []
+    assert not session.fatal.is_set()
+
+
+def test_a_session_that_ends_gives_up_what_is_on_its_way_to_it():
+    """A thread that waits for an answer would wait for ever."""
+    with session_of(Written()) as session:
+        futures = [Future(), Future()]
+        session.waiting |= set(futures)
+        session.close()
+    assert all(future.cancelled() for future in futures)
+    assert not session.busy
 
 
 @pytest.mark.parametrize(
