@@ -230,7 +230,8 @@ class Collector:
 
     @staticmethod
     def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        # A copy of a single part too: environments may change their arrays in place.
+        return np.concatenate(parts)
 
     @property
     def total_frames(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -70,15 +71,15 @@ class Copy:
             if self._is_new:
                 self._check(stepped)
             observation, reward, terminated, truncated, _ = stepped
-            ended = bool(terminated or truncated)
+            ends, is_cut = bool(terminated), bool(truncated)
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
             return self._rebuilt("step()", error), 0.0, False, True, None
-        if ended:
-            # The environment may reuse its arrays.
-            last = np.array(observation)
-            return self._begun(None), reward, bool(terminated), bool(truncated), last
+        if ends or is_cut:
+            # The environment may reuse its arrays when it begins anew.
+            last, earned = np.array(observation), deepcopy(reward)
+            return self._begun(None), earned, ends, is_cut, last
         return observation, reward, False, False, None
 
     def _begun(self, seed: int | None) -> Any:

@@ -57,7 +57,7 @@ class NativeEnvironment(GymnasiumEnvironment):
         self._restarts = 0
         #: Copies that use the next step to begin anew; None: none does.
         self._ended: np.ndarray | None = None
-        #: What was seen last, as the environment gave it.
+        #: What was seen last; a copy, since the environment may change its arrays in place.
         self._last: Any = None
 
     @property
@@ -86,7 +86,7 @@ class NativeEnvironment(GymnasiumEnvironment):
         first = self._vector.reset(seed=seed)[0]
         observed = self._spaces.observations(first)
         self._spaces.check(observed, None, AGENT)
-        self._ended, self._last = None, first
+        self._ended, self._last = None, np.array(first)
         return observed
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
@@ -104,7 +104,7 @@ class NativeEnvironment(GymnasiumEnvironment):
         spaces.check(observed, reward, AGENT)
         real = None if self._ended is None else ~self._ended
         ended = np.logical_or(stepped[2], stepped[3])
-        self._ended, self._last = None, stepped[0]
+        self._ended, self._last = None, np.array(stepped[0])
         if _TRUE not in ended.tobytes():
             return {AGENT: AgentStep(observed, reward, ended, ended.copy(), None, real)}
         terminated = np.array(stepped[2], bool)
@@ -167,7 +167,7 @@ class NativeEnvironment(GymnasiumEnvironment):
         return {
             "vector": held,
             "ended": ended,
-            "last": np.array(self._last),
+            "last": self._last.copy(),
             "seed": self._seed,
             "restarts": self._restarts,
         }

@@ -190,7 +190,8 @@ def _action(
         seen = _choices(space)
         start, dtype = space.start, space.dtype
         if not np.any(start):
-            return seen, lambda batch: batch.astype(dtype, copy=False)
+            # A copy: an environment may change its actions in place.
+            return seen, lambda batch: batch.astype(dtype)
         return seen, lambda batch: (batch + start).astype(dtype, copy=False)
     if isinstance(space, spaces.MultiBinary):
         return space, lambda batch: batch.astype(np.int8)

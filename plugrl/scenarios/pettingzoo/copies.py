@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +80,7 @@ class Copy(Copied):
             self._owed[name] = 0.0
             if agent in observations:
                 self._open.add(name)
-                self.last[name] = observations[agent]
+                self.last[name] = _own_copy(observations[agent])
             elif agent in self.environment.agents:
                 raise self._unseen("reset", name)
             else:
@@ -102,7 +103,7 @@ class Copy(Copied):
         if len(self._taken) <= LONGEST:
             self._taken.append({name: actions[name] for name in names})
         # Copies: an environment may change its actions in place.
-        given = {self._agents[name]: _copied(actions[name]) for name in names}
+        given = {self._agents[name]: _own_copy(actions[name]) for name in names}
         try:
             stepped = self.environment.step(given)
             answers = self._mappings("step", stepped, _OF_STEPS)
@@ -137,7 +138,7 @@ class Copy(Copied):
             self._let_in(name, agent, observations)
             return Outcome(self.last[name], real=False)
         if agent in observations:
-            self.last[name] = observations[agent]
+            self.last[name] = _own_copy(observations[agent])
         # What an agent earns while it waits belongs to its next step.
         self._owed[name] += self._number(name, rewards.get(agent, 0.0))
         lost = self._flag(name, "terminated", terminated.get(agent, False))
@@ -193,7 +194,7 @@ class Copy(Copied):
         elif agent in observations and name not in self._ended:
             self._open.add(name)
             self._owed[name] = 0.0
-            self.last[name] = observations[agent]
+            self.last[name] = _own_copy(observations[agent])
 
     def _is_over(self) -> bool:
         return all(self._own.get(agent) in self._ended for agent in self.environment.agents)
@@ -279,5 +280,6 @@ def _nothing(space: Space[Any]) -> np.ndarray:
     return np.clip(nothing, space.low, space.high) if isinstance(space, Box) else nothing
 
 
-def _copied(action: Any) -> Any:
-    return action.copy() if action.ndim else action
+def _own_copy(value: Any) -> Any:
+    """A value that neither an environment nor its caller changes for the other."""
+    return value.copy() if isinstance(value, np.ndarray | np.generic) else deepcopy(value)
