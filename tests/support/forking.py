@@ -42,6 +42,7 @@ LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.consol
     transformers.generation.utils"""
 _MOST = 2**20
 _MOST_FILES = 16
+_PYTHONPATH = os.environ.get("PYTHONPATH")
 _seconds: list[float] = []
 #: Stand-ins note there what their processes took, which are no children of theirs.
 _of_stand_ins: set[Path] = set()
@@ -275,6 +276,8 @@ def server(libraries: str = LIBRARIES) -> Path:
         return Path(os.environ["FORKING_SERVER"])
     folder = Path(tempfile.mkdtemp(prefix="forking-"))
     variables = {k: v for k, v in os.environ.items() if k not in ("STARTED_BY_TEST", "PYTHONPATH")}
+    # What this process itself imports, whatever a test has made of it.
+    variables |= {"PYTHONPATH": _PYTHONPATH} if _PYTHONPATH else {}
     variables["OMP_NUM_THREADS"] = "1"  # Threads do not survive a fork.
     read, write = os.pipe()
     process = subprocess.Popen(
