@@ -1,6 +1,7 @@
 """Whole runs with penalties, terms, corrections and a value head."""
 
 import copy
+import shutil
 
 import pytest
 import torch
@@ -12,15 +13,25 @@ from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """The runs of this file's tests by their options: equal ones are made once."""
+    return {}
+
+
 @pytest.fixture
-def run(config, tmp_path):
+def run(config, tmp_path_factory, shared):
     """Trains GRPO with options of the algorithm; gives the run and the trained weights."""
 
-    def make(algorithm=None, /, seed=None, value_head=False, **sections):
-        tree = tree_of(config, algorithm, seed=seed, value_head=value_head, **sections)
-        tree["settings"]["runs_folder"] = str(tmp_path / f"runs-{len(list(tmp_path.iterdir()))}")
-        done = plugrl.train(tree)
-        return done, done.checkpoint()["trainer"]["models"]["policy"]["state"]["weights"]
+    def make(algorithm=None, /, **options):
+        key = repr((algorithm, options))
+        if key not in shared:
+            tree = tree_of(config, algorithm, **options)
+            tree["settings"]["runs_folder"] = str(tmp_path_factory.mktemp("runs"))
+            done = plugrl.train(tree)
+            weights = done.checkpoint()["trainer"]["models"]["policy"]["state"]["weights"]
+            shared[key] = done, weights
+        return shared[key]
 
     return make
 
@@ -38,6 +49,10 @@ def tree_of(config, algorithm=None, /, seed=None, value_head=False, **sections):
     return tree
 
 
+#: One step, for what the first step shows.
+ONE = {"total_train_steps": 1}
+
+
 def same(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
@@ -49,27 +64,28 @@ def lines(done):
 @pytest.mark.parametrize("kind", ["kl", "low_var_kl"])
 def test_a_divergence_from_oneself_is_zero_and_from_another_moves_the_weights(run, kind):
     algorithm = {"kl": {"loss": {"coefficient": 0.5, "kind": kind}}}
-    itself, _ = run(algorithm, seed=0)
+    itself, alone = run(algorithm, seed=0, trainer=ONE)
     first = lines(itself)[0]
     assert first["train/kl"] == pytest.approx(0.0, abs=1e-5)
-    one, moved = run(algorithm, seed=1)
+    one, moved = run(algorithm, seed=1, trainer=ONE)
     assert abs(lines(one)[0]["train/kl"]) > 0.01
-    assert not same(moved, run(algorithm, seed=2)[1])
-    assert not same(moved, run({"kl": {"loss": {"coefficient": 0.25, "kind": kind}}}, seed=1)[1])
+    assert not same(moved, alone)
+    algorithm = {"kl": {"loss": {"coefficient": 0.25, "kind": kind}}}
+    assert not same(moved, run(algorithm, seed=1, trainer=ONE)[1])
 
 
 def test_a_penalty_in_rewards_moves_the_weights_by_its_reference(run):
     algorithm = {"kl": {"reward": {"coefficient": 0.5}}}
-    itself, alone = run(algorithm, seed=0)
+    itself, alone = run(algorithm, seed=0, trainer=ONE)
     first = lines(itself)[0]
     for name in ("kl_reward", "kl_sequence"):
         assert first[f"train/{name}"] == pytest.approx(0.0, abs=1e-5)
     assert first["train/kl_coefficient"] == 0.5
-    done, moved = run(algorithm, seed=1)
+    done, moved = run(algorithm, seed=1, trainer=ONE)
     assert abs(lines(done)[0]["train/kl_sequence"]) > 0.01
     assert not same(moved, alone)
-    assert not same(moved, run(algorithm, seed=2)[1])
-    assert not same(moved, run({"kl": {"reward": {"coefficient": 0.25}}}, seed=1)[1])
+    algorithm = {"kl": {"reward": {"coefficient": 0.25}}}
+    assert not same(moved, run(algorithm, seed=1, trainer=ONE)[1])
 
 
 def test_an_entropy_bonus_moves_the_weights(run):
@@ -79,8 +95,16 @@ def test_an_entropy_bonus_moves_the_weights(run):
     assert not same(moved, run()[1])
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.6, "top_p": 0.7}], ids=str)
+@pytest.mark.parametrize(
+    ("level", "sampling"),
+    [
+        pytest.param("token", {}, marks=pytest.mark.integration),
+        ("sequence", {}),
+        ("token", {"temperature": 0.6, "top_p": 0.7}),
+        pytest.param("sequence", {"temperature": 0.6, "top_p": 0.7}, marks=pytest.mark.integration),
+    ],
+    ids=str,
+)
 def test_equal_weights_have_the_ratio_one_whatever_the_sampling(run, level, sampling):
     algorithm = {"sampler_correction": {"level": level, "mode": "mask"}}
     worker = {"max_response_length": 3, "evaluator": "exact_match", **sampling}
@@ -136,7 +160,7 @@ def test_gae_trains_the_value_head(run):
     done, _ = run(
         GAE,
         value_head=True,
-        trainer={"type": "self_hosted_grpo", "total_train_steps": 12, "algorithm": GAE},
+        trainer={"type": "self_hosted_grpo", "total_train_steps": 4, "algorithm": GAE},
     )
     assert {"train/value_loss", "train/value_clip_fraction"} <= lines(done)[0].keys()
     head = done.checkpoint()["trainer"]["models"]["policy"]["state"]["value_head"]
@@ -183,10 +207,6 @@ def test_long_answers_are_punished_or_filtered(run):
     assert line["train/overlong_filtered"] == pytest.approx(line["rollout/truncated"])
 
 
-class Interrupted(BaseException):
-    pass
-
-
 @pytest.mark.parametrize(
     ("algorithm", "value_head"),
     [
@@ -199,31 +219,15 @@ class Interrupted(BaseException):
     ],
     ids=["adaptive", "gae"],
 )  # fmt: skip
-def test_what_changes_on_the_way_is_in_checkpoints(
-    config, tmp_path, monkeypatch, algorithm, value_head
-):
-    from plugrl.core.run.run import Run
-
-    def tree(name):
-        made = tree_of(config, algorithm, seed=1, value_head=value_head)
-        made["trainer"]["total_train_steps"] = 4
-        made["settings"]["runs_folder"] = str(tmp_path / name)
-        return made
-
-    straight = plugrl.train(tree("straight"))
-    end_step = Run.end_step
-
-    def ending(self, number, values, **options):
-        end_step(self, number, values, **options)
-        if number == 2:
-            raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "end_step", ending)
-        with pytest.raises(Interrupted):
-            plugrl.train(tree("broken"))
-    (folder,) = (tmp_path / "broken").glob("*/[0-9]*")
+def test_what_changes_on_the_way_is_in_checkpoints(config, copied, algorithm, value_head):
+    tree = tree_of(config, algorithm, seed=1, value_head=value_head)
+    tree["trainer"]["total_train_steps"] = 4
+    straight = plugrl.train(tree)
+    folder = copied(straight.folder)
+    for step in (3, 4):
+        shutil.rmtree(folder / "checkpoints" / f"step-{step:08d}")
     resumed = resume(folder)
+    assert "resumed from step-00000002" in (folder / "log.txt").read_text()
     for one, other in zip(resumed.metrics, straight.metrics, strict=True):
         timeless = [{k: v for k, v in m.items() if not k.startswith("time")} for m in (one, other)]
         assert timeless[0] == timeless[1]

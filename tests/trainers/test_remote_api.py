@@ -116,13 +116,22 @@ def test_passes_and_minibatches_are_those_of_the_self_hosted_one(tree):
     assert (state["state"]["optimizer_steps"], state["version"]) == (8, 2)
 
 
-@pytest.mark.parametrize("shared", [{}, {"aggregation": "seq-mean-token-mean", "epochs": 2}])
+@pytest.mark.parametrize(
+    "shared",
+    [
+        pytest.param({}, marks=pytest.mark.integration),
+        {"aggregation": "seq-mean-token-mean", "epochs": 2},
+    ],
+)
 def test_cross_entropy_equals_the_self_hosted_one(tree, shared):
     theirs = plugrl.train(tree("remote_api_cross_entropy", **shared))
     assert_alike(theirs, plugrl.train(tree("self_hosted_cross_entropy", **shared)))
 
 
-@pytest.mark.parametrize("advantage", [{}, {"coefficient": 0.5, "discount": 0.7}])
+@pytest.mark.parametrize(
+    "advantage",
+    [pytest.param({}, marks=pytest.mark.integration), {"coefficient": 0.5, "discount": 0.7}],
+)
 def test_distillation_equals_the_self_hosted_one(tree, advantage):
     shared = {"advantage": {"type": "opd", **advantage}}
     theirs = plugrl.train(tree("remote_api_opd", teacher=True, **shared))

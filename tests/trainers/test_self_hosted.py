@@ -200,6 +200,7 @@ def test_supervised_training_lowers_its_loss(tmp_path):
     tree["rollout_worker"] = DEMONSTRATIONS
     tree["data"] = {"split": "demonstrations", "batch_size": 16}
     tree["validate"] = {"enabled": False}
+    tree["settings"]["checkpoint_every"] = 10
     tree["trainer"] = {"type": "self_hosted_cross_entropy", "total_train_steps": 20}
     losses = [line["train/loss"] for line in plugrl.train(tree).metrics if "train/loss" in line]
     assert len(losses) == 20
@@ -244,9 +245,16 @@ def stop_after(monkeypatch, step):
     monkeypatch.setattr(Run, "end_step", ending)
 
 
-@pytest.mark.parametrize("step", [0, 2, 3, 4, 5, 6])
-def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, step):
-    straight = plugrl.train(sequence(tmp_path / "straight"))
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    return plugrl.train(sequence(tmp_path_factory.mktemp("straight")))
+
+
+#: After a step of the first phase, between the phases and after a step of the second.
+@pytest.mark.parametrize(
+    "step", [2, 3, 5, *(pytest.param(n, marks=pytest.mark.integration) for n in (0, 4, 6))]
+)
+def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, straight, step):
     with monkeypatch.context() as patch:
         stop_after(patch, step)
         with pytest.raises(Interrupted):
