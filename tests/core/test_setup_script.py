@@ -12,6 +12,7 @@ from pathlib import Path
 import forking
 import pytest
 import yaml
+from waiting import DEADLINE
 
 from plugrl.core import setup_output
 from plugrl.core.errors import ConfigError
