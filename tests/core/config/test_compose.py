@@ -227,6 +227,12 @@ def test_a_bare_name_is_its_type(files, base, over, merged):
 # Overrides.
 
 
+def test_an_empty_text_takes_the_place_of_a_section(files):
+    """It is no name of a type: what is wrong with it is said of the text itself."""
+    files(base="x: {type: a, size: 3}", a="defaults: [base]\nx: ''")
+    assert compose("a.yaml").tree == {"x": ""}
+
+
 @pytest.mark.parametrize(
     ("override", "tree"),
     [
