@@ -5,20 +5,28 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch  # noqa: F401  (no test's time)
 
 from plugrl.core.run.run import Run
 
 sys.path.insert(0, str(Path(__file__).parent))  # for tracked_driver
 
 
+@pytest.fixture(scope="session")
+def kept_by_wandb(tmp_path_factory):
+    """Where wandb keeps logs and artifacts of a process; otherwise in the home."""
+    return tmp_path_factory.mktemp("wandb")
+
+
 @pytest.fixture(autouse=True)
-def no_accounts(monkeypatch, tmp_path):
-    """Nobody's account or server is used by these tests."""
+def no_accounts(monkeypatch, tmp_path, kept_by_wandb):
+    """Nobody's account, server or home is used by these tests."""
     for name in list(os.environ):
-        if name.startswith(("WANDB_", "MLFLOW_")):
+        if name.startswith(("WANDB_", "MLFLOW_", "TRACKIO_")) and name != "TRACKIO_DIR":
             monkeypatch.delenv(name)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "wandb-config"))
+    for kind in ("CONFIG", "CACHE", "DATA"):
+        monkeypatch.setenv(f"WANDB_{kind}_DIR", str(kept_by_wandb / kind.lower()))
 
 
 @pytest.fixture

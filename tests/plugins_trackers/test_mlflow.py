@@ -1,5 +1,4 @@
 import json
-import time
 from importlib.util import find_spec
 
 import pytest
@@ -103,9 +102,7 @@ def test_a_server_that_is_not_there_is_named(make_run, train, warnings_of, capfd
     run = make_run(
         MlflowTracker({"tracking_uri": "http://127.0.0.1:9"}), settings={"tracker_timeout": 15}
     )
-    began = time.monotonic()
     train(run, 2)
-    assert time.monotonic() - began < 20
     (line,) = warnings_of("MlflowTracker")
     assert "127.0.0.1" in line or "did not come back from start()" in line
     assert "check `tracking_uri`" in line
