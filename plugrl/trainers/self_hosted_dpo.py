@@ -144,7 +144,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
         return part
 
     def _reference_point(self, part: Batch) -> float:
-        """The mean log-ratio of each prompt with the answer of the row before it, at least 0."""
+        """The mean log-ratio of prompts with answers to others, at least 0."""
         limit = self.models[part.metadata["model"]].inference.max_sequence_length
         other = mismatched(part, limit)
         if other is None:
@@ -193,27 +193,32 @@ def _weights_findings(check: Preflight, algorithm: Any) -> Iterator[Finding]:
 
 
 def mismatched(batch: Batch, limit: int) -> Batch | None:
-    """Each prompt with the answer of the row before it, the first with the last one's.
+    """Each prompt with the answer of the nearest row before it that was not given to this prompt.
 
-    A row's prompt is what stands before its first trained token. Sequences are cut at ``limit``
-    tokens; None: there are fewer than two rows, or nothing is left of the answers.
+    The last row comes before the first. A row's prompt is what stands before its first trained
+    token; one that all answers of the batch were given to is left out. Sequences are cut at
+    ``limit`` tokens; None: there is no such row, or nothing is left of the answers.
     """
     lengths = batch.values["attention_mask"].sum(1).tolist()
     ids, masks = batch.values["input_ids"].tolist(), batch.values["loss_mask"].tolist()
     rows = [(ids[i][:n], masks[i][:n], masks[i].index(1)) for i, n in enumerate(lengths)]
+    matched = {tuple(tokens) for tokens, _, _ in rows}
     made, heat = [], row_temperatures(batch)
     for i, (tokens, _, start) in enumerate(rows):
-        answer, mask, other = rows[i - 1]
-        joined = (tokens[:start] + answer[other:])[:limit]
-        made.append(
-            Trajectory(
-                joined,
-                ([0] * start + mask[other:])[:limit],
-                model=batch.metadata["model"],
-                temperature=heat[i],
+        for answer, mask, other in (rows[i - back] for back in range(1, len(rows))):
+            joined = tokens[:start] + answer[other:]
+            if tuple(joined) in matched:
+                continue
+            made.append(
+                Trajectory(
+                    joined[:limit],
+                    ([0] * start + mask[other:])[:limit],
+                    model=batch.metadata["model"],
+                    temperature=heat[i],
+                )
             )
-        )
+            break
     kept = [t for t in made if any(t.loss_mask)]
-    if len(rows) < 2 or not kept:
+    if not kept:
         return None
     return Batch.from_trajectories(kept, pad_token_id=batch.metadata["pad_token_id"])

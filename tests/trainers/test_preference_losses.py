@@ -241,6 +241,21 @@ def test_mismatched_answers_by_hand():
     assert mismatched(made.select([0]), 6) is None
 
 
+def test_no_answer_is_joined_with_a_prompt_that_it_was_given_to():
+    """Two answers to one prompt, then another prompt with one of these answers and its own."""
+    mask = [0, 0, 1]
+    rows = [[2, 3, 7], [2, 3, 8], [4, 5, 8], [4, 5, 9]]
+    batch = Batch.from_trajectories([Trajectory(tokens, mask) for tokens in rows])
+    # Of prompt 2 3 neither 7 nor 8, of prompt 4 5 neither 8 nor 9.
+    expected = [[2, 3, 9], [2, 3, 9], [4, 5, 7], [4, 5, 7]]
+    assert [t.tokens for t in mismatched(batch, 6).to_trajectories()] == expected
+    # All that there is was given to the only prompt.
+    assert mismatched(batch.select([0, 1]), 6) is None
+    # The first prompt has all the answers, the second does not.
+    some = mismatched(batch.select([0, 1, 2]), 6)
+    assert [t.tokens for t in some.to_trajectories()] == [[4, 5, 7]]
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
