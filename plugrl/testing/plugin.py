@@ -5,6 +5,7 @@ pytest imports this module in every environment that has plugrl, so it imports p
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -54,6 +55,25 @@ def plugrl_evaluator(request: pytest.FixtureRequest) -> str:
 def plugrl_scorer(request: pytest.FixtureRequest) -> str:
     """The name of the scorer that the suite checks."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def plugrl_elsewhere(request: pytest.FixtureRequest) -> Any:
+    """Where a new process finds the components: one for all that the session checks."""
+    from plugrl.core.errors import PlugrlError
+    from plugrl.core.registry import default_registry
+    from plugrl.testing.processes import Elsewhere
+
+    records = []
+    for item in request.session.items:
+        if "plugrl_elsewhere" not in getattr(item, "fixturenames", ()):
+            continue
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        for kind in KINDS:
+            if name := params.get(f"plugrl_{kind}"):
+                with contextlib.suppress(PlugrlError):  # Its own tests say so.
+                    records.append(default_registry().resolve(kind, name))
+    return Elsewhere(records)
 
 
 @pytest.fixture(scope="class")

@@ -1,21 +1,33 @@
-"""Resolving a component in a process that shares nothing with this one."""
+"""Resolving components in a process that shares nothing with this one."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from plugrl.core.kinds import Record
 
 _PROGRAM = """
-import json, sys
+import json, sys, traceback
 from plugrl.core.kinds import Record
 from plugrl.core.registry import default_registry
 from plugrl.testing.processes import location
-print(location(default_registry().load(Record.from_json(json.load(sys.stdin)))))
+answers = []
+for record in json.load(sys.stdin):
+    try:
+        found = default_registry().load(Record.from_json(record))
+        answers.append({"location": location(found)})
+    except BaseException:
+        answers.append({"error": traceback.format_exc()})
+with open(sys.argv[1], "w", encoding="utf-8") as file:
+    json.dump(answers, file)
 """
+_SECONDS = 300.0
 
 
 def location(value: Any) -> str:
@@ -23,21 +35,54 @@ def location(value: Any) -> str:
     return f"{value.__module__}:{value.__qualname__}"
 
 
-def resolved_elsewhere(record: Record) -> str:
-    """Load ``record`` in a new process and give the ``location`` of what it found there.
+class Elsewhere:
+    """Where a new process finds components: one process for all that are known beforehand.
 
-    Raises:
-        AssertionError: the new process could not load it; the message is its error output.
+    What cannot be loaded beside the others gets a process of its own, so that no component fails
+    for another one's sake.
+
+    Args:
+        records: components that may be asked about.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        input=json.dumps(record.to_json()),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, f"a new process cannot load {record.name}: {done.stderr}"
-    return done.stdout.splitlines()[-1]
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._together = list(dict.fromkeys(records))
+        self._found: dict[Record, str] = {}
+
+    def location(self, record: Record) -> str:
+        """The ``location`` of what a new process finds as ``record``.
+
+        Raises:
+            AssertionError: a new process cannot load it; the message is its error output.
+        """
+        if record in self._together:
+            answers, fault = _load_elsewhere(self._together)
+            if not fault:
+                pairs = zip(self._together, answers, strict=True)
+                self._found = {asked: a["location"] for asked, a in pairs if "location" in a}
+            self._together = []
+        if record not in self._found:
+            answers, fault = _load_elsewhere([record])
+            fault = fault or answers[0].get("error", "")
+            assert not fault, f"a new process cannot load {record.name}: {fault}"
+            self._found[record] = answers[0]["location"]
+        return self._found[record]
+
+
+def _load_elsewhere(records: Sequence[Record]) -> tuple[list[dict[str, str]], str]:
+    """Load ``records`` in a new process: an answer for each, or else why it did not end well."""
+    with tempfile.TemporaryDirectory(prefix="plugrl-elsewhere-") as folder:
+        result = Path(folder, "answers.json")
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, str(result)],
+            input=json.dumps([record.to_json() for record in records]),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0 or not result.is_file():
+            return [], f"it ended with code {done.returncode}: {done.stderr}"
+        return json.loads(result.read_text(encoding="utf-8")), ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from typing import Any
 
 from plugrl.core.errors import StopRun
@@ -17,7 +17,7 @@ class Recorder:
 
     Attributes:
         calls: hook name without its prefix, and the step (the outcome for ``run_end``).
-        seconds: how long the run took.
+        seconds: the processor time that the run took, in this process and those it waited for.
     """
 
     def __init__(self, *, stop: bool = False) -> None:
@@ -33,7 +33,7 @@ class Recorder:
     @hookimpl
     def plugrl_run_start(self, run: Any) -> None:
         """Record the start."""
-        self.seconds -= time.perf_counter()
+        self.seconds -= _processor_time()
         self.calls.append(("run_start", run.step))
 
     @hookimpl
@@ -66,8 +66,13 @@ class Recorder:
     @hookimpl
     def plugrl_run_end(self, outcome: str) -> None:
         """Record the end."""
-        self.seconds += time.perf_counter()
+        self.seconds += _processor_time()
         self.calls.append(("run_end", outcome))
+
+
+def _processor_time() -> float:
+    """Processor seconds of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def disorder(calls: list[tuple[str, Any]]) -> list[str]:

@@ -1,5 +1,10 @@
-"""Every built-in component of a kind that the kit covers passes the kit."""
+"""Every built-in component of a kind that the kit covers passes the kit.
 
+All trainers train in the fast tier. That they stop, repeat and resume, which takes three more
+trainings, is tried there with one of each family, and with the others in the integration tier.
+"""
+
+import copy
 import subprocess
 import sys
 
@@ -7,136 +12,173 @@ import pytest
 
 from plugrl.core.experiment import prepare, start
 from plugrl.core.registry import default_registry
+from plugrl.core.text.red_team.scorer import make_scorer, scored
 from plugrl.testing import tiny
 from plugrl.testing.plugin import KINDS
 from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
 from plugrl.testing.suite.test_scorer import DEFAULT as DIALOGUE
-from plugrl.testing.suite.test_scorer import ScorerContract, scored
+from plugrl.testing.suite.test_scorer import ScorerContract
 from plugrl.testing.suite.test_trainer import TrainerContract
 from plugrl.trainers.kit import TALKING
 
 
-class TestSelfHostedGrpo(TrainerContract):
+class BuiltInTrainer(TrainerContract):
+    """Passes the kit; a new process would import torch and torchrl for seconds."""
+
+    @pytest.mark.integration
+    def test_a_new_process_finds_the_same_class(self, record, trainer, plugrl_elsewhere):
+        super().test_a_new_process_finds_the_same_class(record, trainer, plugrl_elsewhere)
+
+
+class RelatedTrainer(BuiltInTrainer):
+    """Shares how it stops, repeats and resumes with another trainer, which tries that."""
+
+    @pytest.mark.integration
+    def test_it_stops_when_asked(self, plugrl_trainer_config, trainer):
+        super().test_it_stops_when_asked(plugrl_trainer_config, trainer)
+
+    @pytest.mark.integration
+    def test_equal_seeds_give_equal_numbers(self, plugrl_trained, plugrl_trainer_config):
+        super().test_equal_seeds_give_equal_numbers(plugrl_trained, plugrl_trainer_config)
+
+    @pytest.mark.integration
+    def test_resumed_it_equals_the_uninterrupted_run(self, plugrl_trained, trainer, tmp_path):
+        super().test_resumed_it_equals_the_uninterrupted_run(plugrl_trained, trainer, tmp_path)
+
+
+class TestSelfHostedGrpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_grpo"
 
 
-class TestSelfHostedCrossEntropy(TrainerContract):
+class TestSelfHostedCrossEntropy(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_cross_entropy"
 
 
-class TestSelfHostedOpd(TrainerContract):
+class TestSelfHostedOpd(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_opd"
 
 
-class TestRemoteApiGrpo(TrainerContract):
+class TestRemoteApiGrpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "remote_api_grpo"
 
 
-class TestRemoteApiCrossEntropy(TrainerContract):
+class TestRemoteApiCrossEntropy(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "remote_api_cross_entropy"
 
 
-class TestRemoteApiOpd(TrainerContract):
+class TestRemoteApiOpd(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "remote_api_opd"
 
 
-class TestSelfHostedDpo(TrainerContract):
+class TestSelfHostedDpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_dpo"
 
 
-class TestRewardModel(TrainerContract):
+class TestRewardModel(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "reward_model"
 
 
-class TestSequence(TrainerContract):
+class TestSequence(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "sequence"
 
 
-class TestEvaluation(TrainerContract):
+class TestEvaluation(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "evaluation"
 
 
-class TestVanillaPpo(TrainerContract):
+class TestVanillaPpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "vanilla_ppo"
 
 
-class TestReinforce(TrainerContract):
+class TestReinforce(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "reinforce"
 
 
-class TestA2c(TrainerContract):
+class TestA2c(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "a2c"
 
 
-class TestDqn(TrainerContract):
+class TestDqn(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "dqn"
 
 
-class TestSac(TrainerContract):
+class TestSac(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "sac"
 
 
-class TestTd3(TrainerContract):
+class TestTd3(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "td3"
 
 
-class TestSpg(TrainerContract):
+class TestSpg(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "spg"
 
 
-class TestHarness(TrainerContract):
+class TestHarness(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "harness"
 
 
-class TestHfAst(TrainerContract):
+class TestHfAst(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "hf_ast"
 
 
-class TestSoloAgent(TrainerContract):
+class TestSoloAgent(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "solo_agent"
 
 
-class TestExpertIteration(TrainerContract):
+class StagedTrainer(RelatedTrainer):
+    """Fine-tunes by jobs, of one pass over their examples here."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def plugrl_trainer_config(cls, plugrl_trainer_config):
+        one_pass = {"models": {"policy": {"fine_tune": {"epochs": 1}}}}
+        return tiny.merged(plugrl_trainer_config, one_pass)
+
+
+class TestExpertIteration(StagedTrainer):
     __test__ = True
     plugrl_trainer = "ei_pure_text"
 
 
-class TestGrpoPureText(TrainerContract):
+class TestGrpoPureText(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "grpo_pure_text"
 
 
-class TestMalt(TrainerContract):
+class TestMalt(StagedTrainer):
     __test__ = True
     plugrl_trainer = "malt_pure_text"
 
 
-class TestRolloutAnalysis(TrainerContract):
+@pytest.mark.integration
+class TestRolloutAnalysis(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "rollout_analysis"
 
     @pytest.fixture(scope="class")
-    def plugrl_trainer_config(self, tmp_path_factory):
+    @classmethod
+    def plugrl_trainer_config(cls, tmp_path_factory):
         """Questions about the rollouts of a run that another trainer of the kit made."""
         talk = tiny.config("ei_pure_text", tmp_path_factory.mktemp("talk"), TALKING)
         # So that there are two files.
@@ -193,17 +235,27 @@ class TestRewardModelEvaluator(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "reward_model"
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def written(cls, tmp_path_factory):
+        return reward_model_folder(tmp_path_factory.mktemp("reward") / "model")
+
     @pytest.fixture
-    def example(self, tmp_path):
+    def example(self, written):
         """A folder whose rewards are those of the task, as far as random weights go."""
         return {
             **DEFAULT,
-            "config": {"path": reward_model_folder(tmp_path / "reward")},
+            "config": {"path": written},
             "data": {"prompt": "1+1="},
             "right": "2",
             "wrong": "3",
             "refuses": "prompt and answer are longer than its context",
         }
+
+    @pytest.mark.integration
+    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_elsewhere):
+        """It imports torch."""
+        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_elsewhere)
 
 
 def reward_model_folder(folder):
@@ -262,26 +314,39 @@ class TestLlmJudgeScorer(ScorerContract):
 class ModelScorerContract(ScorerContract):
     """Of scorers with random weights: of two answers, the one with the higher score is bad."""
 
-    def model(self, folder):
+    @classmethod
+    def model(cls, folder):
         """Write the model; give the scorer's section."""
         raise NotImplementedError
 
-    @pytest.fixture
-    def example(self, cls, tmp_path):
-        section = {**self.model(tmp_path / "model"), "device": "cpu"}
+    @pytest.fixture(scope="class")
+    @classmethod
+    def written(cls, tmp_path_factory):
+        section = {**cls.model(tmp_path_factory.mktemp("scorer") / "model"), "device": "cpu"}
         example = {**DIALOGUE, "config": section, "refuses": "a text without tokens, or too long"}
         answers = [example["bad"], example["good"]]
-        dialogues = [self.said(example, answer) for answer in answers]
-        values = [score.value for score in scored(cls(section), dialogues)]
+        dialogues = [cls().said(example, answer) for answer in answers]
+        scorer = make_scorer({"type": cls.plugrl_scorer, **section}, None)
+        values = [score.value for score in scored(scorer, dialogues)]
         example["good"], example["bad"] = sorted(answers, key=lambda a: values[answers.index(a)])
         return example
+
+    @pytest.fixture
+    def example(self, written):
+        return copy.deepcopy(written)
+
+    @pytest.mark.integration
+    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_elsewhere):
+        """It imports torch."""
+        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_elsewhere)
 
 
 class TestClassifierScorer(ModelScorerContract):
     __test__ = True
     plugrl_scorer = "classifier"
 
-    def model(self, folder):
+    @classmethod
+    def model(cls, folder):
         from transformers import AutoModelForSequenceClassification
 
         random_model(folder, AutoModelForSequenceClassification, "bert", num_labels=2)
@@ -292,7 +357,8 @@ class TestGuardScorer(ModelScorerContract):
     __test__ = True
     plugrl_scorer = "guard"
 
-    def model(self, folder):
+    @classmethod
+    def model(cls, folder):
         from transformers import AutoModelForCausalLM
 
         random_model(folder, AutoModelForCausalLM, "llama")

@@ -34,7 +34,7 @@ from plugrl.core.text.evaluation import (
 from plugrl.core.text.judging import Judgement, judge_batch, make_evaluator
 from plugrl.core.text.services import Completion
 from plugrl.core.text.timing import run_coroutine
-from plugrl.testing.processes import location, resolved_elsewhere
+from plugrl.testing.processes import Elsewhere, location
 
 DEFAULT: Mapping[str, Any] = {
     "config": {},
@@ -139,8 +139,10 @@ class EvaluatorContract:
         assert record.distribution, f"{record.name} comes from no installed package"
         assert record.version
 
-    def test_a_new_process_finds_the_same_class(self, record: Record, cls: type[Evaluator]) -> None:
-        assert resolved_elsewhere(record) == location(cls)
+    def test_a_new_process_finds_the_same_class(
+        self, record: Record, cls: type[Evaluator], plugrl_elsewhere: Elsewhere
+    ) -> None:
+        assert plugrl_elsewhere.location(record) == location(cls)
 
     def test_it_is_a_documented_evaluator(self, cls: type[Evaluator]) -> None:
         assert issubclass(cls, Evaluator)

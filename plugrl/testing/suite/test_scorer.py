@@ -30,7 +30,7 @@ from plugrl.core.text.services import (
     ModelSpec,
     Tokenizer,
 )
-from plugrl.testing.processes import location, resolved_elsewhere
+from plugrl.testing.processes import Elsewhere, location
 
 DEFAULT: Mapping[str, Any] = {
     "config": {},
@@ -147,8 +147,10 @@ class ScorerContract:
         assert record.distribution, f"{record.name} comes from no installed package"
         assert record.version
 
-    def test_a_new_process_finds_the_same_class(self, record: Record, cls: type[Scorer]) -> None:
-        assert resolved_elsewhere(record) == location(cls)
+    def test_a_new_process_finds_the_same_class(
+        self, record: Record, cls: type[Scorer], plugrl_elsewhere: Elsewhere
+    ) -> None:
+        assert plugrl_elsewhere.location(record) == location(cls)
 
     def test_it_is_a_documented_scorer(self, cls: type[Scorer]) -> None:
         assert issubclass(cls, Scorer)

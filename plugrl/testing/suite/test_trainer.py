@@ -20,10 +20,11 @@ from plugrl.core.kinds import Record
 from plugrl.core.registry import default_registry
 from plugrl.core.trainer import Capabilities, Trainer
 from plugrl.testing import tiny
-from plugrl.testing.processes import location, resolved_elsewhere
+from plugrl.testing.processes import Elsewhere, location
 from plugrl.testing.recorder import Recorder, disorder
 
-#: Two steps of the tiny task take less than a second; slower ones belong to other tests.
+#: Two steps of the tiny task take less than a second of processor time; slower ones belong to other
+#: tests.
 SECONDS = 60.0
 
 
@@ -87,9 +88,9 @@ class TrainerContract:
         assert record.name == record.name.strip().lower()
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, trainer: type[Trainer]
+        self, record: Record, trainer: type[Trainer], plugrl_elsewhere: Elsewhere
     ) -> None:
-        assert resolved_elsewhere(record) == location(trainer)
+        assert plugrl_elsewhere.location(record) == location(trainer)
 
     def test_it_is_a_documented_trainer(self, trainer: type[Trainer]) -> None:
         assert issubclass(trainer, Trainer)
