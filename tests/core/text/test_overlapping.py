@@ -356,7 +356,7 @@ def test_staleness_is_of_the_trained_tokens_of_valid_attempts(mode):
 
 
 def test_nothing_begins_while_the_last_batch_is_trained():
-    training = Training(Rules(BATCH_ASYNC, 1, "finish", REPEAT), random.Random(0), 2)
+    training = Training(Rules(BATCH_ASYNC, 5, "finish", REPEAT), random.Random(0), 2)
     for step in (1, 2):
         training.states.begin(holds=False)
         training.collector.fill({"policy": None}, step)
@@ -366,10 +366,6 @@ def test_nothing_begins_while_the_last_batch_is_trained():
         assert (training.collector.open > 0) == (step == 1)
         version = training.states.models["policy"].train
         training.states.train({"policy": version + 1})
-        if training.states.sync_due:
-            training.collector.before_sync()
-            training.states.sync(training.collector.open)
-            training.states.synced()
         training.states.end()
 
 
