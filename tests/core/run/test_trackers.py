@@ -120,7 +120,7 @@ def test_a_slow_one_does_not_hold_up_the_steps(make_run):
     run.attach(Toy())
     with run:
         # It is in its first call until all steps are over, and so would the run be.
-        for step in range(1, 51):
+        for step in range(1, 5):
             run.end_step(step, {"value": step})
         assert not [call for call in slow.calls if call[0] != "start"]
         steps_are_over.set()
@@ -128,10 +128,10 @@ def test_a_slow_one_does_not_hold_up_the_steps(make_run):
 
 
 def test_one_that_is_far_behind_is_waited_for(make_run, caplog, monkeypatch):
-    monkeypatch.setattr(feed, "_WAITING", 3)
+    monkeypatch.setattr(feed, "_WAITING", 1)
     slow = going_wrong("log", lambda: time.sleep(0.05))
     run = make_run(trackers=[slow])
-    train(run, 10)
+    train(run, 4)
     assert slow.calls[-1] == ("finish", "done")
     assert warned(caplog) == []
 
@@ -141,13 +141,13 @@ def test_one_with_much_left_to_do_at_the_end_is_given_up(make_run, caplog):
 
     def log():
         handled.append(1)
-        time.sleep(0.1)  # Less than it may take for one call.
+        time.sleep(0.5)  # Less than it may take for one call.
 
-    run = make_run(trackers=[going_wrong("log", log)], settings={"tracker_timeout": 0.5})
-    train(run, 200)
-    assert len(handled) < 200  # All of them need 20 s.
+    run = make_run(trackers=[going_wrong("log", log)], settings={"tracker_timeout": 1})
+    train(run, 9)
+    assert len(handled) < 9  # All of them need 4.5 s.
     (line,) = warned(caplog)
-    assert "the tracker Wrong was not done 0.5 s after the end of the run" in line
+    assert "the tracker Wrong was not done 1 s after the end of the run" in line
 
 
 def test_what_it_gets(make_run, tmp_path):
