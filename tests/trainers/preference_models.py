@@ -22,8 +22,9 @@ CONFIG = {
     "max_position_embeddings": 64,
 }
 PAIRS = [("ab", "abc", "h"), ("cde", "e", "edcba"), ("f", "gg", "fa"), ("abcd", "hgf", "hgfe")]
-#: The seven rows of layout labels: the answers in order, without the last one.
-LABELS = [(p, text, good) for p, a, b in PAIRS for text, good in ((a, 1.0), (b, 0.0))][:7]
+#: The seven rows of layout labels: good answers, then bad ones but the last. No row follows one of
+#: its prompt, since TRL joins a prompt with the answer of the row before it whatever its prompt.
+LABELS = [*((p, good, 1.0) for p, good, _ in PAIRS), *((p, bad, 0.0) for p, _, bad in PAIRS[:3])]
 MARGINS = [0.5, 0.0, 1.25, 2.0]
 
 

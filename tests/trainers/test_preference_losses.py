@@ -25,7 +25,7 @@ import preference_models
 TRL = {
     "dpo": (0.7680366039276123, 0.4968932271003723),
     "ipo": (3.302934408187866, 4.240808010101318),
-    "kto": (0.5961431264877319, 0.1797480434179306),
+    "kto": (0.5992721915245056, 0.17969760298728943),
 }
 #: Of its RewardTrainer: with center_rewards_coefficient 0.1, and with margins.
 TRL_REWARD = {
