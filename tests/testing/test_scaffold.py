@@ -3,15 +3,17 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import forking
 import pytest
 
+from plugrl.cli import main
 from plugrl.commands._scaffold import KINDS_WITH_TEMPLATES, files
 from plugrl.core.errors import UsageError
 
-pytestmark = pytest.mark.integration
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugrl-rejection-sampling"
 
 
@@ -38,6 +40,20 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
+@pytest.fixture
+def new(tmp_path, monkeypatch):
+    """Writes a new plugin into an empty folder, and gives the exit code."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            main(["new", "plugin", *words])
+        return end.value.code
+
+    return run
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS_WITH_TEMPLATES)
 def test_a_new_plugin_installs_passes_the_kit_and_trains(site, kind):
     name = f"plugrl-fresh-{kind.replace('_', '-')}"
@@ -62,22 +78,25 @@ def test_a_new_plugin_installs_passes_the_kit_and_trains(site, kind):
     assert (run["state"], run["step"]) == ("done", 3)
 
 
-def test_generated_files_are_kept_unless_forced(site):
-    site.run("plugrl", "new", "plugin", "plugrl-kept")
-    changed = site.folder / "plugrl-kept" / "README.md"
+def test_generated_files_are_kept_unless_forced(new, tmp_path, capsys):
+    assert new("plugrl-kept") == 0
+    changed = tmp_path / "plugrl-kept" / "README.md"
     changed.write_text("mine")
-    done = forking.run(["-m", "plugrl", "new", "plugin", "plugrl-kept"], cwd=site.folder)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: plugrl-kept exists and is not empty; ")
-    assert "--force" in done.stderr
+    capsys.readouterr()
+    assert new("plugrl-kept") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: plugrl-kept exists and is not empty; ")
+    assert "--force" in err
     assert changed.read_text() == "mine"
-    site.run("plugrl", "new", "plugin", "plugrl-kept", "--force")
+    assert new("plugrl-kept", "--force") == 0
     assert changed.read_text() != "mine"
 
 
-def test_an_empty_folder_is_filled(site):
-    (site.folder / "plugrl-empty").mkdir()
-    assert "write  plugrl-empty" in site.run("plugrl", "new", "plugin", "plugrl-empty")
+def test_an_empty_folder_is_filled(new, tmp_path, capsys):
+    (tmp_path / "plugrl-empty").mkdir()
+    assert new("plugrl-empty") == 0
+    assert "write  plugrl-empty" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -112,16 +131,21 @@ def test_a_kind_without_a_template_is_refused():
         files("plugrl-x", "trainr")
 
 
-@pytest.mark.parametrize("kind", KINDS_WITH_TEMPLATES)
-def test_the_generated_code_is_clean(site, kind):
-    site.run("plugrl", "new", "plugin", "plugrl-clean", "--kind", kind)
-    package = site.folder / "plugrl-clean"
-    rules = ["--select", "E,F,I,UP,B", "--line-length", "100", "."]
-    site.run("ruff", "check", *rules, cwd=package)
-    site.run("ruff", "format", "--check", "--line-length", "100", ".", cwd=package)
-    assert len((package / "plugrl_clean" / f"{kind}.py").read_text().splitlines()) < 60
+def test_the_generated_code_is_clean(new, tmp_path):
+    names = {kind: f"plugrl-clean-{kind.replace('_', '-')}" for kind in KINDS_WITH_TEMPLATES}
+    for kind, name in names.items():
+        assert new(name, "--kind", kind) == 0
+        component = tmp_path / name / name.replace("-", "_") / f"{kind}.py"
+        assert len(component.read_text().splitlines()) < 60
+    # Imports are sorted as where each package is checked alone.
+    rules = ["--select", "E,F,I,UP,B", "--config", f"src = {list(names.values())}"]
+    for words in (["check", *rules], ["format", "--check"]):
+        command = [sys.executable, "-m", "ruff", *words, "--isolated", "--line-length", "100", "."]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.integration
 def test_the_example_package_passes_the_kit_and_trains(site):
     package = site.folder / "example"
     shutil.copytree(EXAMPLE, package)
