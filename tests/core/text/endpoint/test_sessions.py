@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
+from plugrl.core.text.endpoint.app import _refusal
 from plugrl.core.text.endpoint.asked import read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError
 from plugrl.scenarios.parsers.brackets import BracketsParser
@@ -559,3 +560,21 @@ def test_odd_values_are_refused_or_read_and_never_break(values):
         # Whatever else it raises breaks the test.
         with contextlib.suppress(ApiError):
             assert read(json.dumps(sent).encode()).n >= 1
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "closes"),
+    [
+        (ApiError(429, "so many are open"), True, False),
+        (ApiError(429, "used up", None, "session_used_up"), False, False),
+        (ApiError(400, "wrong", "seed"), False, False),
+        (ApiError(413, "large", None, "body_too_large"), False, True),
+    ],
+)
+def test_a_client_is_told_to_ask_again_where_that_may_help(error, again, closes):
+    """OpenAI's client asks again by itself, unless this header says otherwise."""
+    response = _refusal(error)
+    assert response.status_code == error.status
+    assert (response.headers.get("x-should-retry") is None) == again
+    assert (response.headers.get("connection") == "close") == closes
+    assert json.loads(response.body)["error"]["message"] == str(error)
