@@ -11,7 +11,7 @@ import sys
 from plugrl.cli import main
 from plugrl.core.run.records import Records
 
-MORE_LINES = 6
+MORE_LINES = 3
 plain, line, seconds, written = Records.metrics, int(sys.argv[1]), float(sys.argv[2]), 0
 
 

@@ -20,6 +20,8 @@ LIBRARIES = f"""{forking.LIBRARIES} plugrl.cli plugrl.commands.train plugrl.comm
     plugrl.core.text.trajectory_trainer plugrl.plugins.transformers.inference_service
     plugrl.plugins.transformers.train_service plugrl.core.tensordict.off_policy gymnasium
     plugrl.core.tensordict.rl_trainer plugrl.scenarios.gymnasium plugrl.testing.tiny mujoco"""
+#: The most lines of metrics that a process writes before one of :func:`moments`.
+MOST_LINES = 10
 _DRIVER = Path(__file__).with_name("dying_driver.py")
 _MOMENTS = Path(__file__).with_name("moments_driver.py")
 
@@ -72,11 +74,22 @@ def finish(*words: object, **options: Any) -> str:
     return errors
 
 
+def moments(seed: object, number: int, seconds: float) -> list[tuple[int, float]]:
+    """Lines and seconds for :func:`kill`, drawn by a seed.
+
+    The first is after a few steps, so that there is a checkpoint to go on with. A run of ``number *
+    MOST_LINES`` steps that saves at every second one is not over before the last.
+    """
+    draw = random.Random(str(seed))
+    firsts = [4, *[1] * (number - 1)]
+    return [(draw.randrange(first, MOST_LINES - 2), draw.uniform(0, seconds)) for first in firsts]
+
+
 def dying(line: int, seconds: float, *words: object, **options: Any) -> forking.Process:
     """``plugrl *words`` as a process that dies within ``seconds`` after a line of its metrics.
 
     They are seconds of processor time, so that the moment does not depend on how busy the machine
-    is. A run that writes six more lines in them dies with the last of those.
+    is. A run that writes three more lines in them dies with the last of those.
     """
     return forking.Process(
         [_DRIVER, line, seconds, *words],

@@ -1,16 +1,14 @@
 """Killed at random moments and resumed, a run equals the uninterrupted one bit for bit."""
 
-import json
-import random
+import os
 import shlex
-import signal
 import subprocess
 
 import kills
 import moments_driver
 import pytest
 import yaml
-from waiting import DEADLINE, wait_until
+from waiting import DEADLINE
 
 from plugrl.core.experiment import load_run
 from plugrl.testing import tiny
@@ -46,16 +44,16 @@ def straight(path, folder):
     return next((folder / "straight").glob("*/[0-9]*"))
 
 
-@pytest.mark.parametrize(("steps", "rounds", "each"), kills.tiers([(15, 1, 3)], [(40, 4, 5)]))
-def test_killed_and_resumed_it_equals_the_uninterrupted_run(tmp_path, steps, rounds, each):
-    path = recipe(tmp_path, steps, checkpoint_every=7, keep_checkpoints=3)
+@pytest.mark.parametrize(("rounds", "each"), kills.tiers([(1, 3)], [(4, 5)]))
+def test_killed_and_resumed_it_equals_the_uninterrupted_run(tmp_path, rounds, each):
+    steps = each * kills.MOST_LINES // 2
+    path = recipe(tmp_path, steps, checkpoint_every=2, keep_checkpoints=3)
     expected = straight(path, tmp_path)
-    moments = random.Random(0)
     for number in range(rounds):
         runs = tmp_path / f"killed{number}"
         command = words(path, runs)
-        for _ in range(each):
-            kills.kill(moments.randrange(1, 5), moments.uniform(0, 0.1), *command)
+        for line, seconds in kills.moments(number, each, 0.1):
+            kills.kill(line, seconds, *command)
             (folder,) = runs.glob("*/[0-9]*")
             command = ["resume", folder]
         kills.finish(*command)
@@ -77,19 +75,39 @@ def test_dying_at_a_named_moment_changes_nothing(short, tmp_path, moment):
     check(run, expected)
 
 
+#: So that the signal comes before the end of the run.
+TERMINATES = """
+import os, signal
+from plugrl.core.run.records import Records
+
+plain, written = Records.metrics, []
+
+def metrics(self, step, numbers):
+    plain(self, step, numbers)
+    written.append(step)
+    if len(written) == int(os.environ.get("TERMINATED_AT", 0)):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+Records.metrics = metrics
+"""
+
+
 @pytest.mark.integration
-def test_a_terminated_run_saves_exits_with_143_and_goes_on(tmp_path):
-    path, runs = recipe(tmp_path, 40), tmp_path / "runs-terminated"
-    process = kills.start(*words(path, runs), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    wait_until(lambda: any(lines_of(f) > 3 for f in runs.glob("*/[0-9]*/metrics.jsonl")), process)
-    process.send_signal(signal.SIGTERM)
+def test_a_terminated_run_saves_exits_with_143_and_goes_on(short, tmp_path):
+    path, expected = short
+    plugin, runs = tmp_path / "terminates.py", tmp_path / "runs"
+    plugin.write_text(TERMINATES, "utf-8")
+    process = kills.start(
+        *("-p", plugin, *words(path, runs)),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TERMINATED_AT": "4"},
+    )
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 143
     (folder,) = runs.glob("*/[0-9]*")
     assert errors.splitlines()[-1] == f"plugrl resume {shlex.quote(str(folder))}"
-    kills.finish("resume", folder)
-    assert json.loads((folder / "status.json").read_text("utf-8"))["state"] == "done"
-
-
-def lines_of(file):
-    return file.read_bytes().count(b"\n")
+    # The step in which it came, though checkpoints are saved at each second one.
+    assert load_run(folder).checkpoint()["run"]["step"] == 3
+    kills.finish("-p", plugin, "resume", folder)
+    check(folder, expected)

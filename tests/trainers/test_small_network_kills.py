@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ import yaml
 from plugrl.core.experiment import load_run
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
 
-#: Iterations of a run by its kills, which come before the last of them.
-ITERATIONS = {2: 20, 5: 40}
-
 CARTPOLE = {"type": "gymnasium", "id": "CartPole-v1"}
 PENDULUM = {"type": "gymnasium", "id": "Pendulum-v1", "num_envs": 1}
-#: An update after each of a few steps, from the second iteration on.
+#: Some iterations without updates, then some with sixteen each.
 OFF_POLICY = {"frames_per_batch": 16, "minibatch_size": 16}
 TRAINERS: dict[str, dict[str, Any]] = {
     "vanilla_ppo": {
@@ -70,13 +66,13 @@ TRAINERS: dict[str, dict[str, Any]] = {
         "spg": {"variant": "pspg"},
     },
     "dqn": {"scenario": {**CARTPOLE, "num_envs": 1}, "rl": {"frames_per_batch": 64}},
-    "sac": {"scenario": PENDULUM, "rl": OFF_POLICY, "sac": {"learning_starts": 16}},
-    "td3": {"scenario": PENDULUM, "rl": OFF_POLICY, "td3": {"learning_starts": 16}},
+    "sac": {"scenario": PENDULUM, "rl": OFF_POLICY, "sac": {"learning_starts": 64}},
+    "td3": {"scenario": PENDULUM, "rl": OFF_POLICY, "td3": {"learning_starts": 64}},
 }
 
 
 @pytest.mark.parametrize(
-    ("number", "trainer"), kills.tiers([(2, t) for t in TRAINERS], [(5, t) for t in TRAINERS])
+    ("number", "trainer"), kills.tiers([(1, t) for t in TRAINERS], [(5, t) for t in TRAINERS])
 )
 def test_killed_and_resumed_it_equals_the_uninterrupted_run(
     trainer: str, number: int, tmp_path: Path
@@ -84,25 +80,25 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(
     tree = {
         "trainer": trainer,
         "validate": {"every": 6, "episodes": 2},
-        "settings": {"checkpoint_every": 3, "progress": "none"},
+        "settings": {"checkpoint_every": 2, "progress": "none"},
         **TRAINERS[trainer],
     }
-    tree["rl"] = {**tree["rl"], "num_iterations": ITERATIONS[number]}
+    steps = number * kills.MOST_LINES
+    tree["rl"] = {**tree["rl"], "num_iterations": steps}
     if trainer == "alone":
-        # The lines of both phases are the run's.
-        half = ITERATIONS[number] // 2
-        tree["solo_agent"] = {**tree["solo_agent"], "num_epochs": half}
-        tree["rl"]["num_iterations"] = half
+        # It has two phases.
+        tree["solo_agent"] = {**tree["solo_agent"], "num_epochs": steps // 2}
+        tree["rl"]["num_iterations"] = steps // 2
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tree), "utf-8")
     straight = tmp_path / "straight"
     kills.finish("train", recipe, f"settings.runs_folder={straight}")
     (expected,) = straight.glob("*/[0-9]*")
 
-    runs, moments = tmp_path / "killed", random.Random(trainer)
+    runs = tmp_path / "killed"
     words = ["train", recipe, f"settings.runs_folder={runs}"]
-    for _ in range(number):
-        kills.kill(1, moments.uniform(0, 0.1), *words)
+    for line, seconds in kills.moments(trainer, number, 0.1):
+        kills.kill(line, seconds, *words)
         (folder,) = runs.glob("*/[0-9]*")
         words = ["resume", folder]
     kills.finish(*words)

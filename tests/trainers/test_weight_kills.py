@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shlex
 import signal
 import subprocess
@@ -121,9 +120,8 @@ def check(runs, steps=STEPS):
     ),
 )
 def test_no_kill_loses_or_doubles_an_attempt(runs, mode, processes):
-    moments, words = random.Random(0), runs.recipe(mode, processes=processes)
-    for _ in range(3):
-        line, seconds = moments.randrange(1, 4), moments.uniform(0, 0.3)
+    words = runs.recipe(mode, processes=processes)
+    for line, seconds in kills.moments(mode, STEPS // kills.MOST_LINES, 0.3):
         kills.kill(line, seconds, *words, env=runs.environment())
         words = runs.resumption()
     runs.resume_to_the_end()
