@@ -16,7 +16,20 @@ TRAINERS = sorted(
 )
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+#: One of each family; the others differ in their losses.
+FAST = {
+    "dqn", "ei_pure_text", "harness", "remote_api_grpo", "reward_model", "self_hosted_dpo",
+    "self_hosted_grpo", "self_hosted_opd", "sequence", "solo_agent", "spg", "vanilla_ppo",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FAST else [pytest.mark.integration])
+        for name in TRAINERS
+    ],
+)
 def test_eval_gives_the_numbers_of_the_run(name, tmp_path, call):
     registry = default_registry()
     trainer = registry.load(registry.resolve("trainer", name))
@@ -34,6 +47,10 @@ def test_eval_gives_the_numbers_of_the_run(name, tmp_path, call):
     expected, metrics = without_split(tested), without_split(metrics)
     assert expected
     assert metrics == expected
+
+
+def test_the_fast_ones_are_there():
+    assert set(TRAINERS) > FAST
 
 
 def without_split(metrics):

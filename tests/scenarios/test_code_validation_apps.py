@@ -13,6 +13,8 @@ from plugrl.scenarios.code_validation.scenario import CodeValidationScenario
 
 FILE = Path(__file__).parent / "apps" / "problems.jsonl"
 SECTION = {"data_files": [str(FILE)], "validation": 2, "truth_seconds": 100.0}
+#: Each test of a program takes a process.
+ONE_TEST = {**SECTION, "max_tests": 1}
 
 
 def _written(tmp_path, **changes):
@@ -20,7 +22,7 @@ def _written(tmp_path, **changes):
     rows[0].update(changes)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {**SECTION, "data_files": [str(path)]}
+    return {**ONE_TEST, "data_files": [str(path)]}
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +54,14 @@ def test_what_is_wrong_is_told_where_a_mutant_was_made(items):
 
 
 def test_a_difficulty_picks_problems():
-    task = CodeValidationScenario({**SECTION, "difficulty": "interview"})
+    task = CodeValidationScenario({**ONE_TEST, "difficulty": "interview"})
     assert {i["problem"] for split in task.build(0).datasets.values() for i in split} == {
         "11", "13"
     }  # fmt: skip
     with pytest.raises(ConfigError, match="has no problem of difficulty 'hard'"):
         CodeValidationScenario({**SECTION, "difficulty": "hard"}).build(0)
     with pytest.raises(ConfigError, match="1 problems have right and wrong programs"):
-        CodeValidationScenario({**SECTION, "difficulty": "introductory"}).build(0)
+        CodeValidationScenario({**ONE_TEST, "difficulty": "introductory"}).build(0)
 
 
 def test_a_look_at_a_file_runs_no_program():
