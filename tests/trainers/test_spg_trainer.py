@@ -69,7 +69,7 @@ def test_a_leader_commits_itself_where_that_pays(game: type[MatrixGame]) -> None
         "spg": {"variant": "spg", "stackelberg_sequence": LEADER},
         "lola": {"variant": "lola", "stackelberg_sequence": LEADER, "lookahead": 1.0},
     }.items():
-        trainer = made({"entropy_eps": 0.3, **spg}, game=game, num_iterations=80, lr=0.003)
+        trainer = made({"entropy_eps": 0.3, **spg}, game=game, num_iterations=20, lr=0.015)
         trainer.train()
         found[name] = seconds(trainer)
     # The row that is better against every column, and the column that is best against it.
