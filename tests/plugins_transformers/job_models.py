@@ -13,7 +13,7 @@ SOURCE = {
         "model_type": "qwen3",
         "hidden_size": 32,
         "intermediate_size": 64,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": 1,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 8,
