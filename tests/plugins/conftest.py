@@ -24,7 +24,7 @@ import pytest
 
 from plugrl.cli import main
 from plugrl.core.installed import forget
-from plugrl.core.registry import default_registry
+from plugrl.core.registry import Registry, default_registry
 
 PACKAGES = Path(__file__).parent / "packages"
 Completed = subprocess.CompletedProcess[str]
@@ -109,6 +109,8 @@ def as_if_new(folder: Path, site: str, environment: Mapping[str, str]) -> Iterat
     """A working folder, ``sys.path`` and environment, with no plugin imported or registered."""
     registry = default_registry()
     registrations, failed = registry.snapshot(), list(registry.failed)
+    registry.restore(Registry().snapshot())
+    registry.failed.clear()
     modules, before = set(sys.modules), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
