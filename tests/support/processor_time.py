@@ -1,7 +1,7 @@
 """Counts the processor time of each test, that of the processes which it starts included.
 
-Processor time says what a test costs on a busy machine as on a quiet one. The summary names the tests
-of the fast tier that cost more than a second; ``--processor-times FILE`` writes all of them.
+Processor time says what a test costs on a busy machine as on a quiet one. The summary names the
+tests of the fast tier that cost more than a second; ``--processor-times FILE`` writes all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEAVIER_TIERS = {"integration", "slow", "timing", "server", "browser", "gpu"}
 
 
 def spent() -> float:
-    """Processor seconds of this process and of those that it has waited for, forked ones as well."""
+    """Processor seconds of this process and of those that it has waited for, forked or not."""
     return sum(os.times()[:4]) + forking.processor_time()
 
 
