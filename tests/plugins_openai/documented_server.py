@@ -71,6 +71,11 @@ def returned(engine):
     engine.idle.append(engine)
 
 
+#: How it is said that nothing listens: by a request, or on a busy machine by the look whether the
+#: server still answers, which then comes first.
+DOWN = r"(/\S+ cannot be reached| was silent for \d+ seconds \(Connection refused\))"
+
+
 def request(prompt=(2, 3, 4), stream=(0, 0, 0, 0, 0), scored=False, **sampling):
     """A request for six tokens, if nothing else is said."""
     params = SamplingParams(**{"max_new_tokens": 6, **sampling})

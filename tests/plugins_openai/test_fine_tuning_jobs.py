@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forking
 import pytest
 from documented_server import SOURCE, request
 from jobs_server import JobsServer
@@ -21,6 +20,7 @@ from plugrl.core.text.fine_tuning import PreferenceExample, SupervisedExample
 from plugrl.core.text.model_groups import SharedModelGroup, wait_for_jobs
 from plugrl.core.text.models import Models
 
+HERE = Path(__file__).parent
 WORDS = [a + b for a in "abcdefgh" for b in "abcdefgh" if a != b][:12]
 
 
@@ -346,7 +346,7 @@ def test_jobs_that_are_trained_here_need_a_sampler_that_takes_weights(server, tm
 
 KILLED = """
 import os, signal, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {support!r}]
 from test_fine_tuning_jobs import SUPERVISED, loaded
 from plugrl.core.text.model_groups import SharedModelGroup
 from plugrl.plugins.openai.transport import Transport
@@ -372,16 +372,14 @@ print("ended", calls)
 @pytest.mark.integration
 def test_a_process_that_is_killed_after_any_request_makes_no_second_job(server, tmp_path):
     script = tmp_path / "job.py"
-    script.write_text(KILLED.format(tests=str(Path(__file__).parent)))
+    script.write_text(KILLED.format(tests=str(HERE), support=str(HERE.parent / "support")))
     environment = {**os.environ, "OPENAI_API_KEY": "sk-test"}
     # After the job was looked for, the file uploaded, the job made, and its event read.
     for kill_at in (2, 3, 4, 6):
         server.jobs.clear()
         server.files.clear()
         for attempt, number in ((1, kill_at), (2, 0)):
-            done = subprocess.run(
-                [sys.executable, str(script), str(number), server.base_url, str(tmp_path)],
-                capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment,
-            )  # fmt: skip
+            words = [script, number, server.base_url, tmp_path]
+            done = forking.run(words, env=environment, timeout=DEADLINE)
             assert done.returncode == (-signal.SIGKILL if attempt == 1 else 0), done.stderr
         assert len(server.jobs) == len(server.files) == 1

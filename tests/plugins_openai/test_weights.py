@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from documented_server import SOURCE, request
+from documented_server import DOWN, SOURCE, request
 from waiting import DEADLINE, wait_until
 
 from plugrl.core.config.view import ConfigView
@@ -146,7 +146,7 @@ def test_a_server_that_is_down_at_an_update_is_named(server, connect):
     there = server()
     service = connect(there, patience=1.0)
     there.stop()
-    with pytest.raises(RunError, match="/pause.* cannot be reached .* while asked to load new wei"):
+    with pytest.raises(RunError, match=f"{DOWN} .*while asked to load new wei"):
         service.update_weights(weights(model(3)), 1)
 
 

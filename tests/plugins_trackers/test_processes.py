@@ -1,12 +1,11 @@
 """Whole processes with all trackers: killed, resumed, and what they leave behind."""
 
 import os
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import forking
 import pytest
 from waiting import DEADLINE
 
@@ -23,9 +22,7 @@ DRIVER = Path(__file__).parent / "tracked_driver.py"
 
 def drive(place, steps, kill_at=0, folder=None):
     words = [str(word) for word in (place, steps, kill_at, folder) if word is not None]
-    ended = subprocess.run(
-        [sys.executable, str(DRIVER), *words], capture_output=True, text=True, timeout=DEADLINE
-    )
+    ended = forking.run([DRIVER, *words], timeout=DEADLINE)
     return ended, Path(ended.stdout.splitlines()[0])
 
 
@@ -51,11 +48,9 @@ def steps_of(place, folder):
     client = MlflowClient(tracking_uri=f"sqlite:///{place / 'mlflow' / 'mlflow.db'}")
     experiments = [e.experiment_id for e in client.search_experiments()]
     (record,) = client.search_runs(experiments)
-    trackio = subprocess.run(
-        [sys.executable, "-c", READ_TRACKIO],
-        env={**os.environ, "TRACKIO_DIR": str(place / "trackio")},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    environment = {**os.environ, "TRACKIO_DIR": str(place / "trackio")}
+    trackio = forking.run(["-c", READ_TRACKIO], env=environment)
+    assert trackio.returncode == 0, trackio.stderr
     logged = [
         history(r)
         for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"))
