@@ -9,6 +9,7 @@ from plugrl.core.experiment import prepare, start
 from plugrl.core.saved import export, opened
 from plugrl.core.text.evaluation import BaseEvaluationTarget
 from plugrl.plugins.transformers.reward_model import RewardModelEvaluator
+from plugrl.testing import tiny
 from plugrl.testing.tiny import merged
 
 ITEMS = [({"prompt": p}, BaseEvaluationTarget(a)) for p in ("ab", "ba") for a in ("a", "b", "ab")]
@@ -17,8 +18,6 @@ ITEMS = [({"prompt": p}, BaseEvaluationTarget(a)) for p in ("ab", "ba") for a in
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run that trained a reward model for a few steps: the first letter is the better answer."""
-    from plugrl.testing import tiny
-
     folder = tmp_path_factory.mktemp("reward")
     sections = {
         "models": {"policy": {"train": {"value_head": True, "learning_rate": 0.03}}},
@@ -33,6 +32,14 @@ def trained(tmp_path_factory):
     }
     sections["trainer"]["algorithm"]["loss"]["type"] = "bradley_terry"
     return start(prepare(tiny.config("reward_model", folder, sections)))
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    """A run that trained a language model."""
+    sections = {"trainer": {"total_train_steps": 1}, "validate": {"enabled": False}}
+    folder = tmp_path_factory.mktemp("policy")
+    return start(prepare(tiny.config("self_hosted_grpo", folder, sections)))
 
 
 def rewards(**section):
@@ -87,9 +94,8 @@ def test_a_run_judges_inside_another_without_changing_its_numbers(trained, confi
     assert random.random() == expected
 
 
-def test_a_folder_of_a_language_model_is_refused_early(trained, config, tmp_path):
-    run = start(prepare(config()))
-    with opened(str(run.folder)) as saved:
+def test_a_folder_of_a_language_model_is_refused_early(policy, config, tmp_path):
+    with opened(str(policy.folder)) as saved:
         export(saved, "policy", tmp_path / "policy")
     made = config(
         rollout_worker={"evaluator": {"type": "reward_model", "path": str(tmp_path / "policy")}}
@@ -110,11 +116,9 @@ def test_a_folder_of_a_language_model_is_refused_early(trained, config, tmp_path
     ],
 )
 def test_a_run_that_holds_no_such_reward_model_is_refused_early(
-    trained, config, tmp_path, section, said
+    trained, policy, config, section, said
 ):
-    places = {"REWARD": trained.folder}
-    if section["run"] == "POLICY":
-        places["POLICY"] = start(prepare(config(trainer={"total_train_steps": 1}))).folder
+    places = {"REWARD": trained.folder, "POLICY": policy.folder}
     section = {**section, "run": str(places.get(section["run"], section["run"]))}
     tree = config(rollout_worker={"evaluator": {"type": "reward_model", **section}})
     with pytest.raises(ConfigError, match=said):

@@ -51,7 +51,9 @@ def tree(tmp_path):
     return tiny.config("self_hosted_grpo", tmp_path, {"rollout_worker": {"processes": 2}})
 
 
-@pytest.mark.parametrize("trainer", ["self_hosted_grpo", "sequence"])
+@pytest.mark.parametrize(
+    "trainer", ["self_hosted_grpo", pytest.param("sequence", marks=pytest.mark.integration)]
+)
 def test_a_run_in_processes_equals_one_in_the_driver(tmp_path, trainer, own_processes):
     from plugrl.trainers.sequence import SequenceTrainer
 
