@@ -27,6 +27,8 @@ def no_accounts(monkeypatch, tmp_path, kept_by_wandb):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     for kind in ("CONFIG", "CACHE", "DATA"):
         monkeypatch.setenv(f"WANDB_{kind}_DIR", str(kept_by_wandb / kind.lower()))
+    # Without one its service complains on stderr.
+    monkeypatch.setenv("HOME", str(kept_by_wandb))
 
 
 @pytest.fixture
