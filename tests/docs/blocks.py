@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import forking
+import kills
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,6 +23,7 @@ SHOWN_ONLY = {"text"}
 RUN = {"bash", "python"}
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_IN_BACKGROUND = re.compile(r"^(plugrl .* &)$", re.MULTILINE)
 _COMMENT = re.compile(r"<!-- (file|skip): (.+?) -->\n\Z")
 
 
@@ -73,17 +75,29 @@ def run_page(page: str, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
             continue
-        done = _run(block, folder, _environment(forked="kill -9" not in block.text))
+        done = _run(block, folder)
         output = done.stdout
         assert done.returncode == 0, f"block at line {block.line}:\n{done.stdout[-3000:]}"
 
 
-def _run(block: Block, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a block; its ``stdout`` has both kinds of output."""
+def _run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a block; its ``stdout`` has both kinds of output.
+
+    A stand-in that is killed takes no process with it, so that what is killed is a real one.
+    """
+    env, text = _environment(), block.text
+    if "kill -9" in text:
+        text = _IN_BACKGROUND.sub(r'PATH="$REAL_PATH" \1', text)
     if block.language == "python":
-        return forking.run(["-c", block.text], cwd=folder, env=env, stderr=subprocess.STDOUT)
+        return forking.run(
+            ["-c", block.text],
+            cwd=folder,
+            env=env,
+            stderr=subprocess.STDOUT,
+            libraries=kills.LIBRARIES,
+        )
     return subprocess.run(
-        ["bash", "-e", "-u", "-o", "pipefail", "-c", block.text],
+        ["bash", "-e", "-u", "-o", "pipefail", "-c", text],
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,
@@ -95,16 +109,12 @@ def _run(block: Block, folder: Path, env: dict[str, str]) -> subprocess.Complete
 
 
 @functools.cache
-def _environment(*, forked: bool) -> dict[str, str]:
-    """What a reader's shell has; its ``plugrl`` and ``python`` fork, as of ``forking``.
-
-    A stand-in that is killed takes no process with it, so that such blocks start real ones.
-    """
+def _environment() -> dict[str, str]:
+    """What a reader's shell has; its ``plugrl`` and ``python`` fork, as of ``forking``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PLUGRL_")}
     kept.pop("PYTHONPATH", None)
-    if not forked:
-        places = [str(Path(sys.executable).parent), kept.get("PATH", "")]
-        return {**kept, "PATH": os.pathsep.join(places)}
+    places = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
     programs = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, programs)
-    return {**kept, **forking.stand_ins(Path(programs))}
+    forked = forking.stand_ins(Path(programs), kills.LIBRARIES)
+    return {**kept, **forked, "REAL_PATH": os.pathsep.join(places)}

@@ -213,10 +213,11 @@ def run(
     return subprocess.CompletedProcess(process.args, code, *texts)
 
 
-def stand_ins(folder: Path) -> dict[str, str]:
+def stand_ins(folder: Path, libraries: str = LIBRARIES) -> dict[str, str]:
     """Write programs ``plugrl``, ``pytest`` and ``python`` that fork, and give what finds them.
 
-    They are for shells: what is given are variables of the environment, among them ``PATH``.
+    They are for shells: what is given are variables of the environment, among them ``PATH``. What
+    forks has imported ``libraries``.
     """
     programs = Path(sys.executable).parent
     for name in ("plugrl", "pytest", "python"):
@@ -226,9 +227,10 @@ def stand_ins(folder: Path) -> dict[str, str]:
             f"import forking\nforking.stand_in({str(programs / name)!r})\n"
         )
         file.chmod(0o755)
-    _of_stand_ins.add(server().with_name("seconds"))
+    address = server(libraries)
+    _of_stand_ins.add(address.with_name("seconds"))
     path = os.pathsep.join([str(folder), str(programs), os.environ.get("PATH", os.defpath)])
-    return {"PATH": path, "FORKING_SERVER": str(server())}
+    return {"PATH": path, "FORKING_SERVER": str(address)}
 
 
 def stand_in(program: str) -> None:
