@@ -32,6 +32,18 @@ TOOLS = {"math_parquet": "math_verify", "reasoning_gym": "reasoning_gym"}
 #: Groups of a model that is always wrong teach nothing: DAPO would wait for others in vain.
 UNTRAINED = {"dapo": ["trainer.phases.1.trajectory_pool.drop_equal_groups=false"]}
 
+#: Iterations whose thousands of updates or games are cut down.
+SHORTENED = {
+    "pendulum_sac": ["rl.frames_per_batch=150"],
+    "graph_isomorphism_nip": [
+        "scenario.train_size=480",
+        "scenario.test_size=480",
+        "trainer.phases.1.rl.frames_per_batch=576",
+        "trainer.phases.1.validate.episodes=96",
+    ],
+    "graph_isomorphism_solo": ["scenario.train_size=480", "rl.frames_per_batch=384"],
+}
+
 
 def overrides(name: str, steps: int) -> list[str]:
     """What cuts each trainer of a recipe down to ``steps`` steps."""
@@ -79,7 +91,8 @@ def test_the_docs_have_its_figures(name):
 @pytest.mark.integration
 @pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
 def test_two_iterations(name, tmp_path):
-    run = trained(name, tmp_path, "rl.num_iterations=2", "validate.episodes=2")
+    short = ["rl.num_iterations=2", "validate.episodes=2", *SHORTENED.get(name, [])]
+    run = trained(name, tmp_path, *short)
     assert run.status["state"] == "done"
     assert [line["step"] for line in run.metrics] == [0, 1, 2]
     assert run.metrics[-1]["validation/episodes"] >= 2
@@ -93,7 +106,7 @@ def test_two_epochs_alone_and_two_iterations_together(name, tmp_path):
         short = ["trainer.phases.0.solo_agent.num_epochs=2", "trainer.phases.1.rl.num_iterations=2"]
     else:
         short = ["solo_agent.num_epochs=2"]
-    run = trained(name, tmp_path, *short)
+    run = trained(name, tmp_path, *short, *SHORTENED.get(name, []))
     assert run.status["state"] == "done"
     assert [line.get("phase", 1) for line in run.metrics] == [1, 1, 1, 2, 2, 2][: 3 * len(short)]
     assert run.metrics[2]["test/verifier/accuracy"] > 0.45
