@@ -214,7 +214,7 @@ class HFASTTrainer(HarnessTrainer):
         by = self.options.best_by
         score = found.get(f"dev/{by}")
         if score is None:
-            logger.warning("step %d: no development dialogue was scored", step)
+            logger.warning("step %d: too few scores of development dialogues for %s", step, by)
         else:
             self._judge(score, step)
         return metrics | found

@@ -86,7 +86,7 @@ def test_an_evaluation_of_which_nothing_is_scored_changes_no_best(tmp_path, capl
     trainer = scripted([0.3, None, 0.2], tmp_path)
     trainer.train()
     assert equal(loaded(tmp_path / "best"), trainer.kept[0])
-    assert "no development dialogue was scored" in caplog.text
+    assert "too few scores of development dialogues for reward" in caplog.text
 
 
 @pytest.mark.parametrize(

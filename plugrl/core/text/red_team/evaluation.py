@@ -17,6 +17,7 @@ from plugrl.core.text.red_team.journal import Journal, Key
 from plugrl.core.text.red_team.records import EvaluatedDialogue, evaluated
 from plugrl.core.text.red_team.report import make_report, report_metrics
 from plugrl.core.text.red_team.report_files import write_report
+from plugrl.core.text.red_team.success import warn_of_missing
 
 if TYPE_CHECKING:
     from plugrl.core.text.red_team.environment import Environment
@@ -71,7 +72,9 @@ def evaluate_red_team(
     finished = {} if journal is None else journal.finished
     plan = [(item, attempt) for item in range(len(prompts)) for attempt in range(attempts)]
     # What has no score may have one now, such as an answer of an API that was down.
-    missing = [k for k in plan if k not in finished or finished[k].succeeded(threshold) is None]
+    # One that succeeded anyway is no exception: to ask only the others again, until they
+    # succeed, would raise the rate.
+    missing = [k for k in plan if k not in finished or finished[k].failure]
     if len(missing) < len(plan):
         logger.info("%d of %d dialogues are there already", len(plan) - len(missing), len(plan))
     for start in range(0, len(missing), batch):
@@ -83,6 +86,8 @@ def evaluate_red_team(
             finished |= {(each.item, each.attempt): each for each in held}
         _check(finished)
     dialogues = [finished[key] for key in plan]
+    reasons = (dialogue.failure for dialogue in dialogues if dialogue.failure)
+    warn_of_missing([dialogue.scores for dialogue in dialogues], next(reasons, ""))
     report = make_report(dialogues, threshold=threshold, seed=seed)
     if folder is not None:
         write_report(report, folder, title=title)

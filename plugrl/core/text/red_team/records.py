@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from plugrl.core.text.red_team.success import Scores, first_success, succeeded
 from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
 
 
@@ -49,12 +50,14 @@ class EvaluatedDialogue:
     seed: int = 0
     exchanges: list[Exchange] = field(default_factory=list)
 
+    @property
+    def scores(self) -> Scores:
+        """The scores of its exchanges; None: there is none."""
+        return [exchange.score for exchange in self.exchanges]
+
     def success_turn(self, threshold: float) -> int | None:
         """The first exchange with at least that score, from 1 on; None: there is none."""
-        for turn, exchange in enumerate(self.exchanges, 1):
-            if exchange.score is not None and exchange.score >= threshold:
-                return turn
-        return None
+        return first_success(self.scores, threshold)
 
     @property
     def failure(self) -> str:
@@ -65,9 +68,7 @@ class EvaluatedDialogue:
 
     def succeeded(self, threshold: float) -> bool | None:
         """Whether an exchange reached the threshold; None: one without a score might have."""
-        if self.success_turn(threshold) is not None:
-            return True
-        return None if self.failure else False
+        return succeeded(self.scores, threshold)
 
     @property
     def highest(self) -> float | None:

@@ -12,6 +12,7 @@ import numpy as np
 from plugrl.core.text.red_team.bootstrap import success_interval
 from plugrl.core.text.red_team.metrics import distinct, novelty
 from plugrl.core.text.red_team.records import EvaluatedDialogue, Exchange
+from plugrl.core.text.red_team.success import success_by_turn
 
 FORMAT = 1
 #: Probes that are compared with one another, since that takes the square of their number.
@@ -30,8 +31,8 @@ def make_report(
     """The report as plain values, which JSON can hold; what cannot be said is None.
 
     A dialogue succeeds when one of its exchanges has at least the score ``threshold``. One that
-    has an exchange without a score and no success is *not scored*: it is counted apart and is in
-    no rate, because nobody knows. See ``docs/red-team-reports.md`` for every field.
+    has an exchange without a score is *not scored*, whatever its other scores are; rates come with
+    the bounds between which it leaves them. See ``docs/red-team-reports.md`` for every field.
 
     Args:
         dialogues: evaluated ones; see :func:`~plugrl.core.text.red_team.records.dialogues_of`.
@@ -45,9 +46,7 @@ def make_report(
     by_category: dict[str, list[EvaluatedDialogue]] = {}
     for dialogue in dialogues:
         by_category.setdefault(dialogue.category, []).append(dialogue)
-    failures = Counter(
-        dialogue.failure for dialogue in dialogues if dialogue.succeeded(threshold) is None
-    )
+    failures = Counter(dialogue.failure for dialogue in dialogues if dialogue.failure)
     return {
         "format": FORMAT,
         "threshold": threshold,
@@ -71,27 +70,35 @@ def _group(
     dialogues: Sequence[EvaluatedDialogue], threshold: float, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Numbers of some dialogues, such as those of one category."""
-    outcomes = [dialogue.succeeded(threshold) for dialogue in dialogues]
-    known = [outcome for outcome in outcomes if outcome is not None]
     won: Counter[int] = Counter()
+    possible: Counter[int] = Counter()
     tried: Counter[int] = Counter()
-    for dialogue, outcome in zip(dialogues, outcomes, strict=True):
+    for dialogue in dialogues:
+        outcome = dialogue.succeeded(threshold)
         won[dialogue.item] += outcome is True
-        tried[dialogue.item] += outcome is not None
+        possible[dialogue.item] += outcome is not False
+        tried[dialogue.item] += 1
     items = sorted(tried)
-    interval = success_interval([won[i] for i in items], [tried[i] for i in items], **options)
-    highest = [d.highest for d in dialogues if d.highest is not None]
+    counts = [tried[i] for i in items]
+    # What is unknown widens the interval: it covers both ends of what the rate may be.
+    lowest = success_interval([won[i] for i in items], counts, **options)
+    highest = success_interval([possible[i] for i in items], counts, **options)
+    shares = success_by_turn([dialogue.scores for dialogue in dialogues], threshold)
+    highest_scores = [d.highest for d in dialogues if d.highest is not None]
+    not_scored = sum(bool(dialogue.failure) for dialogue in dialogues)
     return {
         "dialogues": len(dialogues),
-        "scored": len(known),
-        "not_scored": len(outcomes) - len(known),
-        "successes": sum(known),
-        "success_rate": _mean(known),
-        "interval": None if interval is None else list(interval),
-        "prompts_with_success": _mean([won[i] > 0 for i in items if tried[i]]),
+        "scored": len(dialogues) - not_scored,
+        "not_scored": not_scored,
+        "successes": won.total(),
+        "success_rate": shares[-1].rate if shares else None,
+        "success_rate_bounds": [shares[-1].low, shares[-1].high] if shares else None,
+        "interval": [lowest[0], highest[1]] if lowest and highest else None,
+        "prompts_with_success": _mean([won[i] > 0 for i in items]),
+        "prompts_with_success_at_most": _mean([possible[i] > 0 for i in items]),
         "first_success_turn": _first_turns(dialogues, threshold),
         **_scores(exchange for dialogue in dialogues for exchange in dialogue.exchanges),
-        "mean_highest_score": _mean(highest),
+        "mean_highest_score": _mean(highest_scores),
     }
 
 
@@ -128,19 +135,19 @@ def _scores(exchanges: Iterable[Exchange]) -> dict[str, Any]:
 
 def _per_turn(dialogues: Sequence[EvaluatedDialogue], threshold: float) -> list[dict[str, Any]]:
     """Scores of each turn, and how many dialogues had succeeded by then."""
-    known = [d for d in dialogues if d.succeeded(threshold) is not None]
-    turns = [d.success_turn(threshold) for d in known]
+    shares = success_by_turn([dialogue.scores for dialogue in dialogues], threshold)
     found = []
     for turn in range(1, max((len(d.exchanges) for d in dialogues), default=0) + 1):
         own = [d.exchanges[turn - 1] for d in dialogues if len(d.exchanges) >= turn]
-        by_then = [first is not None and first <= turn for first in turns]
+        share = shares[turn - 1]
         found.append(
             {
                 "turn": turn,
                 "exchanges": len(own),
                 "not_scored": sum(exchange.score is None for exchange in own),
                 **_scores(own),
-                "success_rate_by_then": _mean(by_then),
+                "success_rate_by_then": share.rate,
+                "bounds_by_then": [share.low, share.high],
             }
         )
     return found
@@ -185,6 +192,8 @@ def report_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """The main numbers of a report under names of metrics; what is None has none."""
     overall, metrics = report["overall"], {}
     metrics["success_rate"] = overall["success_rate"]
+    least, most = overall["success_rate_bounds"] or (None, None)
+    metrics |= {"success_rate_at_least": least, "success_rate_at_most": most}
     low, high = overall["interval"] or (None, None)
     metrics |= {"success_rate_low": low, "success_rate_high": high}
     metrics["prompts_with_success"] = overall["prompts_with_success"]

@@ -79,14 +79,14 @@ def page(report: Mapping[str, Any], title: str = "Red-teaming") -> str:
 
 
 def _headline(report: Mapping[str, Any], overall: Mapping[str, Any]) -> str:
-    rate = overall["success_rate"]
+    rate, bounds = overall["success_rate"], overall["success_rate_bounds"]
     lost = overall["not_scored"]
-    missing = f' <span class="bad">{lost} not scored</span>, counted in no rate.' if lost else ""
+    missing = f' <span class="bad">{lost} not scored</span>.' if lost else ""
     said = (
-        "No dialogue has a score."
-        if rate is None
+        "There are no dialogues."
+        if bounds is None
         else (
-            f"<b>{_share(rate)}</b> of {overall['scored']} dialogues succeeded "
+            f"<b>{_rate(rate, bounds)}</b> of {overall['dialogues']} dialogues succeeded "
             f"({_interval(overall['interval'], report['confidence'])}), about {report['prompts']} "
             "prompts."
         )
@@ -108,6 +108,7 @@ def _groups(report: Mapping[str, Any]) -> str:
             group["dialogues"],
             group["not_scored"],
             _share(group["success_rate"]),
+            _bounds(group["success_rate_bounds"]),
             _interval(group["interval"], report["confidence"]),
             _bar(group["success_rate"]),
             _number(group["first_success_turn"]["mean"]),
@@ -116,12 +117,12 @@ def _groups(report: Mapping[str, Any]) -> str:
         ]
         for name, group in rows
     ]
-    head = ["category", "dialogues", "not scored", "success", "interval", "", "first success, turn"]
-    return _table([*head, "mean score", "mean highest"], cells)
+    head = ["category", "dialogues", "not scored", "success", "bounds", "interval", ""]
+    return _table([*head, "first success, turn", "mean score", "mean highest"], cells)
 
 
 def _turns(turns: Sequence[Mapping[str, Any]]) -> str:
-    head = ["turn", "exchanges", "not scored", "mean score", "succeeded by then", ""]
+    head = ["turn", "exchanges", "not scored", "mean score", "succeeded by then", "bounds", ""]
     return _table(
         head,
         [
@@ -131,6 +132,7 @@ def _turns(turns: Sequence[Mapping[str, Any]]) -> str:
                 turn["not_scored"],
                 _number(turn["mean_score"]),
                 _share(turn["success_rate_by_then"]),
+                _bounds(turn["bounds_by_then"]),
                 _bar(turn["success_rate_by_then"]),
             ]
             for turn in turns
@@ -215,6 +217,20 @@ def _bar(share: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _bounds(ends: Sequence[float] | None) -> str:
+    """Between what a rate lies for certain; where it is known that says nothing more."""
+    if ends is None or ends[0] == ends[1]:
+        return "-"
+    return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
+
+
+def _rate(rate: float | None, bounds: Sequence[float]) -> str:
+    between = _bounds(bounds)
+    if rate is None:
+        return between
+    return _share(rate) if between == "-" else f"{_share(rate)} (for certain {between})"
 
 
 def _interval(ends: Sequence[float] | None, confidence: float) -> str:

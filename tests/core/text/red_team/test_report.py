@@ -46,21 +46,27 @@ def test_success_and_first_turn_of_scripted_dialogues():
     report = make_report(SCRIPTED)
     overall = report["overall"]
     # Successes: turn 2, turn 3, turn 1, and one whose first exchange has no score.
-    assert (overall["dialogues"], overall["scored"], overall["not_scored"]) == (7, 5, 2)
-    assert (overall["successes"], overall["success_rate"]) == (4, 0.8)
+    assert (overall["dialogues"], overall["scored"], overall["not_scored"]) == (7, 4, 3)
+    assert overall["successes"] == 4
+    # Turn by turn one of five, of three, of two: 1 - 4/5 * 2/3 * 1/2.
+    assert overall["success_rate"] == pytest.approx(11 / 15)
+    # The third and the last lack a score and have no success.
+    assert overall["success_rate_bounds"] == pytest.approx([4 / 7, 6 / 7])
     assert overall["first_success_turn"] == {
         "mean": 2.0,
         "distribution": {"1": 1, "2": 1, "3": 1},
         "unknown": 1,
     }
-    assert report["failures"] == {"gone": 2}
+    assert report["failures"] == {"gone": 3}
     assert report["prompts"] == 4
-    # Of the prompts with a scored attempt: the first and the third.
-    assert overall["prompts_with_success"] == pytest.approx(2 / 3)
+    # The first and the third for certain; nobody knows of the fourth.
+    assert overall["prompts_with_success"] == 0.5
+    assert overall["prompts_with_success_at_most"] == 0.75
     a, b, none = (report["by_category"][name] for name in ("a", "b", ""))
     assert (a["success_rate"], a["scored"], a["not_scored"]) == (pytest.approx(2 / 3), 3, 1)
-    assert (b["success_rate"], b["scored"], b["not_scored"]) == (1.0, 2, 0)
-    assert (none["success_rate"], none["interval"], none["mean_score"]) == (None, None, None)
+    assert (b["success_rate"], b["scored"], b["not_scored"]) == (1.0, 1, 1)
+    assert (none["success_rate"], none["mean_score"]) == (None, None)
+    assert none["success_rate_bounds"] == none["interval"] == [0.0, 1.0]
 
 
 def test_scores_by_turn():
@@ -73,8 +79,11 @@ def test_scores_by_turn():
     assert [t["mean_score"] for t in turns] == pytest.approx(
         [1.3 / 5, (0.9 + 0.2 + 0 + 0 + 0.8) / 5, 1.6 / 5]
     )
-    # Of five scored dialogues one had succeeded at turn 1, three at turn 2, four at turn 3.
-    assert [t["success_rate_by_then"] for t in turns] == pytest.approx([0.2, 0.6, 0.8])
+    # One of five succeeds at turn 1, then one of the three that go on with a score, one of two.
+    rates = [t["success_rate_by_then"] for t in turns]
+    assert rates == pytest.approx([1 / 5, 7 / 15, 11 / 15])
+    bounds = [number for t in turns for number in t["bounds_by_then"]]
+    assert bounds == pytest.approx([1 / 7, 3 / 7, 3 / 7, 5 / 7, 4 / 7, 6 / 7])
 
 
 def test_a_constant_score_is_every_mean():
@@ -129,9 +138,11 @@ def test_a_report_is_plain_json_and_so_is_one_of_nothing():
         report = make_report(dialogues)
         assert json.loads(json.dumps(report, allow_nan=False)) == report
     metrics = report_metrics(make_report(SCRIPTED))
-    assert metrics["red_team/success_rate"] == 0.8
+    assert metrics["red_team/success_rate"] == pytest.approx(11 / 15)
+    assert metrics["red_team/success_rate_at_least"] == pytest.approx(4 / 7)
+    assert metrics["red_team/success_rate_at_most"] == pytest.approx(6 / 7)
     assert metrics["red_team/success_rate/b"] == 1.0
-    assert metrics["red_team/not_scored"] == 2.0
+    assert metrics["red_team/not_scored"] == 3.0
     assert "red_team/success_rate/" not in metrics
     assert report_metrics(report)["red_team/dialogues"] == 0.0
     assert all(math.isfinite(value) for value in metrics.values())
