@@ -34,6 +34,20 @@ def register(registry, prepare_batch, name="custom"):
     return Custom
 
 
+@pytest.mark.parametrize("minutes", [0, 1e-9])
+def test_checkpoints_by_time_change_no_number(plain, config, monkeypatch, minutes):
+    """Runs that save at no step but the last, and at each: equal to one that counts steps."""
+    monkeypatch.setattr("plugrl.core.run.checkpoint_schedule.SHARE", math.inf)
+    run = start(prepare(config(settings={"checkpoint_every": 0, "checkpoint_minutes": minutes})))
+    saved = [int(path.name[5:]) for path in sorted((run.folder / "checkpoints").glob("step-*"))]
+    assert saved == ([0, 1, 2] if minutes else [2])
+    learned = [
+        [{k: v for k, v in line.items() if not k.startswith("time/")} for line in each.metrics]
+        for each in (plain, run)
+    ]
+    assert learned[0] == learned[1]
+
+
 def test_advantages_in_metadata_are_mirrored_and_trained(registry, config):
     def prepare_batch(trainer, batch):
         batch.metadata["advantages"] = [float(i + 1) for i in range(len(batch))]

@@ -6,6 +6,7 @@ belong to every run.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,7 +45,12 @@ class SettingsConfig:
         "threads of torch; auto: all cores for a model of 20 million parameters or more, else one",
     )
     progress: str = described("auto", "auto, rich, plain or none")
-    checkpoint_every: int = described(0, "steps between checkpoints; 0: at stops and at the end")
+    checkpoint_every: int = described(
+        0, "steps between checkpoints; 0: only after checkpoint_minutes, at stops and at the end"
+    )
+    checkpoint_minutes: float = described(
+        5.0, "minutes after which the end of a step saves a checkpoint too; 0: never"
+    )
     checkpoint_path: str | None = described(
         None, "folder that gets a folder of checkpoints from each run; null: the run folder"
     )
@@ -66,6 +72,8 @@ class SettingsConfig:
             raise ConfigError("progress must be auto, rich, plain or none")
         if self.checkpoint_every < 0:
             raise ConfigError("checkpoint_every must not be negative; 0: only at stops and the end")
+        if not (0 <= self.checkpoint_minutes < math.inf):
+            raise ConfigError("checkpoint_minutes must not be negative; 0: never by time")
         if self.checkpoint_path is not None and not self.checkpoint_path.strip():
             raise ConfigError("checkpoint_path is empty; write a folder, or null for the run's own")
         if not self.tracker_timeout > 0:

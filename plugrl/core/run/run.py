@@ -18,6 +18,7 @@ from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageErro
 from plugrl.core.run import checkpoint
 from plugrl.core.run import folder as folders
 from plugrl.core.run.checkpoint_folder import checkpoints_of
+from plugrl.core.run.checkpoint_schedule import CheckpointSchedule
 from plugrl.core.run.deadlines import Deadlines
 from plugrl.core.run.definition import CONFIG, plain, refuse_other_definition, warn_of_changes
 from plugrl.core.run.ending import Ending, outcome_of
@@ -104,6 +105,9 @@ class Run:
         self.garbage = Garbage()
         self._trackers = TrackerGroup(trackers, self.settings.tracker_timeout)
         self._progress = Progress(self.settings.progress)
+        self._schedule = CheckpointSchedule(
+            self.settings.checkpoint_every, self.settings.checkpoint_minutes
+        )
         self._ending = Ending(folder, lock, self._status, tree)
         self._deadlines = Deadlines(
             lambda phase: self._ending.expired(phase.name, phase.seconds, self.step)
@@ -246,7 +250,7 @@ class Run:
         """
         if not self.resumable or self._trainer is None or self._ended < 0:
             return None
-        with self.phase("checkpoint"):
+        with self.phase("checkpoint"), self._schedule.saving():
             self._records.sync()
             self._trackers.drain()
             state = {
@@ -297,7 +301,8 @@ class Run:
         self.last_metrics = numbers
         self._call_hooks("plugrl_step_end", run=self, step=step, metrics=numbers)
         requested = self._signals.requested
-        if save or self._due(step) or self._stop or requested:
+        due = self._schedule.due(step, best=self._score is not None)
+        if save or due or self._stop or requested:
             self.save()
         self._score = None
         self._status.step(step)
@@ -313,10 +318,6 @@ class Run:
             if self._trainer is None:
                 raise
             raise UsageError(f"trainer {type(self._trainer).__name__}: {error}") from None
-
-    def _due(self, step: int) -> bool:
-        every = self.settings.checkpoint_every
-        return every > 0 and (step % every == 0 or self._score is not None)
 
     def _honour_stop(self) -> None:
         if self._stop is not None:
@@ -356,8 +357,8 @@ class Run:
         """Tell a held-out score (higher is better) before the end of its step.
 
         Returns:
-            Whether it is the best so far. Then, if the run saves regularly, the end of this
-            step saves a checkpoint that stays on disk until a better one comes.
+            Whether it is the best so far. Then, if the run saves every so many steps, the end of
+            this step saves a checkpoint that stays on disk until a better one comes.
         """
         if not math.isfinite(score) or (self.best_score is not None and score <= self.best_score):
             return False
