@@ -180,6 +180,27 @@ def test_advantages_move_log_probabilities(make, adam, loss):
     assert sum(after[5:]) < sum(before[5:])
 
 
+def test_what_the_section_says_of_adapter_and_optimizer_is_sent(make, server):
+    parts = {"train_mlp": False, "train_attn": True, "train_unembed": False}
+    with Door(server.url) as door:
+        trainer = make(
+            TinkerTrainService, door.url, lora_rank=4, state_ttl=70, sampler_ttl=80, **parts
+        )
+        trainer.forward_backward([supervised()], "cross_entropy").result()
+        trainer.optim_step(AdamParams(0.0003, (0.8, 0.98), 1e-7, 0.02, 0.5)).result()
+        trainer.save_state("a").result()
+        trainer.save_weights_for_sampler("b").result()
+    (made,) = door.requests("create_model")
+    assert made["lora_config"] == {"rank": 4, "seed": 3, **parts}
+    (step,) = door.requests("optim_step")
+    assert step["adam_params"] == {
+        "learning_rate": 0.0003, "beta1": 0.8, "beta2": 0.98, "eps": 1e-7, "weight_decay": 0.02,
+        "grad_clip_norm": 0.5,
+    }  # fmt: skip
+    (state,), (sampled,) = (door.requests(f"save_weights{end}") for end in ("", "_for_sampler"))
+    assert (state["ttl_seconds"], sampled["ttl_seconds"]) == (70, 80)
+
+
 def test_a_saved_state_goes_on_as_its_trainer_does(make, adam, server):
     trainer = make(TinkerTrainService)
 
