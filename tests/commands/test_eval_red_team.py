@@ -2,9 +2,9 @@
 
 import json
 import signal
-import subprocess
-import sys
 
+import forking
+import kills
 import pytest
 
 import plugrl
@@ -142,8 +142,8 @@ def test_a_process_that_is_killed_loses_the_batch_that_it_was_in(folder, tmp_pat
     def evaluated(output):
         words = ["-p", "killer.py", "eval", str(folder), "red_team", "--json", "--output", output]
         words += ["red_team.eval_batch=2", "red_team.scorer=", "red_team.scorer=killer"]
-        program = [sys.executable, "-m", "plugrl", *words, "red_team.eval_attempts=3"]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        program = ["-m", "plugrl", *words, "red_team.eval_attempts=3"]
+        done = forking.run(program, cwd=tmp_path, libraries=kills.LIBRARIES)
         return done.returncode, done.stdout
 
     assert evaluated("report")[0] == -signal.SIGKILL

@@ -56,7 +56,8 @@ class Fault:
 
     def __str__(self) -> str:
         place = "" if self.origin in (None, DEFAULT) else f"({self.origin})"
-        where = " ".join(part for part in (self.written or self.path, place) if part)
+        key = (self.written or self.path).replace("\r", "\\r").replace("\n", "\\n")
+        where = " ".join(part for part in (key, place) if part)
         hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
         return f"{where}: {self.message}{hint}" if where else f"{self.message}{hint}"
 

@@ -80,6 +80,7 @@ CHANGED = given(
 @FIXTURES
 @CHANGED
 @example(trainer=TRAINERS[0], changes=[(("defaults",), "0\n")])
+@example(trainer=TRAINERS[0], changes=[(("seed",), {"\n": "${"})])
 def test_mappings_of_any_shape(files, registry, trainer, changes):
     files()
     check_a_mapping(registry, trainer, changes)
