@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["own_home", "processor_time", "forked_workers"]
+pytest_plugins = ["own_home", "processor_time", "forked_workers", "full_collections"]
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"

@@ -137,7 +137,7 @@ def test_every_optimizer_trains(name, cls):
 def test_a_rewarded_letter_becomes_common():
     system = make_system()
     environment = make_environment(system)
-    trainer = HarnessTrainer(configured(lr=1e-2, training_steps=20), environment, PolicyGradient())
+    trainer = HarnessTrainer(configured(lr=0.03, training_steps=8), environment, PolicyGradient())
     seeds = list(range(20))
 
     def share():

@@ -137,7 +137,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
         ("dqn", {"train_freq": 1, "target_update_interval": 40}),
         ("dqn", {"train_freq": 1, "tau": 0.2, "target_update_interval": 8, "double": True}),
         ("sac", {}),
-        ("sac", {"auto_alpha": False, "alpha": 0.01}),
+        pytest.param("sac", {"auto_alpha": False, "alpha": 0.01}, marks=pytest.mark.integration),
         ("td3", {"action_noise": 0.3}),
     ],
 )

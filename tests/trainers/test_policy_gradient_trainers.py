@@ -73,11 +73,19 @@ def trained(name: str, **sections: Any) -> Any:
     ("name", "sections"),
     [
         ("reinforce", {}),
-        ("reinforce", {"reinforce": {"use_advantage_and_critic": True}}),
-        ("a2c", {}),
+        pytest.param(
+            "reinforce",
+            {"reinforce": {"use_advantage_and_critic": True}},
+            marks=pytest.mark.integration,
+        ),
+        pytest.param("a2c", {}, marks=pytest.mark.integration),
         ("a2c", {"a2c": {"normalize_advantage": True}, "rl": {"use_shared_body": True}}),
         ("vanilla_ppo", {"rl": {"num_iterations": 12, "clip_value": True}}),
-        ("vanilla_ppo", {"rl": {"num_iterations": 12}, "ppo": {"loss_type": "kl_penalty"}}),
+        pytest.param(
+            "vanilla_ppo",
+            {"rl": {"num_iterations": 12}, "ppo": {"loss_type": "kl_penalty"}},
+            marks=pytest.mark.integration,
+        ),
     ],
 )
 def test_rewards_that_come_late_are_learned_from(name: str, sections: dict[str, Any]) -> None:

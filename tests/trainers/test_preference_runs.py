@@ -96,7 +96,7 @@ def judged(tree, name, loss, steps, rate=0.01, **sections):
 
 
 def test_dpo_learns_a_preference(tree):
-    before, *_, after = judged(tree, "self_hosted_dpo", "dpo", 10, 0.03)
+    before, *_, after = judged(tree, "self_hosted_dpo", "dpo", 8, 0.03)
     # The policy begins as its reference.
     assert before["validation/loss"] == pytest.approx(0.6931, abs=1e-4)
     assert before["validation/margin"] == pytest.approx(0, abs=1e-5)
@@ -106,7 +106,7 @@ def test_dpo_learns_a_preference(tree):
 
 
 def test_a_reward_model_learns_what_is_better(tree):
-    before, *_, after = judged(tree, "reward_model", "bradley_terry", 10, 0.03)
+    before, *_, after = judged(tree, "reward_model", "bradley_terry", 8, 0.03)
     assert before["validation/accuracy"] == 0
     assert after["validation/accuracy"] > 0.9
     assert after["validation/margin"] > 0.5

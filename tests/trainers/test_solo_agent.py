@@ -65,7 +65,7 @@ def test_every_weight_of_bodies_and_heads_learns(body: str) -> None:
 def test_32_pictures_are_learned_by_heart(body: str) -> None:
     trainer = made(
         agents={"_default": {"body": {"type": body}}},
-        solo_agent={"num_epochs": 60, "batch_size": 8, "learning_rate": 3e-3, "test_size": 0.0},
+        solo_agent={"num_epochs": 15, "batch_size": 8, "learning_rate": 0.01, "test_size": 0.0},
     )
     metrics = trainer.train().metrics
     assert metrics["train/prover/accuracy"] > 0.95

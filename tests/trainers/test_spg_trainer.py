@@ -61,7 +61,9 @@ def seconds(trainer: Any) -> list[float]:
     return [a.policy(seen).softmax(-1)[0, 1].item() for a in trainer.agents.values()]
 
 
-@pytest.mark.parametrize("game", [MatrixGame, SequentialGame])
+@pytest.mark.parametrize(
+    "game", [pytest.param(MatrixGame, marks=pytest.mark.integration), SequentialGame]
+)
 def test_a_leader_commits_itself_where_that_pays(game: type[MatrixGame]) -> None:
     found = {}
     for name, spg in {

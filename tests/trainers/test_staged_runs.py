@@ -177,6 +177,7 @@ def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):
     model = base["models"]["policy"]
     run = trained(
         tmp_path,
+        text_rl=SHORT,
         models={"policy": None, "p": model, "v": model},
         rollout_worker={
             "model": "v",
@@ -186,7 +187,7 @@ def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):
     assert run.last_metrics["fine_tuned/p"] == run.last_metrics["fine_tuned/v"] == 1.0
     for name in "pv":
         jobs = list((run.folder / "fine_tuning" / name).iterdir())
-        assert len(jobs) == 2
+        assert len(jobs) == 1
         assert {len((j / "examples.jsonl").read_text().splitlines()) for j in jobs} == {4}
 
 
