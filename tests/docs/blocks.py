@@ -15,6 +15,7 @@ from pathlib import Path
 
 import forking
 import kills
+from waiting import DEADLINE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,8 +57,8 @@ def blocks_of(page: str) -> list[Block]:
     return found
 
 
-def run_page(page: str, folder: Path) -> None:
-    """Write and run the blocks of a page in ``folder``.
+def run_page(page: str, folder: Path, *, forked: bool = True) -> None:
+    """Write and run the blocks of a page in ``folder``; ``forked``: in forked processes.
 
     Raises:
         AssertionError: a command failed, or did not print the lines of the ``text`` block that
@@ -75,46 +76,41 @@ def run_page(page: str, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
             continue
-        done = _run(block, folder)
+        done = _run(block, folder, _environment(forked))
         output = done.stdout
         assert done.returncode == 0, f"block at line {block.line}:\n{done.stdout[-3000:]}"
 
 
-def _run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(block: Block, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a block; its ``stdout`` has both kinds of output.
 
     A stand-in that is killed takes no process with it, so that what is killed is a real one.
     """
-    env, text = _environment(), block.text
+    text = block.text
     if "kill -9" in text:
         text = _IN_BACKGROUND.sub(r'PATH="$REAL_PATH" \1', text)
-    if block.language == "python":
-        return forking.run(
-            ["-c", block.text],
-            cwd=folder,
-            env=env,
-            stderr=subprocess.STDOUT,
-            libraries=kills.LIBRARIES,
-        )
+    bash = ["bash", "-e", "-u", "-o", "pipefail", "-c", text]
     return subprocess.run(
-        ["bash", "-e", "-u", "-o", "pipefail", "-c", text],
+        ["python", "-c", text] if block.language == "python" else bash,
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=DEADLINE,
         check=False,
     )
 
 
 @functools.cache
-def _environment() -> dict[str, str]:
-    """What a reader's shell has; its ``plugrl`` and ``python`` fork, as of ``forking``."""
+def _environment(forked: bool) -> dict[str, str]:
+    """What a reader's shell has; its ``plugrl`` and ``python`` may fork, as of ``forking``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PLUGRL_")}
     kept.pop("PYTHONPATH", None)
     places = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
+    real = os.pathsep.join(places)
+    if not forked:
+        return {**kept, "PATH": real, "REAL_PATH": real}
     programs = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, programs)
-    forked = forking.stand_ins(Path(programs), kills.LIBRARIES)
-    return {**kept, **forked, "REAL_PATH": os.pathsep.join(places)}
+    return {**kept, **forking.stand_ins(Path(programs), kills.LIBRARIES), "REAL_PATH": real}

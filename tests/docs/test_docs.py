@@ -61,14 +61,14 @@ def test_every_block_is_run_written_to_a_file_or_output():
 def test_a_page_with_a_failing_block_fails(tmp_path):
     page = "text\n\n```bash\ntrue\n```\n\n```bash\nfalse\ntrue\n```\n"
     with pytest.raises(AssertionError, match="line 7"):
-        blocks.run_page(page, tmp_path)
+        blocks.run_page(page, tmp_path, forked=False)
 
 
 def test_output_that_is_not_printed_fails(tmp_path):
     page = "```bash\necho one; echo two\n```\n\n```text\n{}\n```\n"
-    blocks.run_page(page.format("two"), tmp_path)
+    blocks.run_page(page.format("two"), tmp_path, forked=False)
     with pytest.raises(AssertionError, match="line 5: not printed: .'three'"):
-        blocks.run_page(page.format("three"), tmp_path)
+        blocks.run_page(page.format("three"), tmp_path, forked=False)
 
 
 def test_blocks_share_a_folder_and_files_are_written_first(tmp_path):
@@ -77,7 +77,7 @@ def test_blocks_share_a_folder_and_files_are_written_first(tmp_path):
         "```python\nassert open('b.txt').read() == 'x = 1\\n'\n```\n\n"
         "<!-- skip: never -->\n```bash\nfalse\n```\n\nSo:\n\n```text\nfalse\n```\n"
     )
-    blocks.run_page(page, tmp_path)
+    blocks.run_page(page, tmp_path, forked=False)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "b.txt"]
 
 
