@@ -251,13 +251,14 @@ def sampled(
     Raises:
         ConfigError: there is no such model, or a prompt is empty or cannot be encoded.
     """
+    from plugrl.core.text.chat import end_tokens
     from plugrl.core.text.completions import check_completions
     from plugrl.core.text.services import GenerationRequest
 
     with closing(text_trainer(saved).loaded_models()) as models:
         service = models[model].inference
         tokenizer = service.tokenizer
-        sampling = sampling.ending_at(tokenizer.eos_token_id)
+        sampling = sampling.ending_at(*end_tokens(tokenizer))
         asked = list(itertools.product(enumerate(prompts), range(samples)))
         requests = [
             GenerationRequest(tokenizer.encode(prompt), sampling, (seed, 0, item, run, 0))

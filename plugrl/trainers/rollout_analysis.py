@@ -16,7 +16,7 @@ from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.start import read_tree
-from plugrl.core.text.chat import chat_tokenizer
+from plugrl.core.text.chat import chat_tokenizer, end_tokens
 from plugrl.core.text.lockstep import Asked, serve
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
@@ -161,7 +161,7 @@ class RolloutAnalysisTrainer(Trainer):
         tokenizer: Any = chat_tokenizer(service.tokenizer, name)
         sampling = SamplingParams(
             temperature=self.config.temperature, max_new_tokens=self.config.max_answer_length
-        ).ending_at(tokenizer.eos_token_id)
+        ).ending_at(*end_tokens(tokenizer))
         requests = []
         for number, each in enumerate(asked):
             text = each.prompt

@@ -219,6 +219,13 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
     assert "generic gives neither token ids" in refused(base_url=here, engine="generic")
     assert "plugrl (plugrl serve) takes no weights" in refused(base_url=here, engine="plugrl")
     assert "weights_folder" in refused(base_url="https://gpu.example/v1")
+    frozen = {"judge": {"source": {"tokenizer": {"characters": "ab"}}, "inference": {
+        "type": "openai", "base_url": here, "engine": "chat"}}}  # fmt: skip
+    asked = {"model": "judge", "stop": "b", "stop_token_ids": [7]}
+    with pytest.raises(ConfigError, match="stop_token_ids.* cannot be asked of .* engine chat"):
+        prepare(
+            tiny.config("self_hosted_grpo", tmp_path, {"models": frozen, "rollout_worker": asked})
+        )
     (tmp_path / "file").write_text("")
     for name in ("file", "file/in"):
         line = refused(base_url=here, weights_folder=str(tmp_path / name))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.errors import PlugrlError
+from plugrl.core.text.chat import end_tokens
 from plugrl.core.text.failures import failed, located, overrun, raised
 from plugrl.core.text.fibers import Fibers, Overrun
 from plugrl.core.text.returned import Limits, check_request, checked
@@ -237,9 +238,9 @@ class Attempts:
             raise
 
     def _ending(self, model: str, params: SamplingParams) -> SamplingParams:
-        """``params`` that also end at the asked model's own end token."""
+        """``params`` that also end at the asked model's own end tokens."""
         tokenizer = self._tokenizers.get(model)
-        return params if tokenizer is None else params.ending_at(tokenizer.eos_token_id)
+        return params if tokenizer is None else params.ending_at(*end_tokens(tokenizer))
 
     def _failure(
         self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None

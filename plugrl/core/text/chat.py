@@ -18,6 +18,11 @@ from plugrl.core.text.services import Tokenizer
 
 #: One message: ``role``, ``content`` and what else a template reads.
 Message = dict[str, Any]
+#: Shows how a template ends a reply.
+_EXCHANGE: list[Message] = [
+    {"role": "user", "content": "0"},
+    {"role": "assistant", "content": "\N{OBJECT REPLACEMENT CHARACTER}"},
+]
 
 
 @runtime_checkable
@@ -60,6 +65,43 @@ def chat_tokenizer(tokenizer: Tokenizer, model: str) -> ChatTokenizer:
         "prompts as text, or use a tokenizer with apply_chat_template, render_chat, encode_chat "
         "and writable"
     )
+
+
+def end_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens that each end an answer: the end token, and those that the model's folder adds."""
+    more: Sequence[int] = getattr(tokenizer, "end_token_ids", ())
+    return tuple(dict.fromkeys((tokenizer.eos_token_id, *more)))
+
+
+def encode_continuation(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of ``text`` that follows other tokens: nothing is put before it."""
+    own: Callable[[str], list[int]] | None = getattr(tokenizer, "encode_continuation", None)
+    return list((own or tokenizer.encode)(text))
+
+
+def encode_reply(tokenizer: Tokenizer, text: str, *, chat: bool) -> list[int]:
+    """Token ids of a whole written answer, with the token that ends it.
+
+    Args:
+        tokenizer: of the model that learns from it.
+        text: of the answer.
+        chat: whether it answers messages. Of several end tokens it gets the one that the chat
+            template writes after a reply, else ``eos_token_id``.
+    """
+    end = _end_of_turn(tokenizer) if chat else tokenizer.eos_token_id
+    return [*encode_continuation(tokenizer, text), end]
+
+
+def _end_of_turn(tokenizer: Tokenizer) -> int:
+    ends = end_tokens(tokenizer)
+    if len(ends) == 1 or not isinstance(tokenizer, ChatTokenizer):
+        return tokenizer.eos_token_id
+    try:
+        text = tokenizer.render_chat(_EXCHANGE, add_generation_prompt=False)
+    except ConfigError:
+        return tokenizer.eos_token_id
+    after = tokenizer.encode_chat(text.rpartition(_EXCHANGE[1]["content"])[2])
+    return next((token for token in after if token in ends), tokenizer.eos_token_id)
 
 
 def unsaid(tokenizer: Tokenizer, last: int, tokens: list[int]) -> list[int] | None:
@@ -109,7 +151,7 @@ def as_messages(value: Any, what: str) -> list[Message]:
 
 
 def encode_prompt(tokenizer: Tokenizer, value: Any, model: str = "policy") -> list[int]:
-    """Token ids of a prompt: text as it is, messages by the chat template.
+    """Token ids of a prompt: text as the tokenizer begins one, messages by the chat template.
 
     Raises:
         ConfigError: the messages are malformed, or the tokenizer has no template.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import RunError
-from plugrl.core.text.chat import ChatTokenizer, Message
+from plugrl.core.text.chat import ChatTokenizer, Message, encode_reply
 from plugrl.core.text.fine_tuning import Examples, PreferenceExample, SupervisedExample
 from plugrl.core.text.pairs import PREFERRED
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
@@ -96,7 +96,7 @@ def _text(message: Message) -> str:
 
 
 def _answer(tokenizer: ChatTokenizer, text: str) -> list[int]:
-    return [*tokenizer.encode(tokenizer.writable(text)), tokenizer.eos_token_id]
+    return encode_reply(tokenizer, tokenizer.writable(text), chat=True)
 
 
 def _written(tokens: Sequence[int], mask: Iterable[int], group: str, **fields: Any) -> Trajectory:

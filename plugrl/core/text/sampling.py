@@ -68,17 +68,17 @@ class SamplingParams:
                 f"stop_token_ids is {self.stop_token_ids!r}; a tuple of token ids is expected"
             )
 
-    def ending_at(self, token: int) -> SamplingParams:
-        """The same parameters, with ``token`` among those that end the answer."""
-        if token in self.stop_token_ids:
+    def ending_at(self, *tokens: int) -> SamplingParams:
+        """The same parameters, with ``tokens`` among those that end the answer."""
+        if all(token in self.stop_token_ids for token in tokens):
             return self
-        return _ending_at(self, token)
+        return _ending_at(self, tokens)
 
 
 @lru_cache(maxsize=64)
-def _ending_at(params: SamplingParams, token: int) -> SamplingParams:
+def _ending_at(params: SamplingParams, tokens: tuple[int, ...]) -> SamplingParams:
     # All attempts of a step ask with equal parameters.
-    return replace(params, stop_token_ids=(*params.stop_token_ids, token))
+    return replace(params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *tokens))))
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

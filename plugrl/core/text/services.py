@@ -28,13 +28,19 @@ _STARTING = threading.Lock()
 
 
 class Tokenizer(Protocol):
-    """What plugrl asks of a tokenizer."""
+    """What plugrl asks of a tokenizer.
+
+    Two more are used where a tokenizer has them, see :func:`~plugrl.core.text.chat.end_tokens` and
+    :func:`~plugrl.core.text.chat.encode_continuation`: ``end_token_ids``, the tokens besides
+    ``eos_token_id`` that end an answer, and ``encode_continuation``, for tokenizers whose
+    ``encode`` puts something before a text.
+    """
 
     pad_token_id: int
     eos_token_id: int
 
     def encode(self, text: str, /) -> list[int]:
-        """Token ids of ``text``, without special tokens."""
+        """Token ids of ``text`` from its beginning, with what it begins with, such as BOS."""
 
     def decode(self, tokens: Sequence[int], /) -> str:
         """Text of ``tokens``, special tokens left out."""

@@ -24,11 +24,10 @@ from plugrl.core.text.models import Models
 from plugrl.core.text.pooled_rollouts import pooled_rollouts
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.weight_states import SYNC, Versions
-from plugrl.core.text.worker import RolloutWorker
+from plugrl.core.text.worker import RolloutWorker, sampling_of
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
@@ -186,11 +185,7 @@ class TrajectoryTrainer(Trainer):
                 reference_key=params.data.answer_key,
                 prompt_key=params.data.prompt_key,
             )
-        self._sampling = SamplingParams(
-            temperature=section.temperature,
-            top_p=section.top_p,
-            max_new_tokens=section.max_response_length,
-        )
+        self._sampling = sampling_of(section)
         self._rollouts = LockstepRollouts(
             worker,
             models.inference,

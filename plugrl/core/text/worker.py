@@ -47,6 +47,12 @@ class RolloutWorkerConfig:
     )
     max_prompt_length: int = described(1024, "longest prompt in tokens")
     max_response_length: int = described(256, "longest answer in tokens")
+    stop: list[str] | str = described(
+        [], "texts that end an answer, with the token that completes one; the answer keeps it"
+    )
+    stop_token_ids: list[int] = described(
+        [], "tokens that end an answer, besides the end tokens of the model's folder"
+    )
     processes: int = described(0, "processes that run the worker and its evaluator; 0: the driver")
     timeout: float | None = described(
         None, "seconds that one attempt may take, waiting for models left out; null: any"
@@ -59,10 +65,30 @@ class RolloutWorkerConfig:
         for name in ("max_prompt_length", "max_response_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if not all(stop_texts(self.stop)):
+            raise ConfigError("stop must be a text or a list of texts, none of them empty")
+        if min(self.stop_token_ids, default=0) < 0:
+            raise ConfigError("stop_token_ids must be token ids, none of them negative")
         if self.processes < 0:
             raise ConfigError("processes must not be negative")
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigError("timeout must be above 0, or null")
+
+
+def stop_texts(value: Sequence[str] | str) -> tuple[str, ...]:
+    """The texts that a setting ``stop`` names, which may be one."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def sampling_of(section: Any) -> SamplingParams:
+    """How a section ``rollout_worker`` has answers sampled."""
+    return SamplingParams(
+        temperature=section.temperature,
+        top_p=section.top_p,
+        max_new_tokens=section.max_response_length,
+        stop_token_ids=tuple(section.get("stop_token_ids") or ()),
+        stop=stop_texts(section.get("stop") or ()),
+    )
 
 
 class Ask(Protocol):
@@ -171,16 +197,24 @@ class RolloutTask:
             prompt = self.prompt
         return as_messages(prompt, f"problem {self.item}: {self.prompt_key!r}")
 
+    @property
+    def is_chat(self) -> bool:
+        """Whether the problem's prompt is messages, which chat templates write, and not text.
+
+        Raises:
+            ConfigError: the problem has no such column.
+        """
+        return is_messages(self._column(self.prompt_key, "data.prompt_key"))
+
     def prompt_tokens(self, model: str) -> list[int]:
-        """The prompt as tokens of ``model``: text as it is, messages by the chat template.
+        """The prompt as tokens of ``model``: text as its tokenizer begins one, messages by the
+        chat template.
 
         Raises:
             ConfigError: as :attr:`messages`, or the tokenizer has no chat template.
         """
-        messages = is_messages(self._column(self.prompt_key, "data.prompt_key"))
-        return encode_prompt(
-            self.tokenizers[model], self.messages if messages else self.prompt, model
-        )
+        prompt = self.messages if self.is_chat else self.prompt
+        return encode_prompt(self.tokenizers[model], prompt, model)
 
     @property
     def answer(self) -> str:

@@ -113,6 +113,15 @@ def findings(check: Preflight) -> Iterator[Finding]:
         yield from _training_findings(config, path, name)
     if config.engine == "vllm":
         yield from _sampling_findings(check, config, name)
+    if config.engine in ("generic", "chat"):
+        for section_path, section in _sampled(check, name).items():
+            if section.get("stop_token_ids"):
+                yield (
+                    f"{section_path}.stop_token_ids",
+                    f"cannot be asked of a server of engine {config.engine}, which serves model "
+                    f"{name!r}; write the text of the tokens in {section_path}.stop, or use vLLM, "
+                    "SGLang or plugrl serve",
+                )
 
 
 def _sampling_findings(check: Preflight, config: Any, name: str) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.text.chat import encode_continuation, end_tokens
 from plugrl.core.text.sampling import SamplingParams, stream_seeds
 from plugrl.core.text.services import GenerationRequest, Tokenizer
 from plugrl.core.text.trajectory import FinishReason
@@ -243,7 +244,8 @@ class Generic(Dialect):
         """The JSON of a request."""
         sampling = request.sampling
         unknown = [n for n in ("top_k", "min_new_tokens") if getattr(sampling, n)]
-        others = [t for t in sampling.stop_token_ids if t != self._tokenizer.eos_token_id]
+        # The server ends answers at the model's own end tokens itself.
+        others = set(sampling.stop_token_ids) - set(end_tokens(self._tokenizer))
         if request.prompt_logprobs or not sampling.max_new_tokens:
             raise ContractError(
                 f"model {self.model!r} is behind a server that gives no log-probabilities of "
@@ -276,7 +278,7 @@ class Generic(Dialect):
             raise Missing("a text")
         writable = getattr(self._tokenizer, "writable", lambda text: text)
         most = request.sampling.max_new_tokens
-        tokens = list(self._tokenizer.encode(writable(text)))[:most]
+        tokens = encode_continuation(self._tokenizer, writable(text))[:most]
         finish = _finish(choice.get("finish_reason"))
         end = self._tokenizer.eos_token_id
         if finish == "stop" and len(tokens) < most and tokens[-1:] != [end]:
@@ -324,11 +326,17 @@ def seed_of(request: GenerationRequest) -> int:
 
 
 def as_text(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """The text of a prompt, special tokens included."""
+    """The text of a prompt, special tokens included, from which a server makes the same tokens.
+
+    It begins every text as the tokenizer does, so that this is left out.
+    """
+    opening, tokens = list(getattr(tokenizer, "opening", ())), list(tokens)
+    if tokens[: len(opening)] == opening:
+        tokens = tokens[len(opening) :]
     wrapped = getattr(tokenizer, "wrapped", None)
     if wrapped is None:
         return str(tokenizer.decode(tokens))
-    return str(wrapped.decode(list(tokens), skip_special_tokens=False))
+    return str(wrapped.decode(tokens, skip_special_tokens=False))
 
 
 def _first_choice(answer: Any) -> Mapping[str, Any]:

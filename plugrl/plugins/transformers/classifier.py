@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import UsageError
-from plugrl.plugins.transformers.loading import without_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plugrl.core.text.services import Tokenizer
+    from plugrl.plugins.transformers.saving import SourceForm
 
 
 def write_classifier(
     model: PreTrainedModel,
+    form: SourceForm,
     weights: Mapping[str, torch.Tensor],
     head: torch.nn.Linear,
     tokenizer: Tokenizer,
@@ -31,6 +32,7 @@ def write_classifier(
 
     Args:
         model: a causal language model, whose architecture the folder has.
+        form: in which it is written.
         weights: of the model, by name.
         head: from a hidden state to the reward; its bias is 0.
         tokenizer: written beside.
@@ -53,9 +55,7 @@ def write_classifier(
             f"the sequence classifier of a {kind} model has other weights than the model and a "
             f"linear head ({names}), so that this reward model cannot be written as one"
         )
-    with without_bars():
-        classifier.save_pretrained(folder)
-    tokenizer.wrapped.save_pretrained(folder)  # type: ignore[attr-defined]
+    form.save(classifier, classifier.state_dict(), tokenizer, folder)
 
 
 def _empty(model: PreTrainedModel, tokenizer: Tokenizer) -> Any:

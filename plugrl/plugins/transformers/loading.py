@@ -52,12 +52,9 @@ def load_tokenizer(spec: ModelSpec) -> Tokenizer:
     """
     template = spec.source.tokenizer.get("chat_template") if "tokenizer" in spec.source else None
     if spec.source.path:
-        from transformers import AutoTokenizer
-
         folder = _folder(spec)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            return HubTokenizer(tokenizer, template)
+            return hub_tokenizer(folder, template)
         except Exception as error:
             raise ConfigError(f"{_where(spec)}: no usable tokenizer: {_line(error)}") from error
     characters = spec.source.tokenizer.characters
@@ -66,7 +63,51 @@ def load_tokenizer(spec: ModelSpec) -> Tokenizer:
             f"models.{spec.name}.source.tokenizer.characters is needed for a model that is built "
             "from a configuration"
         )
-    return character_tokenizer(characters, template)
+    return character_tokenizer(
+        characters, template, _token_ids(spec.source.config.get("eos_token_id"))
+    )
+
+
+def hub_tokenizer(folder: str | Path, chat_template: str | None = None) -> HubTokenizer:
+    """The tokenizer of a folder, with the end tokens that the folder names for generation.
+
+    Raises:
+        ConfigError: it has no end-of-sequence token.
+        Exception: ``transformers`` cannot load it.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return HubTokenizer(tokenizer, chat_template, end_token_ids(folder))
+
+
+def end_token_ids(folder: str | Path) -> tuple[int, ...]:
+    """The tokens at which ``generate`` of ``transformers`` stops; empty: the folder names none.
+
+    They are those of ``generation_config.json``, or else of the model's configuration.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        found = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, TypeError):
+        # As models are loaded: a file that is missing or cannot be read does not count.
+        try:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            found = GenerationConfig.from_model_config(config)
+        except Exception:
+            # A tokenizer alone; what is wrong with a model is said where it is loaded.
+            return ()
+    return _token_ids(found.eos_token_id)
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    """One token id, a list of them or none."""
+    return tuple(
+        int(token)
+        for token in (value if isinstance(value, (list, tuple)) else [value])
+        if isinstance(token, int) and token >= 0
+    )
 
 
 def source_findings(check: Preflight) -> Iterator[Finding]:
@@ -178,7 +219,9 @@ def _from_folder(spec: ModelSpec) -> PreTrainedModel:
     folder = _folder(spec)
     try:
         with without_bars():
-            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, dtype="auto"
+            )
     except Exception as error:
         raise ConfigError(f"{_where(spec)}: {_UNUSABLE}: {_line(error)}") from error
     return _as_model(model)

@@ -15,7 +15,7 @@ from plugrl.core.blame import first_line
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.chat import encode_prompt
+from plugrl.core.text.chat import encode_prompt, encode_reply, is_messages
 from plugrl.core.text.evaluation import (
     BaseEvaluationTarget,
     EvaluationItem,
@@ -23,8 +23,7 @@ from plugrl.core.text.evaluation import (
     Evaluator,
 )
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.plugins.transformers.loading import without_bars
-from plugrl.plugins.transformers.tokenizer import HubTokenizer
+from plugrl.plugins.transformers.loading import hub_tokenizer, without_bars
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -58,7 +57,7 @@ class RewardModelConfig:
 class RewardModelEvaluator(Evaluator):
     """Rewards an answer with the number that a reward model gives to prompt and answer.
 
-    It is read at an end-of-sequence token behind the answer, whether or not the answer was cut off.
+    It is read at the end token behind the answer, whether or not the answer was cut off.
     """
 
     Config: ClassVar[type] = RewardModelConfig
@@ -109,8 +108,9 @@ class RewardModelEvaluator(Evaluator):
 
     def _tokens(self, data: Mapping[str, Any], target: BaseEvaluationTarget) -> list[int]:
         tokenizer, limit = self._scorer.tokenizer, self._scorer.limit
-        prompt = encode_prompt(tokenizer, data[self.prompt_key])
-        tokens = [*prompt, *tokenizer.encode(target.final_answer), tokenizer.eos_token_id]
+        prompt = data[self.prompt_key]
+        answer = encode_reply(tokenizer, target.final_answer, chat=is_messages(prompt))
+        tokens = [*encode_prompt(tokenizer, prompt), *answer]
         if len(tokens) > limit:
             raise ValueError(
                 f"prompt and answer have {len(tokens)} tokens, and the reward model takes {limit}"
@@ -136,7 +136,7 @@ class _Classifier:
     """A sequence classifier from a folder; its own code finds the token that is scored."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoModelForSequenceClassification
 
         fault = _folder_fault(folder)
         if fault:
@@ -146,9 +146,7 @@ class _Classifier:
                 self._model, info = AutoModelForSequenceClassification.from_pretrained(
                     folder, local_files_only=True, output_loading_info=True
                 )
-            self.tokenizer: Tokenizer = HubTokenizer(
-                AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            )
+            self.tokenizer: Tokenizer = hub_tokenizer(folder)
         except PlugrlError:
             raise
         except Exception as error:

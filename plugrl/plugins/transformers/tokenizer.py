@@ -20,23 +20,36 @@ _SPECIAL = ("\U000f0000", "\U000f0001")
 
 
 class HubTokenizer:
-    """Wraps a tokenizer of ``transformers``; text is encoded without special tokens.
+    """Wraps a tokenizer of ``transformers``.
+
+    A text begins with what the tokenizer puts before texts by default, such as BOS. What it puts
+    behind them is left out, since an answer follows.
+
+    Args:
+        tokenizer: of ``transformers``.
+        chat_template: Jinja, over the tokenizer's own; None: its own.
+        end_token_ids: end an answer, besides the tokenizer's end token.
 
     Raises:
-        ConfigError: the tokenizer has no end-of-sequence token.
+        ConfigError: there is no end token.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, chat_template: str | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        chat_template: str | None = None,
+        end_token_ids: Sequence[int] = (),
     ) -> None:
         from transformers import PreTrainedTokenizerBase
 
-        if tokenizer.eos_token_id is None:
+        if tokenizer.eos_token_id is None and not end_token_ids:
             raise ConfigError("the tokenizer has no end-of-sequence token; set eos_token")
         self.wrapped = tokenizer
         if chat_template is not None:
             tokenizer.chat_template = chat_template
-        self.eos_token_id: int = tokenizer.eos_token_id
+        own = tokenizer.eos_token_id
+        self.eos_token_id: int = end_token_ids[0] if own is None else own
+        self.end_token_ids = tuple(end_token_ids)
         pad = tokenizer.pad_token_id
         self.pad_token_id: int = self.eos_token_id if pad is None else pad
         self.vocabulary_size = len(tokenizer)
@@ -48,13 +61,27 @@ class HubTokenizer:
         self._decode = tokenizer._decode if plain else tokenizer.decode
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HubTokenizer, (self.wrapped,)
+        return HubTokenizer, (self.wrapped, None, self.end_token_ids)
 
     def _encode_once(self, text: str) -> tuple[int, ...]:
         return tuple(self.wrapped(text, add_special_tokens=False)["input_ids"])
 
+    @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """The tokens that every text begins with."""
+        for text in ("a", "0", str(self.wrapped.eos_token)):
+            bare, whole = self._encode_once(text), tuple(self.wrapped(text)["input_ids"])
+            for start in range(len(whole) - len(bare) + 1 if bare else 0):
+                if whole[start : start + len(bare)] == bare:
+                    return whole[:start]
+        return ()
+
     def encode(self, text: str, /) -> list[int]:
-        """Token ids of ``text``."""
+        """Token ids of ``text`` from its beginning."""
+        return [*self.opening, *self._encode(text)]
+
+    def encode_continuation(self, text: str, /) -> list[int]:
+        """Token ids of ``text`` that follows other tokens."""
         return list(self._encode(text))
 
     def decode(self, tokens: Sequence[int], /) -> str:
@@ -115,6 +142,7 @@ class CharacterTokenizer:
     Args:
         characters: one token each.
         chat_template: Jinja; None: every message is its content and the end token.
+        end_token_ids: end an answer, besides the end token.
 
     Raises:
         ConfigError: the template is none; on encoding, a character is not in the table.
@@ -122,7 +150,13 @@ class CharacterTokenizer:
 
     pad_token_id, eos_token_id = 0, 1
 
-    def __init__(self, characters: str, chat_template: str | None = None) -> None:
+    def __init__(
+        self,
+        characters: str,
+        chat_template: str | None = None,
+        end_token_ids: Sequence[int] = (),
+    ) -> None:
+        self.end_token_ids = tuple(end_token_ids)
         self._characters = dict(enumerate(dict.fromkeys(characters), 2))
         self._ids = {character: i for i, character in self._characters.items()}
         self.vocabulary_size = len(self._ids) + 2
@@ -130,7 +164,7 @@ class CharacterTokenizer:
         self._template_text = DEFAULT_TEMPLATE if chat_template is None else chat_template
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CharacterTokenizer, ("".join(self._ids), self._template_text)
+        return CharacterTokenizer, ("".join(self._ids), self._template_text, self.end_token_ids)
 
     @cached_property
     def _template(self) -> ChatTemplate:
@@ -201,6 +235,8 @@ class CharacterTokenizer:
         return "".join(self._characters.get(token, "") for token in tokens)
 
 
-def character_tokenizer(characters: str, chat_template: str | None = None) -> CharacterTokenizer:
+def character_tokenizer(
+    characters: str, chat_template: str | None = None, end_token_ids: Sequence[int] = ()
+) -> CharacterTokenizer:
     """A tokenizer with one token for each distinct character, besides padding and end."""
-    return CharacterTokenizer(characters, chat_template)
+    return CharacterTokenizer(characters, chat_template, end_token_ids)

@@ -21,10 +21,11 @@ from plugrl.core.text.services import ModelSpec, Tokenizer, TrainService
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
 from plugrl.plugins.transformers.forward import Forward
 from plugrl.plugins.transformers.lean_training import LeanTraining
-from plugrl.plugins.transformers.loading import load_model, source_findings, without_bars
+from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.masters import MasterWeights
 from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
 from plugrl.plugins.transformers.packing import enable, packed
+from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.value_head import load_value_head, make_value_head
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class LocalTrainService(TrainService):
             ConfigError: the source or the adapter cannot be used.
         """
         self._model = load_model(spec)
+        self._form = SourceForm(self._model, spec.source)
         self._adapter = None if spec.adapter is None else Adapter(self._model, spec)
         if self._adapter is not None:
             _save_merged(self._model, self._adapter)
@@ -307,15 +309,15 @@ class LocalTrainService(TrainService):
     def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:
         """Write weights and tokenizer as ``from_pretrained`` reads them, an adapter merged.
 
+        They have the source's data type, and its ``generation_config.json`` is there too.
+
         Raises:
             UsageError: the adapter alone is wanted and there is none.
         """
         if adapter:
             self.save_adapter(folder)
             return
-        with without_bars():
-            self._model.save_pretrained(folder, state_dict=dict(self.weights()))
-        tokenizer.wrapped.save_pretrained(folder)  # type: ignore[attr-defined]
+        self._form.save(self._model, self.weights(), tokenizer, folder)
 
     def fix_value_bias(self) -> None:
         """Keep the bias of the value head at 0."""
@@ -334,7 +336,7 @@ class LocalTrainService(TrainService):
         head = self._forward.value_head
         if head is None:
             self._no_value_head()
-        write_classifier(self._model, self.weights(), head, tokenizer, folder)
+        write_classifier(self._model, self._form, self.weights(), head, tokenizer, folder)
 
     def save_adapter(self, folder: str | Path) -> None:
         """Write the adapter as ``peft`` reads it: ``PeftModel.from_pretrained(model, folder)``.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.worker import AgentRolloutWorker, AgentRolloutWorkerConfig
+from plugrl.core.text.chat import encode_reply
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
@@ -26,7 +27,7 @@ class AgentDemonstrationConfig(AgentRolloutWorkerConfig):
 
 
 class AgentDemonstrationRolloutWorker(AgentRolloutWorker):
-    """Gives written replies as what to learn from, each ended by the end token.
+    """Gives written replies as what to learn from, each ended as its model ends them.
 
     Calls in them are carried out, so that the results which stand between are those that the agent
     will meet. Validation asks the model.
@@ -93,7 +94,7 @@ class _Script:
                 f"problem {self._task.item}: its demonstration ends with a call, not an answer"
             )
         tokenizer = self._task.tokenizers[model]
-        reply = [*tokenizer.encode(self._left.pop(0)), tokenizer.eos_token_id]
+        reply = encode_reply(tokenizer, self._left.pop(0), chat=True)
         if len(reply) > sampling.max_new_tokens:
             raise ConfigError(
                 f"problem {self._task.item}: a reply of its demonstration has {len(reply)} tokens, "

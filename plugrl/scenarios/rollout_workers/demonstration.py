@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.chat import encode_reply
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutTask, written
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
@@ -35,7 +36,7 @@ class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
         return super().preflight(check) if validate.get("enabled") else ()
 
     def rollout(self, task: RolloutTask) -> Trajectory | Awaitable[Trajectory]:
-        """The demonstration of ``task``, ended by the end-of-sequence token.
+        """The demonstration of ``task``, ended as its model ends answers.
 
         Raises:
             ConfigError: the prompt or the answer is over its limit.
@@ -44,7 +45,7 @@ class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
             return super().rollout(task)
         tokenizer = task.tokenizers[self.config.model]
         prompt = self._encode(task)
-        answer = [*tokenizer.encode(task.answer), tokenizer.eos_token_id]
+        answer = encode_reply(tokenizer, task.answer, chat=task.is_chat)
         limit = self.config.max_response_length
         if len(answer) > limit:
             raise ConfigError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.chat import encode_reply
 from plugrl.core.text.pairs import PREFERRED
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutTask, RolloutWorkerConfig, written
@@ -65,7 +66,7 @@ class PreferenceRolloutWorker(SingleTurnRolloutWorker):
             yield f"{check.path}.margin_key", "is for layout pairs; leave it out"
 
     def rollout(self, task: RolloutTask) -> list[Trajectory] | Awaitable[Trajectory]:
-        """The judged answers of ``task``, each ended by the end-of-sequence token.
+        """The judged answers of ``task``, each ended as its model ends answers.
 
         Raises:
             ConfigError: a column or a text is missing, the answers of a pair are equal, a label is
@@ -112,7 +113,7 @@ class PreferenceRolloutWorker(SingleTurnRolloutWorker):
             kind = type(text).__name__
             raise ConfigError(f"{where} {kind} in column {key!r}; a text is expected")
         tokenizer = task.tokenizers[self.config.model]
-        tokens = [*tokenizer.encode(text), tokenizer.eos_token_id]
+        tokens = encode_reply(tokenizer, text, chat=task.is_chat)
         if len(tokens) == 1:
             raise ConfigError(f"{where} an empty answer in column {key!r}; leave the row out")
         limit = self.config.max_response_length

@@ -13,7 +13,7 @@ import regex
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import chat_tokenizer
+from plugrl.core.text.chat import chat_tokenizer, end_tokens
 from plugrl.core.text.completions import EngineError
 from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.red_team.asking import ask_all
@@ -155,7 +155,7 @@ class LlmJudgeScorer(Scorer):
         service = self.model(name)
         sampling = SamplingParams(
             temperature=0.0, max_new_tokens=self.config.max_response_length
-        ).ending_at(service.tokenizer.eos_token_id)
+        ).ending_at(*end_tokens(service.tokenizer))
         rows = [self._tokens(service, text) for text in self._prompts(dialogues)]
         scores = [Score(failure=self._unfit(service, row)) for row in rows]
         asked = [i for i, score in enumerate(scores) if not score.failure]

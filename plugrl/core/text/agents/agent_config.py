@@ -46,7 +46,7 @@ class SamplingSection:
     top_p: float | None = described(None, "null: rollout_worker.top_p")
     top_k: int = described(0, "0: all tokens")
     max_tokens: int | None = described(None, "tokens of one turn; null: what the limits leave")
-    stop: list[str] | str = described([], "strings that end a turn")
+    stop: list[str] | str = described([], "strings that end a turn; none: rollout_worker.stop")
     model: Any = described(None, "no effect: rollout_worker.model is asked")
     base_url: Any = described(None, "no effect")
     api_key: Any = described(None, "no effect")
@@ -63,7 +63,7 @@ class SamplingSection:
     def over(self, sampling: SamplingParams, *, is_val: bool) -> SamplingParams:
         """``sampling`` with what is written here; in validation its temperature stays."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        changed: dict[str, Any] = {"stop": stop}
+        changed: dict[str, Any] = {"stop": stop} if stop else {}
         if self.max_tokens is not None:
             changed["max_new_tokens"] = self.max_tokens
         if not is_val:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import ChatTokenizer, Message, chat_tokenizer, unsaid
+from plugrl.core.text.chat import (
+    ChatTokenizer,
+    Message,
+    chat_tokenizer,
+    encode_continuation,
+    unsaid,
+)
 from plugrl.core.text.endpoint.faults import ApiError
 from plugrl.core.text.endpoint.messages import key_of
 from plugrl.core.text.services import Completion, Tokenizer
@@ -162,7 +168,11 @@ class Recording:
             for turn in turns:
                 text = turn.text
                 if turn.prompt.text and prompt.startswith(text) and _visible(tokenizer, turn):
-                    rest = tokenizer.encode(prompt[len(text) :]) if prompt != text else []
+                    rest = (
+                        encode_continuation(tokenizer, prompt[len(text) :])
+                        if prompt != text
+                        else []
+                    )
                     return Prompt(model, [*turn.tokens, *rest], prompt, follows=turn)
             return Prompt(model, tokenizer.encode(prompt), prompt)
         except Exception as error:

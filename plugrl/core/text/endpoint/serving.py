@@ -16,6 +16,7 @@ from plugrl.core.errors import UsageError
 from plugrl.core.saved import Saved, text_trainer
 from plugrl.core.text import completions
 from plugrl.core.text.agents.parsing import Parser
+from plugrl.core.text.chat import end_tokens
 from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.asked import Asked
 from plugrl.core.text.endpoint.faults import ended
@@ -51,7 +52,7 @@ class ServiceSource:
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         request = GenerationRequest(
             tokens,
-            sampling.ending_at(service.tokenizer.eos_token_id),
+            sampling.ending_at(*end_tokens(service.tokenizer)),
             (seed, 0, 0, number, 0),
             asked.prompt_logprobs,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.protocol_state import Verdict
+from plugrl.core.text.chat import encode_reply
 from plugrl.core.text.services import Completion
 from plugrl.core.text.trajectory import NOT_SAMPLED
 
@@ -116,14 +117,14 @@ class Script:
         self._task, self._agent, self._said = task, agent, said
 
     async def __call__(self, model: str, tokens: list[int], sampling: SamplingParams) -> Completion:
-        """The next reply, ended by the end token.
+        """The next reply, ended as its model ends them.
 
         Raises:
             ConfigError: it is longer than replies may be.
         """
         tokenizer = self._task.tokenizers[model]
         text = self._replies[min(self._said, len(self._replies) - 1)]
-        reply = [*tokenizer.encode(text), tokenizer.eos_token_id]
+        reply = encode_reply(tokenizer, text, chat=True)
         if len(reply) > sampling.max_new_tokens:
             raise ConfigError(
                 f"problem {self._task.item}: a written reply of {self._agent} has {len(reply)} "

@@ -14,7 +14,7 @@ from plugrl.core.text.models import Models
 from plugrl.core.text.parts import held_out, make_loader
 from plugrl.core.text.pure_text.limits import Meter
 from plugrl.core.text.pure_text.sampling import Sampler
-from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.worker import sampling_of
 
 if TYPE_CHECKING:
     from plugrl.core.nested_array_dict import NestedArrayDict
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
     from plugrl.core.text.pure_text.journal import Journal
     from plugrl.core.text.pure_text.sampling import Play, Sampled
+    from plugrl.core.text.sampling import SamplingParams
     from plugrl.core.text.worker import RolloutTask
     from plugrl.core.trainer import TrainerContext
 
@@ -98,11 +99,7 @@ def make_parts(context: TrainerContext, jobs: Path, *, tests: bool, keeps: bool 
     )
     section = params.rollout_worker
     worker: ProtocolRolloutWorker = factory.build("rollout_worker", section, "rollout_worker")
-    sampling = SamplingParams(
-        temperature=section.temperature,
-        top_p=section.top_p,
-        max_new_tokens=section.max_response_length,
-    )
+    sampling = sampling_of(section)
     meter = Meter(params.text_rl)
     return Parts(
         worker=worker,

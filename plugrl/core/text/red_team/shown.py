@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import ChatTokenizer, Message, chat_tokenizer
+from plugrl.core.text.chat import (
+    ChatTokenizer,
+    Message,
+    chat_tokenizer,
+    encode_continuation,
+    end_tokens,
+)
 from plugrl.core.text.red_team.section import sampling_of
 
 if TYPE_CHECKING:
@@ -32,7 +38,7 @@ class Shown:
         self._own = "tester" if probes else "target"
         self._sees_prompt = probes or config.sees_prompt
         tokenizer = self.service.tokenizer
-        self.sampling = sampling_of(config).ending_at(tokenizer.eos_token_id)
+        self.sampling = sampling_of(config).ending_at(*end_tokens(tokenizer))
         room = self.service.max_sequence_length - config.max_new_tokens
         if room < 1:
             fault = no_room(config.max_new_tokens, self.name, self.service.max_sequence_length)
@@ -54,8 +60,8 @@ class Shown:
         """
         messages = list(dialogue.messages)
         while True:
-            tokens = self._encoded(dialogue.prompt, messages)
-            if len(tokens) <= self._room or len(messages) < 3:
+            begun, tokens = self._encoded(dialogue.prompt, messages)
+            if len(begun) + len(tokens) <= self._room or len(messages) < 3:
                 break
             del messages[:2]
         if not tokens:
@@ -63,7 +69,8 @@ class Shown:
                 f"{self._own} is shown nothing: the prompt is empty and there is no system prompt; "
                 f"set red_team.{self._own}.system_prompt, or give prompts some text"
             )
-        return tokens[-self._room :]
+        kept = max(self._room - len(begun), 1)
+        return [*begun, *tokens[-kept:]][-self._room :]
 
     def messages(self, prompt: str, said: Any) -> list[Message]:
         """The dialogue as this model sees it, in the form of chat templates."""
@@ -83,11 +90,15 @@ class Shown:
             shown.append({"role": "user", "content": heard})
         return shown
 
-    def _encoded(self, prompt: str, said: Any) -> list[int]:
+    def _encoded(self, prompt: str, said: Any) -> tuple[list[int], list[int]]:
+        """What every text begins with, such as BOS, and the rest."""
         messages, tokenizer = self.messages(prompt, said), self.service.tokenizer
         if self._chat:
-            return chat_tokenizer(tokenizer, self.name).apply_chat_template(messages)
-        return tokenizer.encode(self._config.separator.join(m["content"] for m in messages))
+            return [], chat_tokenizer(tokenizer, self.name).apply_chat_template(messages)
+        text = self._config.separator.join(m["content"] for m in messages)
+        rest = encode_continuation(tokenizer, text)
+        whole = tokenizer.encode(text)
+        return whole[: len(whole) - len(rest)], rest
 
 
 def no_room(longest: int, model: str, context: int) -> str:
