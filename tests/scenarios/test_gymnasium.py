@@ -201,13 +201,14 @@ def test_arrays_that_were_given_do_not_change_later(made, section):
 
 @pytest.mark.parametrize("section", [NEAR, FAR, NEXT_STEP])
 def test_equal_seeds_give_equal_numbers_and_copies_differ(made, section):
-    def played(seed):
-        environment = made(**section)
+    def played(environment, seed):
         seen = [environment.reset(seed)["agent"]]
         seen += [step(environment, ENDS, ENDS).observation for _ in range(4)]
         return np.stack(seen)
 
-    first, again, other = played(3), played(3), played(4)
+    environment = made(**section)
+    first, again = played(environment, 3), played(made(**section), 3)
+    other = played(environment, 4)
     assert np.array_equal(first, again)
     assert not set(first[..., 0].ravel()) & set(other[..., 0].ravel())
     assert len(set(first[0, :, 0])) == 2
@@ -299,7 +300,6 @@ def test_a_process_that_dies_or_hangs_is_replaced(made, own_processes):
     environment, beside = made(**FAR, step_timeout=1.0), made(**NEAR)
     environment.reset(0)
     beside.reset(0)
-    started = time.monotonic()
     for action in (NOTHING, envs.DIES, NOTHING, envs.HANGS, NOTHING):
         got = step(environment, action, NOTHING)
         unharmed = step(beside, NOTHING, NOTHING)
@@ -307,7 +307,6 @@ def test_a_process_that_dies_or_hangs_is_replaced(made, own_processes):
         if action != NOTHING:
             assert (got.truncated.tolist(), got.terminated.any()) == ([True, False], False)
             assert (got.final_observation[0, 1], got.observation[0, 1]) == (1, 0)
-    assert time.monotonic() - started < 60
     assert environment.crashes == 2
     assert len(own_processes()) == 2
     environment.close()
@@ -449,7 +448,7 @@ STACKED = {"path": "gymnasium.wrappers:FrameStackObservation", "kwargs": {"stack
     [
         {"id": "CartPole-v1", "vectorization": "native", "num_envs": 5},
         {"id": "CartPole-v1", "vectorization": "sync", "num_envs": 3},
-        {"id": "Acrobot-v1", "vectorization": "async", "max_episode_steps": 6},
+        {"id": "Acrobot-v1", "vectorization": "async", "max_episode_steps": 6, "num_envs": 1},
         {"id": "Pendulum-v1", "max_episode_steps": 9, "wrappers": [STACKED]},
         {"id": "Pendulum-v1", "wrappers": ["gymnasium.wrappers:NormalizeReward"]},
         {"id": "FrozenLake-v1"},
@@ -729,7 +728,7 @@ def fastest(call, repeats=2000, calls=20):
     return best
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("vectorization", "mode", "limit"),
     [("native", "vector_entry_point", 5e-6), ("sync", "sync", 0)],
