@@ -103,6 +103,7 @@ def test_calls(name, text, content, calls):
         ("<think>a", "", "a", "the reasoning has no </think>"),
         ("so <think>a", "so", "a", "the reasoning has no </think>"),
         ("<think></think>", "", "", ""),
+        ("<think>\n<think>a</think>b", "b", "a", ""),
         ("</think>", "", "", ""),
     ],
 )

@@ -21,17 +21,28 @@ class ThinkTagConfig(TagsConfig):
 class ThinkTagParser(Parser):
     """Takes reasoning out of a reply.
 
-    Without an opening tag everything before the closing one is reasoning: templates often write
-    the opening one. Without a closing tag the rest of the reply is reasoning and the reply has an
-    error, so that nothing which was only thought counts as an answer or as a call.
+    Templates often write the opening tag: where the prompt ends with it, the reply begins within
+    reasoning. So does one that closes reasoning before it opens any. Without a closing tag the
+    rest of the reply is reasoning and the reply has an error, so that nothing which was only
+    thought counts as an answer or as a call.
     """
 
     Config: ClassVar[type] = ThinkTagConfig
+
+    def begun(self, prompt: str) -> str:
+        """The opening tag, where ``prompt`` ends with it."""
+        opening: str = self.config.opening
+        # Templates write line ends behind it.
+        mark = opening.rstrip()
+        return opening if mark and prompt.rstrip().endswith(mark) else ""
 
     def parse(self, text: str) -> ParsedReply:
         """Read reasoning and content."""
         opening, closing = self.config.opening, self.config.closing
         before, opened, rest = text.partition(opening)
+        if rest.lstrip().startswith(opening):
+            # The template opened it, and the model did too.
+            rest = rest.lstrip().removeprefix(opening)
         if closing in before or not opened:
             thought, closed, after = text.partition(closing)
             return self._rest(thought, after) if closed else ParsedReply(content=text)

@@ -90,7 +90,7 @@ class Agent:
             if said is None:
                 return reply.content
             self.counts["turns"] += 1
-            reply = self._read(said)
+            reply = self._read(said, conversation.asked)
             if conversation.truncated or not (reply.calls or reply.error):
                 return reply.content
             self._remember(conversation, reply)
@@ -111,8 +111,8 @@ class Agent:
         self.conversations.append(begun)
         return begun
 
-    def _read(self, said: str) -> ParsedReply:
-        reply = parse_reply(self._parsers, said)
+    def _read(self, said: str, asked: str) -> ParsedReply:
+        reply = parse_reply(self._parsers, said, asked)
         self.counts["parse_errors"] += sum(bool(c.error) for c in reply.calls) + bool(reply.error)
         return reply
 

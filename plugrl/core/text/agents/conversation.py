@@ -100,6 +100,7 @@ class Conversation:
         messages: everything said so far; replies hold the text that was sampled, and
             ``tool_calls`` once they are known.
         truncated: a limit of tokens or turns ended it.
+        asked: what the newest reply answers, as the chat template wrote it.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Conversation:
         self.model = model
         self.tools = list(tools)
         self.truncated = False
+        self.asked = ""
         self._task = task
         self._tokenizer: ChatTokenizer = chat_tokenizer(task.tokenizers[model], model)
         self._budget = budget
@@ -160,6 +162,7 @@ class Conversation:
             segment = _Segment("", [], len(tokens))
             self._segments.append(segment)
         segment.written(text, tokens)
+        self.asked = segment.text
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         completion = await self._ask(self.model, list(segment.tokens), sampling)
         said = self._tokenizer.decode(completion.tokens)

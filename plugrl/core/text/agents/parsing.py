@@ -58,6 +58,13 @@ class Parser(Component, ABC):
         Parsers stand in a row: the next one reads the ``content`` of this one.
         """
 
+    def begun(self, prompt: str) -> str:
+        """What the end of ``prompt``, as the chat template wrote it, begins for the reply.
+
+        It is put before the reply that :meth:`parse` reads. By default nothing.
+        """
+        return ""
+
 
 def make_parser(section: Mapping[str, Any]) -> Parser:
     """The parser of a section, resolved in this process.
@@ -75,14 +82,19 @@ def make_parser(section: Mapping[str, Any]) -> Parser:
     return parser
 
 
-def parse_reply(parsers: Sequence[Parser], text: str) -> ParsedReply:
+def parse_reply(parsers: Sequence[Parser], text: str, prompt: str = "") -> ParsedReply:
     """Read ``text`` with one parser after the other.
 
     A parser that raises, or answers something else, gives a reply with an error.
+
+    Args:
+        parsers: in their order.
+        text: of the reply.
+        prompt: what it replies to, as the chat template wrote it; "": not known.
     """
     whole = ParsedReply(content=text)
     for parser in parsers:
-        part = _parsed(parser, whole.content)
+        part = _parsed(parser, whole.content, prompt)
         whole.content = part.content
         whole.reasoning = "\n".join(filter(None, (whole.reasoning, part.reasoning)))
         whole.calls += part.calls
@@ -90,10 +102,10 @@ def parse_reply(parsers: Sequence[Parser], text: str) -> ParsedReply:
     return whole
 
 
-def _parsed(parser: Parser, text: str) -> ParsedReply:
+def _parsed(parser: Parser, text: str, prompt: str) -> ParsedReply:
     name = type(parser).__name__
     try:
-        part = parser.parse(text)
+        part = parser.parse(parser.begun(prompt) + text)
     except (Exception, SystemExit) as error:
         at = raised_at(error)
         fault = f"{name}.parse raised {one_line(error)}" + (f" ({at})" if at else "")

@@ -61,24 +61,29 @@ class Choice:
 
 
 def parsed(
-    parsers: Sequence[Parser], text: str, tools: Sequence[Mapping[str, Any]], serial: int
+    parsers: Sequence[Parser],
+    text: str,
+    prompt: str,
+    tools: Sequence[Mapping[str, Any]],
+    serial: int,
 ) -> tuple[str, str, list[dict[str, Any]]]:
     """Content, reasoning and calls of a reply.
 
-    A reply in which anything is malformed is all content, word for word: clients have no way to be
-    told of half a call.
+    Reasoning without an end is no content. Another reply in which anything is malformed is all
+    content, word for word: clients have no way to be told of half a call.
 
     Args:
         parsers: read the reply, one after the other.
         text: the reply.
+        prompt: what it replies to, as the chat template wrote it.
         tools: that it may call.
         serial: a number that no other reply of the session has, for the ids of calls.
     """
-    reply = parse_reply(parsers, text)
+    reply = parse_reply(parsers, text, prompt)
     calls = [
         _call(call, tools, f"c{serial % 100_000:05d}{i:03d}") for i, call in enumerate(reply.calls)
     ]
-    if reply.error or None in calls:
+    if None in calls or (reply.error and (calls or not reply.reasoning)):
         return text, "", []
     return _content(reply), reply.reasoning, [call for call in calls if call is not None]
 

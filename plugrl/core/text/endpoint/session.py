@@ -253,7 +253,9 @@ class Session:
             parsers = [*self.offer.parsers, *own]
             serial = next(self._serials)
             if parsers:
-                text, reasoning, calls = replies.parsed(parsers, text, asked.tools, serial)
+                text, reasoning, calls = replies.parsed(
+                    parsers, text, prompt.text, asked.tools, serial
+                )
         choice = Choice(
             text=text,
             finish="tool_calls" if calls else finish,

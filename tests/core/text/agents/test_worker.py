@@ -135,3 +135,36 @@ def test_calls_in_reasoning_are_none_and_reasoning_without_end_is_no_answer(agen
     assert tool_messages(worker) == ["2", "Error: the reasoning has no </think>"]
     assert worker.evaluator.targets[0].final_answer == "four"
     assert trajectory.metrics["parse_errors"] == 1
+
+
+OPENS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("2 and 2</think>four", "four"),
+        ("maybe four", ""),
+        ("<think>2 and 2</think>four", "four"),
+        ("<think>maybe four", ""),
+    ],
+)
+def test_a_thought_that_the_template_opens_is_no_answer(agent, attempt, scripted, reply, answer):
+    # The reply is cut off behind its last character, before its end token.
+    worker = agent(reasoning_parser="think_tag", max_response_length=len(reply))
+    (trajectory,), _ = attempt(worker, [], engine=scripted([reply], template=OPENS))
+    assert trajectory.finish_reason == "length"
+    assert worker.evaluator.targets[0].final_answer == answer
+    assert trajectory.metrics["parse_errors"] == float(answer == "")
+
+
+def test_every_turn_begins_in_the_thought_that_the_template_opens(agent, attempt, scripted):
+    worker = agent(reasoning_parser="think_tag")
+    replies = [f"so</think>{call('add', ONE)}", f"{call('add', ONE)} endless", "hm</think>two"]
+    _, engine = attempt(worker, [], engine=scripted(replies, template=OPENS))
+    # What was only thought of calls nothing.
+    assert tool_messages(worker) == ["2", "Error: the reasoning has no </think>"]
+    assert worker.evaluator.targets[0].final_answer == "two"

@@ -195,6 +195,23 @@ def test_reasoning_that_the_template_leaves_out_begins_a_trajectory():
     assert len(session.recording.trajectories()) == 2
 
 
+@pytest.mark.parametrize("opened", ["", "<think>\n"])
+@pytest.mark.parametrize(
+    ("reply", "content", "reasoning"),
+    [("why</think>yes", "yes", "why"), ("why not yes", "", "why not yes")],
+)
+def test_a_thought_is_no_content_whoever_opened_it(opened, reply, content, reasoning):
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
+        "<assistant>" + opened
+    )
+    said = reply if opened else f"<think>{reply}"
+    model = Written(lambda text: said, template=template)
+    with session_of(model, parsers=[ThinkTagParser()]) as session:
+        (choice,) = chat(session, [user("one")])
+    assert (choice.text, choice.reasoning) == (content, reasoning)
+
+
 def test_calls_become_tool_calls_and_their_results_continue():
     def reply(text):
         return "done" if "<tool>" in text else call_text("f", x="1") + call_text("g", y="2")
