@@ -184,6 +184,7 @@ class SequenceTrainer(Trainer):
             self._child = None
             del child
             self.run.garbage.thaw()
+            gc.collect()
         return TrainingResult(steps=self.run.step, metrics=result.metrics)
 
     def dry_run(self) -> dict[str, float] | None:

@@ -27,8 +27,7 @@ class Garbage:
             gc.freeze()
 
     def thaw(self) -> None:
-        """Collect everything again: what was kept, such as the models of a phase, may be gone."""
+        """Let later collections walk over everything again, and the warm-up begin anew."""
         if self._steps >= WARM_UP:
             gc.unfreeze()
-            gc.collect()
         self._steps = 0

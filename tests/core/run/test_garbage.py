@@ -37,6 +37,7 @@ def test_what_was_there_before_is_passed_over_until_it_is_thawed():
     assert seen_early() is not None
     assert seen_late() is None
     garbage.thaw()
+    gc.collect()
     assert seen_early() is None
 
 
