@@ -56,6 +56,19 @@ def listed(name, trajectories, options=None, **values):
     return advantages(name, trajectories, options, **values)[0].tolist()
 
 
+def test_an_advantage_may_change_its_arguments():
+    def centred(rewards, group, run, valid, batch, config):
+        rewards -= rewards.mean()
+        run.zero_()
+        valid.fill_(False)
+        return rewards
+
+    batch = Batch.from_trajectories(rollouts(("a", 0, 3.0), ("a", 1, 1.0)))
+    assert compute(centred, batch, {}).tolist() == [1.0, -1.0]
+    found = [batch.metadata[name].tolist() for name in ("rewards", "run_id", "valid")]
+    assert found == [[3.0, 1.0], [0, 1], [True, True]]
+
+
 def test_dr_grpo_is_the_reward_less_the_mean_of_its_group():
     rows = [("a", 0, 3.0), ("a", 1, 1.0), ("b", 0, 5.0), ("a", 2, 2.0), ("b", 1, 9.0)]
     assert listed("dr_grpo", rollouts(*rows)) == [1.0, -1.0, -2.0, 0.0, 2.0]

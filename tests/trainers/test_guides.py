@@ -21,6 +21,7 @@ from plugrl import (
 )
 from plugrl.core.errors import ConfigError, PluginError, RunError
 from plugrl.core.experiment import prepare
+from plugrl.core.text.prepared import run_ids_warning
 
 FIELDS = ["input_ids", "attention_mask", "position_ids", "loss_mask"]
 
@@ -255,6 +256,59 @@ def test_groups_by_the_number_of_the_attempt_are_refused(config):
         prepare(tree)
     tree["trajectory_pool"] = {"key_list": ["group_id", "run_id"], "group_size": 1}
     assert prepare(tree)
+
+
+class MyRemoteTrainer(RemoteApiTrainer):
+    """As the guides of such frameworks write it."""
+
+    def _prepare_trajectories(self, trajectories, metrics):
+        for group in self._group_by_run_id(trajectories).values():
+            mean = sum(t.reward for t in group) / len(group)
+            for trajectory in group:
+                trajectory.advantage = trajectory.reward - mean
+        return trajectories
+
+    def _group_by_run_id(self, trajectories):
+        groups = {}
+        for traj in trajectories:
+            groups.setdefault(traj.get("run_id", "default"), []).append(traj)
+        return groups
+
+
+def by_run(batch):
+    return [[r for r in batch.metadata["run_id"] if r == run] for run in (0, 1)]
+
+
+class Grouping(SelfHostedTrainer):
+    def _prepare_batch(self, batch):
+        return batch, {"groups": len(by_run(batch))}
+
+
+class Counting(MyRemoteTrainer):
+    def _prepare_trajectories(self, trajectories, metrics):
+        metrics["prompts"] = len({t.group_id for t in trajectories})
+        return super()._prepare_trajectories(trajectories, metrics)
+
+
+def test_a_trainer_that_groups_by_the_number_of_the_attempt_is_told(config, registry, caplog):
+    registry.register("trainer", "mine", MyRemoteTrainer)
+    tree = config()
+    tree["models"]["policy"]["train"] = {"type": "in_process"}
+    tree["trainer"] = {"type": "mine", "total_train_steps": 1}
+    prepare(tree)
+    (said,) = [r.message for r in caplog.records if "run_id" in r.message]
+    assert said.startswith("MyRemoteTrainer (tests/trainers/test_guides.py:")
+    assert said.endswith("group by group_id")
+
+
+def test_who_groups_by_the_number_of_the_attempt():
+    # In a method, in a base class, or in a function that a method calls.
+    assert run_ids_warning(MyRemoteTrainer)
+    assert run_ids_warning(type("Derived", (MyRemoteTrainer,), {}))
+    assert run_ids_warning(Grouping)
+    # Who reads both knows the difference; plugrl's own know it anyway.
+    for fine in (Counting, Centred, Halved, RemoteApiTrainer, SelfHostedTrainer):
+        assert run_ids_warning(fine) is None
 
 
 @pytest.mark.parametrize("result", ["success", {"response": "ab"}, None])

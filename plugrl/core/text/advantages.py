@@ -35,11 +35,12 @@ def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
         ContractError: the function answers with another shape or a number that is not finite.
     """
     valid = batch.metadata["valid"]
+    # Copies: a function that changes its arguments in place changes no reward of the batch.
     result = advantage(
-        total_rewards(batch),
+        total_rewards(batch).clone(),
         group_numbers(batch.metadata["group_id"]),
-        batch.metadata["run_id"],
-        valid,
+        batch.metadata["run_id"].clone(),
+        valid.clone(),
         batch,
         config,
     )

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, get_args
 from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.text.services import Completion, GenerationRequest
-from plugrl.core.text.trajectory import FinishReason
+from plugrl.core.text.trajectory import ROUNDING, FinishReason
 
 if TYPE_CHECKING:
     from plugrl.core.text.services import InferenceService
 
-#: A log-probability of a sure token may come out this much above 0.
-_ROUNDING = 1e-3
 _REASONS = get_args(FinishReason)
 
 
@@ -109,7 +107,7 @@ def _unlikely(model: str, answer: Completion) -> EngineError | None:
     if not math.isfinite(total):
         return EngineError(f"model {model!r} answered: a log-probability is NaN or infinite")
     highest = max(answer.logprobs, default=0.0)
-    if highest > _ROUNDING:
+    if highest > ROUNDING:
         return EngineError(f"model {model!r} answered: a log-probability is {highest:g}, above 0")
     return None
 

@@ -11,7 +11,7 @@ from plugrl.core.run.files import is_disk_full
 from plugrl.core.text.completions import EngineError
 from plugrl.core.text.files import place_of_problem
 from plugrl.core.text.function_worker import FunctionWorker
-from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.trajectory import ROUNDING, Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.data import Prompt
@@ -69,11 +69,30 @@ def overrun(worker: RolloutWorker, seconds: float | None, *, abandoned: bool = F
     return f"{named(worker)} passed {limit}{still}{place_of(worker)}"
 
 
+def logprobs_fault(trajectory: Trajectory) -> str | None:
+    """What is wrong with log-probabilities that are finite; None: nothing."""
+    highest = max(trajectory.logprobs or (), default=0.0)
+    if highest <= ROUNDING:
+        return None
+    return (
+        f"returned a trajectory with a log-probability of {highest:g}, above 0; give the "
+        "log-probabilities of the answer, not probabilities and not their negatives"
+    )
+
+
 def numbers_fault(trajectory: Trajectory) -> str | None:
-    """What is wrong with the reward and the metrics that a worker gave; None: nothing."""
+    """What is wrong with numbers that a worker gave, those of tokens left out; None: nothing."""
     if not _is_number(trajectory.reward):
         kind = type(trajectory.reward).__name__
         return f"returned a trajectory with a reward of type {kind}; a number is expected"
+    temperature: Any = trajectory.temperature
+    if temperature is not None and not (
+        isinstance(temperature, (int, float)) and 0 < temperature < float("inf")
+    ):
+        return (
+            f"returned a trajectory with temperature {temperature!r:.40}; the one that its "
+            "log-probabilities belong to is expected, a number above 0, or None for the worker's"
+        )
     metrics: Any = trajectory.metrics
     if not isinstance(metrics, Mapping):
         kind = type(metrics).__name__

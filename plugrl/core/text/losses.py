@@ -135,9 +135,13 @@ class WeightedLoss:
         """The weighted sum over ``batch`` and the metrics.
 
         Raises:
-            ContractError: the loss function does not answer with [B, T] and metrics.
+            ContractError: the loss function does not answer with [B, T] and metrics, or changes
+                what it is given in place.
         """
-        per_token, metrics = self._checked(self.function(logp, batch, self.config), logp)
+        before = _tensors(logp, batch)
+        answer = self.function(logp, batch, self.config)
+        self._check_unchanged(before)
+        per_token, metrics = self._checked(answer, logp)
         if SAMPLER_WEIGHTS in batch.values:
             per_token = per_token * batch.values[SAMPLER_WEIGHTS]
         for term in self.terms:
@@ -155,6 +159,15 @@ class WeightedLoss:
         return getattr(self.function, "__name__", type(self.function).__name__) + where(
             self.function
         )
+
+    def _check_unchanged(self, before: Mapping[str, tuple[torch.Tensor, int]]) -> None:
+        """Refuse a change of what later terms, metrics and passes read too."""
+        for name, (tensor, version) in before.items():
+            if tensor._version != version:
+                raise ContractError(
+                    f"loss {self.name} changed {name} in place, which others read after it; make "
+                    "a new tensor, such as x = x.clamp(max=1) in place of x.clamp_(max=1)"
+                )
 
     def _checked(self, result: Any, logp: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
         expected = f"(per_token, metrics) with per_token of shape {tuple(logp.shape)} is expected"
@@ -184,6 +197,18 @@ class WeightedLoss:
                 f"loss {self.name} gave metric {name!r} as {type(value).__name__}; a pair "
                 "(sum, count) of numbers is expected"
             ) from None
+
+
+def _tensors(logp: torch.Tensor, batch: Batch) -> dict[str, tuple[torch.Tensor, int]]:
+    """What a loss is given, by name, with the number of changes that torch has counted so far."""
+    given = {"logp": logp}
+    for part, facts in (("values", batch.values), ("metadata", batch.metadata)):
+        given |= {f"batch.{part}[{name!r}]": value for name, value in facts.items()}
+    return {
+        name: (value, value._version)
+        for name, value in given.items()
+        if isinstance(value, torch.Tensor) and not value.is_inference()
+    }
 
 
 _REMEDIES = {

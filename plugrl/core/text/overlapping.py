@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class OverlappingCollector(Collector):
         stream: runs the attempts.
         states: says when they may begin.
         sizes: how many there may be.
+        check: refuses what an attempt came to.
     """
 
     overlaps = True
@@ -58,11 +59,13 @@ class OverlappingCollector(Collector):
         stream: AttemptStream,
         states: WeightStates,
         sizes: Sizes,
+        check: Callable[[Prompt, Sequence[Trajectory]], None] = lambda *_: None,
     ) -> None:
         super().__init__(params, loader, pool, sampling, columns)
         self._stream = stream
         self._states = states
         self._sizes = sizes
+        self._check = check
         self._items: Items[Prompt] = Items()
         self._running: dict[int, Prompt] = {}
         self._began: dict[int, Mapping[str, int]] = {}
@@ -94,6 +97,7 @@ class OverlappingCollector(Collector):
         for number, trajectories in sorted(self._stream.results(), key=lambda result: result[0]):
             prompt = self._running.pop(number)
             del self._began[number]
+            self._check(prompt, trajectories)
             key, trained = (prompt.group_id, prompt.run_id), self._states.models
             pooled = [t for t in trajectories if t.model in trained]
             # A worker may give a trajectory to another group; nobody knows its prompt then.

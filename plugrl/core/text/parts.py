@@ -195,7 +195,8 @@ def make_collector(
     kind = BatchAhead if states.rules.mode == BATCH_ASYNC else Streaming
     per_attempt = rollouts.worker.trajectories_per_attempt(params.rollout_worker)
     sizes = Sizes(steps, per_attempt)
-    return kind(*common, stream=rollouts.stream(spent), states=states, sizes=sizes)
+    stream, check = rollouts.stream(spent), rollouts.attribution.check
+    return kind(*common, stream=stream, states=states, sizes=sizes, check=check)
 
 
 def make_syncs(params: ConfigView, models: Models) -> dict[str, WeightSync]:

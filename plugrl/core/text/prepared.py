@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
+from plugrl.core.blame import where
 from plugrl.core.text.advantages import written_fault
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.failures import logprobs_fault
 from plugrl.core.text.trajectory import Trajectory
 
 
@@ -28,6 +31,58 @@ def check_parameters(cls: type, name: str, count: int, form: str) -> None:
     method = cls.__dict__.get(name)
     if method is not None and len(inspect.signature(method).parameters) != count:
         raise TypeError(f"{cls.__name__}.{name} has the wrong signature; write {name}{form}")
+
+
+def run_ids_warning(cls: type) -> str | None:
+    """What is to be said of a trainer whose code knows runs and no groups; None: nothing.
+
+    In similar frameworks equal run ids are attempts at one prompt. Here they are the first, second,
+    ... attempts at all prompts, so that a trainer that groups by them compares different prompts,
+    and nothing fails.
+    """
+    names = _words_of(cls)
+    if "run_id" not in names or "group_id" in names:
+        return None
+    return (
+        f"{cls.__name__}{where(cls)} reads run_id and never group_id: here run_id numbers the "
+        "attempts at a prompt, 0 for the first at each, so that a group of equal run ids holds "
+        "different prompts; group by group_id"
+    )
+
+
+def _words_of(cls: type) -> set[str]:
+    """Names and texts in the methods of a user's class, and in the functions that they call."""
+    waiting = [
+        value
+        for base in cls.__mro__
+        if not _is_own(base.__module__)
+        for value in vars(base).values()
+    ]
+    seen: set[int] = set()
+    words: set[str] = set()
+    while waiting:
+        value = waiting.pop()
+        function = inspect.unwrap(getattr(value, "__func__", getattr(value, "fget", value)))
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        own = _words_in(function.__code__)
+        words |= own
+        called = (function.__globals__.get(name) for name in own)
+        waiting += [f for f in called if not _is_own(getattr(f, "__module__", None) or __name__)]
+    return words
+
+
+def _words_in(code: CodeType) -> set[str]:
+    words = {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            words |= _words_in(constant)
+    return words
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] in ("plugrl", "builtins", "abc")
 
 
 def batch_fault(prepared: Any) -> str | None:
@@ -76,6 +131,9 @@ def trajectories_fault(prepared: Any, metrics: Mapping[str, Any], temperature: f
         return fault
     for t in prepared:
         t.check()
+        fault = logprobs_fault(t)
+        if fault is not None:
+            return fault
         if (t.temperature or temperature) != 1:
             return (
                 f"returned a trajectory of temperature {t.temperature or temperature:g}; a service "

@@ -8,7 +8,13 @@ from itertools import compress
 from typing import TYPE_CHECKING, Self
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.failures import UnfitTrajectoryError, named, numbers_fault, place_of
+from plugrl.core.text.failures import (
+    UnfitTrajectoryError,
+    logprobs_fault,
+    named,
+    numbers_fault,
+    place_of,
+)
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
 
 if TYPE_CHECKING:
@@ -62,6 +68,7 @@ def checked(
             raise UnfitTrajectoryError(f"returned what does not fit: {error}") from error
         fault = (
             _limits_fault(trajectory, limits)
+            or logprobs_fault(trajectory)
             or numbers_fault(trajectory)
             or _unsampled_fault(trajectory)
         )

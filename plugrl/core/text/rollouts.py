@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plugrl.core.text.attempts import Attempts, Occasion
+from plugrl.core.text.attribution import Attribution
 from plugrl.core.text.lockstep import Pending, Round, serve
 from plugrl.core.text.returned import Limits
 from plugrl.core.text.sampling import SamplingParams
@@ -31,6 +32,10 @@ class LockstepRollouts:
         seed: the run's seed.
         pooled: processes that run the worker; None: it runs here.
         timeout: seconds that one attempt may take; None: any number.
+        newest: the version that a model's weights have come to, by its name; None: unknown.
+
+    Attributes:
+        attribution: checks what attempts of :meth:`stream` come to, as :meth:`collect` does.
     """
 
     def __init__(
@@ -41,11 +46,13 @@ class LockstepRollouts:
         *,
         pooled: PooledRollouts | None = None,
         timeout: float | None = None,
+        newest: Callable[[str], int | None] = lambda model: None,
     ) -> None:
         self._services = services
         self._seed = seed
         self._pooled = pooled
         self.worker = worker
+        self.attribution = Attribution(worker, newest)
         self._timeout = timeout
         self._attempts = self._make_attempts()
 
@@ -87,6 +94,8 @@ class LockstepRollouts:
             found = self._pooled.collect(prompts, occasion)
         else:
             found = self._collect_here(prompts, occasion)
+        for number, prompt in enumerate(prompts):
+            self.attribution.check(prompt, found[number])
         return [trajectory for number in range(len(prompts)) for trajectory in found[number]]
 
     def _collect_here(

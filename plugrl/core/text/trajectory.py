@@ -14,6 +14,8 @@ FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
 WRITTEN: FinishReason = "demonstration"
 #: The policy version of a token that no model sampled.
 NOT_SAMPLED = -1
+#: A log-probability of a sure token may come out this much above 0.
+ROUNDING = 1e-3
 _BITS = frozenset((0, 1))
 
 
@@ -29,8 +31,8 @@ class Trajectory:
         tokens: token ids, prompt first.
         loss_mask: 1 where the token is trained, else 0.
         reward: the evaluator's reward; meaningless when ``valid`` is false.
-        logprobs: log-probability of each token under the model that sampled it, 0.0 elsewhere.
-            ``None``: unknown.
+        logprobs: log-probability of each token under the model that sampled it, 0.0 elsewhere;
+            a worker's must not be above 0. ``None``: unknown.
         versions: policy version that sampled each token, ``NOT_SAMPLED`` elsewhere. A worker may
             train only tokens that have one; of a ``demonstration`` any.
         model: name of the model, a key of ``models``.

@@ -23,6 +23,7 @@ from plugrl.core.text.metrics import rollout_metrics_by_model
 from plugrl.core.text.models import Models
 from plugrl.core.text.pooled_rollouts import pooled_rollouts
 from plugrl.core.text.preflight import text_findings
+from plugrl.core.text.prepared import run_ids_warning
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
@@ -83,6 +84,9 @@ class TrajectoryTrainer(Trainer):
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """Data files, splits and columns that are missing, and models that nothing trains."""
+        said = run_ids_warning(cls)
+        if said is not None:
+            logger.warning("%s", said)
         yield from text_findings(check)
 
     @abstractmethod
@@ -200,6 +204,8 @@ class TrajectoryTrainer(Trainer):
                 prompt_key=params.data.prompt_key,
             ),
             timeout=section.get("timeout"),
+            # A sampler is never ahead of what trains it.
+            newest=lambda name: models.trained[name].version if name in models.trained else None,
         )
 
     def _make_validation(self) -> Validation | None:

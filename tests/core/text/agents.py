@@ -71,7 +71,8 @@ async def awaiting(task, worker):
 
 class Silent(RolloutWorker):
     def rollout(self, task):
-        return Trajectory([2, 3], [0, 1], versions=[-1, 3])
+        own = {"group_id": task.group_id, "run_id": task.run_id}
+        return Trajectory([2, 3], [0, 1], versions=[-1, 3], **own)
 
 
 class ExitsOnce(Turns):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.config.view import configure
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.registry import default_registry
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
@@ -138,3 +138,48 @@ def test_a_loss_of_the_wrong_shape_is_named():
     logp, batch = random_batch(2, 3, 0)
     with pytest.raises(ValueError, match=r"summed \(.*returned shape"):
         WeightedLoss(summed, {})(logp, batch)
+
+
+def clamped(logp, batch, config):
+    return logp.clamp_(min=-1.0), {}
+
+
+def shifted_view(logp, batch, config):
+    logp[:, 1:].sub_(1.0)
+    return logp, {}
+
+
+def rescaled(logp, batch, config):
+    batch.values["advantages"].mul_(2.0)
+    return logp * batch.values["advantages"], {}
+
+
+def centred(logp, batch, config):
+    rewards = batch.metadata["rewards"]
+    rewards -= rewards.mean()
+    return logp * rewards[:, None], {}
+
+
+@pytest.mark.parametrize(
+    ("loss", "changed"),
+    [
+        (clamped, "logp"),
+        (shifted_view, "logp"),
+        (rescaled, r"batch\.values\['advantages'\]"),
+        (centred, r"batch\.metadata\['rewards'\]"),
+    ],
+)
+def test_a_loss_that_changes_what_it_is_given_is_named(loss, changed):
+    logp, batch = random_batch(2, 3, 0)
+    batch.metadata["rewards"] = torch.tensor([0.0, 1.0])
+    batch.values[LOSS_WEIGHTS] = batch.values["loss_mask"].double()
+    # No leaf, as a model gives them: torch itself refuses to change leaves.
+    logp = logp * 1.0
+    with pytest.raises(ContractError, match=rf"{loss.__name__} \(.*changed {changed} in place"):
+        WeightedLoss(loss, {})(logp, batch)
+
+    def fine(logp, batch, config):
+        batch.values["own"] = logp.detach().clone().clamp_(max=-1.0)
+        return logp * batch.values["own"], {}
+
+    WeightedLoss(fine, {})(logp * 1.0, batch)

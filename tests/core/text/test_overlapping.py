@@ -399,3 +399,20 @@ def test_trajectories_of_other_groups_are_passed_over_after_a_resume():
     for _ in range(4):
         again.run_step()
     assert not any("another" in t.group_id for t in again.pool.trajectories())
+
+
+@pytest.mark.parametrize("mode", [BATCH_ASYNC, FULLY_ASYNC])
+def test_what_an_attempt_came_to_is_checked_before_it_is_pooled(mode):
+    training = Training(Rules(mode, 1, "finish", REPEAT), random.Random(0), 9)
+    checked = []
+
+    def check(prompt, trajectories):
+        assert len(training.pool) == 0
+        checked.append((prompt.group_id, {t.group_id for t in trajectories}))
+        raise RunError("another prompt's")
+
+    training.collector._check = check
+    with pytest.raises(RunError, match="another prompt's"):
+        training.run_step()
+    ((group, groups),) = checked
+    assert groups == {group}

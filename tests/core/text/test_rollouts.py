@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
+from plugrl.core.text.attribution import Attribution
 from plugrl.core.text.data import Prompt
 from plugrl.core.text.files import FileItem
 from plugrl.core.text.rollouts import LockstepRollouts
@@ -109,7 +110,7 @@ class FailingPlain(RolloutWorker):
     def rollout(self, task):
         if task.item == 1:
             raise OSError("tool is down")
-        return Trajectory([1, 2], [0, 1], versions=[-1, 0])
+        return Trajectory([1, 2], [0, 1], versions=[-1, 0], group_id=task.group_id)
 
 
 class Leaving(FailingPlain):
@@ -150,6 +151,10 @@ def test_a_failed_attempt_belongs_to_the_model_that_the_worker_asks():
     assert failed.logprobs == [0.0]
 
 
+def sampled(**fields):
+    return Trajectory([1, 2], [0, 1], **{"versions": [-1, 0], "logprobs": [0.0, -1.0], **fields})
+
+
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
@@ -168,6 +173,11 @@ def test_a_failed_attempt_belongs_to_the_model_that_the_worker_asks():
         (lambda: Trajectory([1], [1], metrics=[1.0]), "metrics of type list; a dict of numbers"),
         (lambda: Trajectory([1], [1], reward="good"), "a reward of type str; a number is"),
         (lambda: Trajectory([1], [1], reward=None), "a reward of type NoneType; a number is"),
+        (lambda: sampled(logprobs=[0.0, 5.0]), "a log-probability of 5, above 0; give"),
+        (lambda: sampled(logprobs=[0.01, -1.0]), "a log-probability of 0.01, above 0; give"),
+        (lambda: sampled(temperature=0.0), "temperature 0.0; the one that its"),
+        (lambda: sampled(temperature=float("nan")), "temperature nan; the one that its"),
+        (lambda: sampled(temperature="1"), "temperature '1'; the one that its"),
     ],
 )
 def test_a_worker_with_a_wrong_answer_ends_the_run_and_is_named(answer, complaint):
@@ -179,6 +189,60 @@ def test_a_worker_with_a_wrong_answer_ends_the_run_and_is_named(answer, complain
         collect(Wrong(), Engine())
     line = inspect.getsourcelines(Wrong.rollout)[1]
     assert str(caught.value).endswith(f" (tests/core/text/test_rollouts.py:{line})")
+
+
+class Claiming(RolloutWorker):
+    """Gives each attempt what ``claims`` says of it."""
+
+    def __init__(self, claims):
+        super().__init__()
+        self.claims = claims
+
+    def rollout(self, task):
+        own = {"group_id": task.group_id, "run_id": task.run_id}
+        return [sampled(**{**own, **claim}) for claim in self.claims(task)]
+
+
+@pytest.mark.parametrize(
+    ("claims", "complaint"),
+    [
+        (lambda task: [{"group_id": "same"}], "of group 'same' for prompt '0/1', .*'0/0' is of it"),
+        (lambda task: [{"group_id": ""}], "of group '' for prompt '0/1', and one for prompt '0/0'"),
+        (lambda task: [{"group_id": "0/0"}], "of group '0/0' for prompt '0/1'"),
+        (
+            lambda task: [{"run_id": 0}],
+            "of run 0 for attempt 1 at prompt '0/0', and one of att.* 0",
+        ),
+        (lambda task: [{"group_id": 3}], "with group_id 3, which is no str; give trajectories"),
+        (lambda task: [{"run_id": 1.0}], "with run_id 1.0, which is no int"),
+        (lambda task: [{"versions": [-1, 4]}], "with version 4 of model 'policy', .* version 3;"),
+    ],
+)
+def test_numbers_that_would_compare_what_is_not_comparable_are_refused(claims, complaint):
+    prompts = [Prompt({"prompt": "a"}, i, run, f"0/{i}", i) for i in range(2) for run in range(2)]
+    rollouts = LockstepRollouts(Claiming(claims), {"policy": Engine()}, 5, newest={"policy": 3}.get)
+    with pytest.raises(RunError, match=rf"^Claiming\.rollout returned a trajectory {complaint}"):
+        rollouts.collect(prompts, 1, SAMPLING)
+
+
+def test_groups_within_a_prompt_and_several_trajectories_of_an_attempt_are_taken():
+    def claims(task):
+        return [{}, {}, {"group_id": f"{task.group_id}/a"}, {"run_id": 10 + task.run_id}]
+
+    prompts = [Prompt({"prompt": "a"}, i, run, f"0/{i}", i) for i in range(2) for run in range(2)]
+    rollouts = LockstepRollouts(Claiming(claims), {"policy": Engine()}, 5, newest={"policy": 0}.get)
+    # What is attempted again is the same attempt.
+    for step in (1, 2):
+        assert len(rollouts.collect(prompts, step, SAMPLING)) == 16
+
+
+def test_names_of_groups_that_are_long_trained_are_forgotten(monkeypatch):
+    monkeypatch.setattr("plugrl.core.text.attribution._REMEMBERED", 2)
+    attribution = Attribution(OneTurn(), {}.get)
+    for number in range(5):
+        prompt = Prompt({"prompt": "a"}, number, 0, f"0/{number}", number)
+        attribution.check(prompt, [sampled(group_id=prompt.group_id)])
+    assert list(attribution._prompts) == ["0/3", "0/4"]
 
 
 def test_a_trajectory_made_wrong_after_its_construction_is_invalid():
