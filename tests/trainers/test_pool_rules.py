@@ -118,7 +118,9 @@ def test_groups_that_never_become_complete_end_the_run_with_a_reason(config):
 def test_a_worker_that_feeds_no_trained_model_ends_the_run(config, registry):
     class Watcher(RolloutWorker):
         def rollout(self, task):
-            return Trajectory([0, 1], [0, 0], model="judge", group_id=task.group_id)
+            return Trajectory(
+                [0, 1], [0, 0], model="judge", group_id=task.group_id, run_id=task.run_id
+            )
 
     registry.register("rollout_worker", "watcher", Watcher)
     tree = pooled(config)
