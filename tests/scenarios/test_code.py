@@ -89,6 +89,9 @@ def test_timeouts_are_counted():
         ([3], "a test of type int"),
         ([{"in": 1}], "a test with in"),
         ({"inputs": ["1"], "outputs": []}, "as many outputs as inputs"),
+        ({"inputs": ["1"], "outputs": [None]}, "no output where null stands"),
+        ([{"input": "1", "output": None}], "a test with input, output"),
+        ([{"function": "f", "arguments": []}], "a test with function, arguments"),
     ],
 )
 def test_tests_that_cannot_be_read_are_a_failure_and_no_wrong_answer(tests, says):
@@ -124,11 +127,28 @@ def test_what_is_printed_is_compared(mode, tolerance, found, expected, equal):
         (10**400, 1.5, False),
         (1.5, 10**400, False),
         (10**400, 10**400, True),
+        (None, None, True),
+        (0, None, False),
+        (False, None, False),
+        (None, 0, False),
+        ([None], [None], True),
     ],
 )
 def test_results_are_compared(value, expected, passes):
     tests = [{"function": "f", "arguments": [], "expected": expected}]
     assert judged(f"def f(): return {value!r}", tests, tolerance=1e-9).reward == passes
+
+
+def test_a_function_may_have_to_return_nothing():
+    # As a Parquet file has it, whose columns are in every row.
+    row = {"input": None, "output": None, "assert": None}
+    tests = [{**row, "function": "f", "arguments": [3], "expected": None}]
+    assert judged("def f(x): pass", tests).reward == 1.0
+    assert judged("def f(x): return x", tests).reward == 0.0
+    whole = {"fn_name": "f", "inputs": [[3], [4]], "outputs": [None, [None]]}
+    assert judged("def f(x): pass", whole).reward == 1.0
+    nothing = "import sys\nprint(sys.stdin.read() == '')"
+    assert judged(nothing, {"inputs": [None], "outputs": ["True"]}).reward == 1.0
 
 
 @pytest.mark.parametrize(

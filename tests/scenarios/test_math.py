@@ -43,6 +43,46 @@ def test_equal_in_value(answer, reference, correct):
     assert (result.reward, result.metrics["correct"]) == (correct, correct)
 
 
+# References as data sets hold them, most of them LaTeX without dollars.
+REFERENCES = [
+    r"2\pi", "x^2+1", "10^{5}", r"\frac{1}{2}", r"\dfrac{3}{5}", r"\frac12", r"\sqrt{2}", "3", "-5",
+    "0.5", "1/2", "1,000", r"50\%", "x+1", "2x", "(1,2)", "[0,1)", r"\{1,2\}", r"(-\infty, 3]",
+    r"\text{yes}", "A", "Monday", "x=3", "y = 2x+1", r"x \ge 2", r"\infty", r"3\sqrt{2}", "e^{2}",
+    r"\log 2", r"\binom{5}{2}", r"1.5\times 10^{3}", r"\begin{pmatrix}1\\2\end{pmatrix}", "1 + 2i",
+    "5!", "|x|", r"7 \frac{1}{2}", "12 apples",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("boxed", ["prefer", "ignore"])
+def test_an_answer_that_is_the_reference_is_right(boxed):
+    wrong = [r for r in REFERENCES if judged(f" {r}\n", r, boxed=boxed).reward != 1.0]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "correct"),
+    [
+        (r"2 \pi", r"2\pi", True),
+        ("1+x^2", "x^2+1", True),
+        ("10^5", "10^{5}", True),
+        (r"\frac12", "0.5", True),
+        (r"2\pi.", r"2\pi", True),
+        (r"\(2\pi\)", r"2\pi", True),
+        (r"\log 2", r"\log(2)", True),
+        # What stands within an expression is not the answer.
+        (r"3\sqrt{2}", "3", False),
+        (r"1\frac{1}{2}", "1/2", False),
+        (r"2\pi", "2", False),
+        ("2", r"2\pi", False),
+        # Text with words has dollars or a box where it has more than numbers.
+        ("12 apples", "12", True),
+        (r"the area is $2\pi$", r"2\pi", True),
+    ],
+)
+def test_a_lone_expression_is_read_whole(answer, reference, correct):
+    assert judged(answer, reference).reward == correct
+
+
 def test_rewards_for_format_and_the_box():
     options = {"boxed": "require", "format_reward": 0.1, "wrong_reward": -0.5}
     assert judged(r"\boxed{2}", "2", **options).reward == 1.0

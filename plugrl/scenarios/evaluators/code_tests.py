@@ -10,6 +10,8 @@ from typing import Any
 from plugrl.core.sandbox.box import Box, Outcome
 
 _NONE = object()
+#: Keys of what a test expects.
+_EXPECTED = frozenset({"expected", "output", "stdout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,8 @@ def read_tests(value: Any) -> list[Test]:
     Args:
         value: a list of cases, or one; or JSON text of either. A case is text, which is assert
             code; ``{input, output}`` or ``{stdin, stdout}``; ``{assert}``; or
-            ``{function, arguments, expected}``. Also ``{inputs, outputs}`` with lists, and with
-            ``fn_name`` for a function.
+            ``{function, arguments, expected}``, where ``expected`` may be null. Also ``{inputs,
+            outputs}`` with lists, and with ``fn_name`` for a function.
 
     Raises:
         ValueError: there are none, or one has another form.
@@ -156,7 +158,9 @@ def _columns(value: Mapping[str, Any]) -> list[Test]:
         raise ValueError("tests have not as many outputs as inputs")
     pairs = zip(given, expected, strict=True)
     if not name:
-        return [InputTest(_text(i), _text(o)) for i, o in pairs]
+        if any(o is None for o in expected):
+            raise ValueError("tests have no output where null stands; write the text")
+        return [InputTest("" if i is None else _text(i), _text(o)) for i, o in pairs]
     return [CallTest(str(name), list(i), _unwrapped(o)) for i, o in pairs]
 
 
@@ -183,6 +187,9 @@ def _case(case: Any) -> Test:
     given, expected = first("input", "stdin"), first("expected", "output", "stdout")
     if code is not _NONE:
         return AssertTest(str(code))
+    if function is not _NONE and expected is _NONE and _EXPECTED & set(case):
+        # A function that returns nothing.
+        expected = None
     if function is not _NONE and expected is not _NONE:
         arguments = first("arguments", "args", "input")
         return CallTest(str(function), [] if arguments is _NONE else list(arguments), expected)

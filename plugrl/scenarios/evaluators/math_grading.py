@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 # At the top, so that the time of the import is not that of the first answer.
 from math_verify import parse, verify
+
+#: LaTeX commands, names in it, and functions: all letters that are no words.
+_COMMAND = re.compile(
+    r"\\(?:text|mathrm|mathbf|operatorname)\{[^{}]*\}|\\(?:begin|end)\{\w+\*?\}|\\[A-Za-z]+"
+    r"|(?<![A-Za-z])(?:sin|cos|tan|log|ln|exp|sqrt|max|min|gcd)(?![A-Za-z])"
+)
+_WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 def last_boxed(text: str) -> str | None:
@@ -51,11 +59,32 @@ def grade(answer: str, reference: str, boxed: str, digits: int) -> dict[str, Any
     if boxed == "require" and inside is None:
         return found
     whole = inside is None or boxed == "ignore"
-    target = _parsed(answer if whole else inside or "", bare=not whole)
+    said = answer if whole else inside or ""
+    if _line(said) == _line(reference):
+        # math-verify finds nothing in some plain text, such as a word.
+        return found | {"extracted": _line(said), "correct": True}
+    if whole and _is_expression(said):
+        # The full stop of a sentence is no part of it.
+        target = _parsed(said.strip().removesuffix("."), bare=True)
+    else:
+        target = _parsed(said, bare=not whole)
     if target:
-        found["extracted"] = str(target[-1]) if whole else " ".join((inside or "").split())
+        found["extracted"] = str(target[-1]) if whole else _line(said)
         found["correct"] = bool(verify(gold, target, float_rounding=digits, timeout_seconds=None))
     return found
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _is_expression(text: str) -> bool:
+    r"""Whether text is one expression without dollars, such as ``2\pi``, and says nothing else.
+
+    math-verify looks for LaTeX between dollars alone, and would take the 2 out of it.
+    """
+    text = text.strip()
+    return "\n" not in text and not _WORD.search(_COMMAND.sub(" ", text))
 
 
 def _parsed(text: str, *, bare: bool) -> list[Any]:
