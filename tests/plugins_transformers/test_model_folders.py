@@ -7,9 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 from transformers import AutoModelForSequenceClassification as Classifier
-from transformers import PreTrainedTokenizerFast
 
 from plugrl.core.text.chat import encode_continuation, encode_prompt, encode_reply, end_tokens
 from plugrl.core.text.data import Prompt
