@@ -168,9 +168,9 @@ def _log_to_stderr(debug: bool) -> None:
 
     class Formatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            from plugrl.core.config.hidden import within_addresses
+            from plugrl.core.config.hidden import without_credentials
 
-            text = within_addresses(super().format(record))
+            text = without_credentials(super().format(record))
             return shown(f"{record.levelname.lower()}: {text}")
 
     handler = logging.StreamHandler()
@@ -207,13 +207,15 @@ def _report_usage(error: Any, debug: bool) -> int:
 
 
 def _report(error: PlugrlError, debug: bool) -> None:
+    from plugrl.core.config.hidden import without_credentials
+
     if debug:
         import traceback
 
         print(shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     hidden = not debug and isinstance(error, PluginError) and error.__cause__ is not None
     text = f"{error}; re-run with plugrl --debug for its traceback" if hidden else str(error)
-    print(shown(f"error: {text}"), file=sys.stderr)
+    print(shown(f"error: {without_credentials(text)}"), file=sys.stderr)
     _print_notes(error)
 
 

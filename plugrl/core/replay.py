@@ -48,7 +48,7 @@ def replay(folder: Path, step: int) -> list[Replayed]:
             f"the dumps of step {step} in {folder} hold no training batch, so nothing can be "
             "repeated; look at their tensors.safetensors and state.json"
         )
-    check_dump(found[0][0], tree)
+    check_dump(found[0][0], read_tree(folder, private=False))
     enter(experiment)
     replayed = []
     for path, state in found:

@@ -105,16 +105,17 @@ def test_values_of_the_environment_and_credentials_stay_here(folder):
     (start,) = [r for r in read_jsonl(folder / "all.jsonl") if r["event"] == "start"]
     assert start["config"]["environment"]["variables"] == {
         "HF_TOKEN": "<hidden>",
-        "PLACE": "<hidden>",
-        "COPY": "<hidden>",
+        "PLACE": "${oc.env:PLACE}/x",
+        "COPY": "${environment.variables.PLACE}",
         "ADDRESS": "https://<hidden>@host/x?token=<hidden>&a=1",
     }
     assert start["config"]["data"]["prompt_key"] == "prompt"
     for secret in ("hf_abcdef", "/secret/place", "pass-word", "tok-en"):
         assert secret not in (folder / "all.jsonl").read_text()
         assert secret not in (run / "report.html").read_text()
-        assert secret in (run / "config.yaml").read_text()  # The run needs it to resume.
-    # A resume has only config.yaml to go by.
+        assert secret not in (run / "config.yaml").read_text()
+        # The run needs it to resume.
+        assert secret in (run / "config.private.json").read_text()
     (folder / "all.jsonl").unlink()
     (run / "status.json").write_text((run / "status.json").read_text().replace("done", "failed"))
     again = plugrl(folder, "resume", str(run))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.config.aliases import canonical
+from plugrl.core.config.hidden import PRIVATE_FILE, Withheld, fill, read_private, still_hidden
 from plugrl.core.config.interpolation import from_environment, resolve
 from plugrl.core.config.lookup import find_default, find_main, unknown_default
 from plugrl.core.config.merge import Layer, merge
@@ -19,6 +20,7 @@ from plugrl.core.config.origins import (
     Origin,
     Origins,
     dotted,
+    fault_at,
     mark,
     nearest,
     shown,
@@ -31,6 +33,8 @@ from plugrl.core.errors import ConfigError
 __all__ = ["ComposedConfig", "Fault", "Origin", "compose"]
 
 SELF = "_self_"
+#: The resolved configuration of a run, in its folder.
+CONFIG_FILE = "config.yaml"
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class ComposedConfig:
         overrides: the ``key=value`` texts.
         faults: what is wrong so far; validation reports it with everything else.
         unresolved: paths whose interpolation failed; their values are ``None``.
-        environment: paths whose values come from environment variables.
+        references: what was written at the paths whose values come from environment variables.
         removed: sections that a layer wrote and a later one set to null.
     """
 
@@ -56,7 +60,7 @@ class ComposedConfig:
     overrides: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
     unresolved: frozenset[KeyPath] = frozenset()
-    environment: frozenset[KeyPath] = frozenset()
+    references: Mapping[KeyPath, str] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
 
 
@@ -94,7 +98,11 @@ def compose(
     if file is not None and "trainer" not in reading.whole.tree:
         # Nothing else says which file it is that lacks a trainer.
         reading.whole.origins[("trainer",)] = Origin(shown(file), None, file.parent.resolve())
-    environment = from_environment(reading.whole.tree)
+    references = from_environment(reading.whole.tree)
+    fill(reading.whole.tree, reading.withheld)
+    for path in still_hidden(reading.whole.tree):
+        message = f"is hidden, and no {PRIVATE_FILE} beside the file has its value; write it"
+        reading.faults.append(fault_at(reading.whole.origins, path, message))
     unresolved = resolve(reading.whole, reading.faults)
     return ComposedConfig(
         tree=reading.whole.tree,
@@ -104,7 +112,7 @@ def compose(
         overrides=tuple(overrides),
         faults=tuple(reading.faults),
         unresolved=frozenset(unresolved),
-        environment=environment,
+        references=references,
         removed=frozenset(reading.whole.removed),
     )
 
@@ -126,6 +134,7 @@ class _Reading:
     whole: Layer = field(default_factory=Layer)
     faults: list[Fault] = field(default_factory=list)
     stack: list[Path] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
     layers: int = 0
 
     def merge(self, layer: Layer) -> None:
@@ -138,6 +147,8 @@ class _Reading:
     def add_file(self, path: Path) -> str:
         """Merge one file and its defaults; give the file's text."""
         tree, origins, text = read_file(path, self.faults)
+        if path.name == CONFIG_FILE:
+            self.withheld += read_private(path.parent)
         self.stack.append(path.resolve())
         self.add(Layer(tree, origins), path.parent, path)
         self.stack.pop()

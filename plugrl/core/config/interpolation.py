@@ -64,22 +64,22 @@ def resolve(layer: Layer, faults: list[Fault]) -> set[KeyPath]:
     return failed
 
 
-def from_environment(tree: Any) -> frozenset[KeyPath]:
-    """The paths of ``tree``, not yet resolved, whose values come from the environment.
+def from_environment(tree: Any) -> dict[KeyPath, str]:
+    """The values of ``tree``, not yet resolved, that come from the environment, by their paths.
 
     A value that refers to such a value is one of them.
     """
     found = [(path, text) for path, text in _strings(tree, ()) if "${" in text]
-    tainted = {path for path, text in found if _FROM_ENVIRONMENT.search(text)}
+    tainted = {path: text for path, text in found if _FROM_ENVIRONMENT.search(text)}
     while True:
         keys = {str(key) for path in tainted for key in path}
         more = {
-            path
+            path: text
             for path, text in found
             if path not in tainted and keys & set(_REFERRED.findall(text))
         }
         if not more:
-            return frozenset(tainted)
+            return tainted
         tainted |= more
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from plugrl.core.config.hidden import Reference
 from plugrl.core.config.reader import plain_scalar
 
 _YAML: Any = yaml
@@ -48,4 +49,6 @@ def _escaped(value: Any) -> Any:
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_escaped(item) for item in value]
+    if isinstance(value, Reference):
+        return str(value)
     return value.replace("${", "\\${") if isinstance(value, str) else value

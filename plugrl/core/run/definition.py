@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.config.hidden import withhold
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.checkpoint import BrokenCheckpointError, candidates, manifest_of
 
@@ -82,7 +83,9 @@ def _lines(manifest: Mapping[str, Any], tree: Mapping[str, Any], *, fixed: bool)
     if not isinstance(before, dict):
         # An older plugrl did not write it.
         return
-    for path, old, new in _differences(before, plain(tree), ""):
+    # An older plugrl wrote credentials too, and whoever edits a file may.
+    shown = (plain(withhold(one)[0]) for one in (before, tree))
+    for path, old, new in _differences(*shown, ""):
         if path.partition(".")[0] not in _FREE and bool(_FIXED.fullmatch(path)) == fixed:
             yield f"{path} was {_shown(old)} and is now {_shown(new)}"
 

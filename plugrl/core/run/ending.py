@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.blame import TRACE
-from plugrl.core.config.hidden import within_addresses, without_secrets
+from plugrl.core.config.hidden import without_credentials
 from plugrl.core.errors import (
     EXIT_RUN_FAILED,
     ConfigError,
@@ -23,7 +23,6 @@ from plugrl.core.errors import (
     RunTerminated,
     StopRun,
 )
-from plugrl.core.run.environment import from_environment
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.report import REPORT_FILE, write_report
 from plugrl.core.run.signals import exit_code, exit_soon, say
@@ -72,11 +71,11 @@ class _LogFile(logging.FileHandler):
         """The record, and the traceback that belongs into the log alone."""
         trace = getattr(record, TRACE, "")
         text = "\n".join(part for part in (super().format(record), trace) if part)
-        return shown(within_addresses(text))
+        return shown(without_credentials(text))
 
 
 class Ending:
-    """Closes a run, whichever way it ends."""
+    """Closes a run, whichever way it ends; its report shows ``tree``."""
 
     def __init__(
         self, folder: Path, lock: RunLock, status: Status, tree: Mapping[str, Any]
@@ -104,8 +103,7 @@ class Ending:
         line = _line(error) if outcome != "done" else None
         end = {"state": outcome, "step": step, "ended": now(), "error": line}
         try:
-            tree = without_secrets(self._tree, from_environment(self._folder))
-            write_report(self._folder, {**self._status.fields, **end}, tree)
+            write_report(self._folder, {**self._status.fields, **end}, self._tree)
         except Exception as problem:
             # The numbers are safe in metrics.jsonl; a report is only a view of them.
             log.warning("cannot write report.html (%s)", problem)
@@ -184,5 +182,5 @@ class Ending:
 def _line(error: BaseException | None) -> str | None:
     if error is None:
         return None
-    text = " ".join(str(error).split())
+    text = without_credentials(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from plugrl.__about__ import __version__
+from plugrl.core.config.hidden import redacted_words
 
 ENVIRONMENT_FILE = "environment.json"
 #: Variables that change speed or numbers. Others may hold secrets and are not recorded.
@@ -64,7 +64,7 @@ def describe_environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "command": sys.argv,
+        "command": redacted_words(sys.argv),
         "working_folder": os.getcwd(),
         "git_commit": _git_commit(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
@@ -94,15 +94,6 @@ def _identity(dist: metadata.Distribution) -> tuple[str, str | None]:
         if "Name" in found and "Version" in found:
             break
     return found.get("Name", ""), found.get("Version")
-
-
-def from_environment(folder: Path) -> frozenset[str]:
-    """The paths of a run's configuration whose values came from environment variables."""
-    try:
-        described = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
-        return frozenset(described["from_environment"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return frozenset()
 
 
 def _git_commit() -> str | None:

@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,21 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".tmp-{path.name}-{os.getpid()}-{threading.get_ident()}")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     """Write ``text`` to a temporary file beside ``path`` and rename it over ``path``.
+
+    Args:
+        path: the file.
+        text: what it is to hold.
+        mode: its permissions, of which the user's umask takes some.
 
     Raises:
         OSError: the file could not be written; the old content is still there.
     """
     temporary = temporary_name(path)
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with open(temporary, "w", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
+            file.write(text)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from plugrl.core.config.hidden import withhold
 from plugrl.core.config.sections import RuntimeMonitorConfig, SettingsConfig
 from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageError
 from plugrl.core.run import checkpoint
@@ -81,6 +82,7 @@ class Run:
         self,
         folder: Path,
         tree: Mapping[str, Any],
+        public: Mapping[str, Any],
         lock: RunLock,
         hooks: HookCaller | None,
         trackers: Sequence[Tracker],
@@ -97,7 +99,7 @@ class Run:
         self.hooks = hooks
         self.settings = SettingsConfig(**tree.get("settings", {}))
         monitor = RuntimeMonitorConfig.from_tree(tree.get("runtime_monitor", {}))
-        self._definition = {CONFIG: plain(tree)}
+        self._definition = {CONFIG: plain(public)}
         self.guards = Guards(monitor, folder / "dumps", self._definition)
         self._status = Status(folder)
         self._records = Records(folder)
@@ -108,7 +110,7 @@ class Run:
         self._schedule = CheckpointSchedule(
             self.settings.checkpoint_every, self.settings.checkpoint_minutes
         )
-        self._ending = Ending(folder, lock, self._status, tree)
+        self._ending = Ending(folder, lock, self._status, public)
         self._deadlines = Deadlines(
             lambda phase: self._ending.expired(phase.name, phase.seconds, self.step)
         )
@@ -135,7 +137,7 @@ class Run:
         """Make the folder of a new run and own it.
 
         Args:
-            validated: the configuration; ``tree`` is saved as ``config.yaml``.
+            validated: the configuration; ``tree`` is saved, without secrets as ``config.yaml``.
             composed: where it came from.
             hooks: calls hooks; None: no plugins.
             trackers: where metrics go besides the run folder.
@@ -146,8 +148,11 @@ class Run:
             UsageError: the runs folder is not writable.
             RunError: the disk is full.
         """
-        folder, lock = make_folder(validated.tree, composed, records, installed)
-        return cls(folder, validated.tree, lock, hooks, trackers)
+        references = getattr(composed, "references", {})
+        written = composed.tree if references else {}
+        public, apart = withhold(validated.tree, references, written)
+        folder, lock = make_folder(validated.tree, public, apart, composed, records, installed)
+        return cls(folder, validated.tree, public, lock, hooks, trackers)
 
     @classmethod
     def open(
@@ -169,14 +174,15 @@ class Run:
 
         path = Path(folder)
         tree = read_tree(path)
+        public, _ = withhold(read_tree(path, private=False))
         strict = bool((tree.get("plugins") or {}).get("strict", False))
         lock = RunLock(path)
         try:
             check_plugins(path, records, strict=strict)
             kept = checkpoints_of(path, owned=True)
-            refuse_other_definition(kept, tree)
+            refuse_other_definition(kept, public)
             checkpoint.clean(kept)
-            run = cls(path, tree, lock, hooks, trackers)
+            run = cls(path, tree, public, lock, hooks, trackers)
         except BaseException:
             lock.release()
             raise

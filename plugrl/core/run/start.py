@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from plugrl.core.config.hidden import hidden_paths
+from plugrl.core.config.hidden import (
+    PRIVATE_FILE,
+    Withheld,
+    fill,
+    private_text,
+    read_private,
+    redacted_words,
+    redacted_yaml,
+)
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.run import folder as folders
 from plugrl.core.run.checkpoint import candidates, step_of
@@ -53,11 +61,21 @@ class ComposedLike(Protocol):
 
 def make_folder(
     tree: Mapping[str, Any],
+    public: Mapping[str, Any],
+    apart: Sequence[Withheld],
     composed: ComposedLike,
     records: Iterable[ComponentRecord],
     installed: Iterable[ComponentRecord] = (),
 ) -> tuple[Path, RunLock]:
     """Make the folder of a new run with all its first files.
+
+    Args:
+        tree: the configuration.
+        public: what may be shown of it.
+        apart: the rest, for a file that its owner alone can read.
+        composed: where it came from.
+        records: components in use.
+        installed: further components.
 
     Raises:
         UsageError: the runs folder is not writable.
@@ -65,14 +83,14 @@ def make_folder(
     """
 
     def fill(path: Path) -> None:
-        write_text(path / folders.CONFIG_FILE, dump_yaml(tree))
-        write_text(path / "config.input.yaml", composed.input_text)
-        write_text(path / "overrides.txt", "".join(f"{line}\n" for line in composed.overrides))
+        write_text(path / folders.CONFIG_FILE, dump_yaml(public))
+        if apart:
+            write_text(path / PRIVATE_FILE, private_text(apart), mode=0o600)
+        write_text(path / "config.input.yaml", redacted_yaml(composed.input_text))
+        overrides = redacted_words(composed.overrides)
+        write_text(path / "overrides.txt", "".join(f"{line}\n" for line in overrides))
         write_json(path / folders.LOCK_FILE, plugin_lock(records, installed))
-        sources = getattr(composed, "environment", ())
-        hidden = hidden_paths(tree, sources, composed.tree) if sources else []
-        described = {**describe_environment(), "from_environment": hidden}
-        write_json(path / ENVIRONMENT_FILE, described)
+        write_json(path / ENVIRONMENT_FILE, describe_environment())
         (path / "samples").mkdir()
         (path / folders.METRICS_FILE).touch()
         Status(path).write()
@@ -82,8 +100,10 @@ def make_folder(
     return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
 
 
-def read_tree(folder: Path, what: str = "resumed") -> dict[str, Any]:
+def read_tree(folder: Path, what: str = "resumed", *, private: bool = True) -> dict[str, Any]:
     """Read the resolved configuration of a run that is to be ``what``.
+
+    Without ``private`` it has no more than ``config.yaml`` shows.
 
     Raises:
         ConfigError: ``config.yaml`` is missing or damaged.
@@ -99,6 +119,8 @@ def read_tree(folder: Path, what: str = "resumed") -> dict[str, Any]:
         raise ConfigError(f"{folder} is no run that can be {what}: {reason}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{folder} is no run that can be {what}: {path} holds no mapping")
+    if private:
+        fill(tree, read_private(folder))
     return tree
 
 

@@ -26,7 +26,8 @@ class TrackedRun:
         resumed: whether the run was begun before; without a checkpoint it begins anew.
         experiment: ``experiment_name``.
         project: ``project_name``; empty when there is none.
-        config: the whole configuration, without credentials and values of the environment.
+        config: the whole configuration, without credentials and with references to variables of
+            the environment in place of their values.
     """
 
     id: str

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.config.hidden import without_secrets
-from plugrl.core.run.environment import from_environment
 from plugrl.core.run.feed import Call, Feed
 from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.metrics import read_jsonl
@@ -26,7 +24,7 @@ def tracker_hangs() -> bool:
 
 
 def tracked(folder: Path, tree: Mapping[str, Any], step: int, *, resumed: bool) -> TrackedRun:
-    """What the trackers of the run in ``folder`` are told of it."""
+    """What the trackers of the run in ``folder`` are told of it, ``tree`` among it."""
     return TrackedRun(
         id=folder.name,
         folder=folder,
@@ -34,7 +32,7 @@ def tracked(folder: Path, tree: Mapping[str, Any], step: int, *, resumed: bool) 
         resumed=resumed,
         experiment=str(tree.get("experiment_name") or "experiment"),
         project=str(tree.get("project_name") or ""),
-        config=without_secrets(tree, from_environment(folder)),
+        config=tree,
     )
 
 
