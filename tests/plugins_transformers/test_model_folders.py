@@ -18,6 +18,9 @@ from transformers import AutoModelForSequenceClassification as Classifier
 from plugrl.core.text.chat import encode_continuation, encode_prompt, encode_reply, end_tokens
 from plugrl.core.text.data import Prompt
 from plugrl.core.text.evaluation import BaseEvaluationTarget
+from plugrl.core.text.red_team.dialogue import Dialogue
+from plugrl.core.text.red_team.section import SpeakingConfig
+from plugrl.core.text.red_team.shown import Shown
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.plugins.openai.wire import as_text
@@ -259,3 +262,14 @@ def test_a_reward_model_is_exported_like_its_source_too(folder, spec, train_serv
     assert Classifier.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
     judge = RewardModelEvaluator({"path": str(tmp_path / "out")})
     assert end_tokens(judge._scorer.tokenizer) == (END, TURN_END)
+
+
+@pytest.mark.parametrize(
+    ("longest", "shown"),
+    [(None, [BOS, *QUESTION]), (4, [BOS, *QUESTION[-3:]]), (1, QUESTION[-1:])],
+)
+def test_a_dialogue_that_is_cut_still_begins_as_a_text(longest, shown):
+    service = SimpleNamespace(tokenizer=HubTokenizer(tokenizer_of()), max_sequence_length=32)
+    config = SpeakingConfig(form="plain", max_new_tokens=4, max_prompt_tokens=longest)
+    tester = Shown(SimpleNamespace(name="tester", inference=service), config, probes=True)
+    assert tester.tokens(Dialogue("12+34=")) == shown
