@@ -24,6 +24,7 @@ from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, Usag
 from plugrl.core.factory import Factory
 from plugrl.core.hooks import HookCaller
 from plugrl.core.launchers import refuse_copies
+from plugrl.core.places import named, same_working_folder
 from plugrl.core.registry import Registry, default_registry
 from plugrl.core.run.metrics import read_jsonl
 from plugrl.core.run.run import Run
@@ -67,6 +68,7 @@ class Experiment:
         return caller
 
 
+@same_working_folder()
 def prepare(
     config: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
@@ -130,6 +132,7 @@ def train(
     return start(experiment)
 
 
+@same_working_folder()
 def start(experiment: Experiment) -> TrainedRun:
     """Train a prepared experiment in a new run folder; the errors are those of :func:`train`."""
     enter(experiment)
@@ -146,6 +149,7 @@ def start(experiment: Experiment) -> TrainedRun:
     return _train(experiment, run)
 
 
+@same_working_folder()
 def resume(folder: str | Path) -> TrainedRun:
     """Continue a run from its newest whole checkpoint, or from the start when it has none.
 
@@ -242,8 +246,8 @@ class TrainedRun:
         found = load_newest(checkpoints_of(self.folder))
         if found is None:
             raise ConfigError(
-                f"{self.folder} has no checkpoint that can be read; name another run; plugrl runs "
-                "list shows them"
+                f"{named(self.folder)} has no checkpoint that can be read; name another run; "
+                "plugrl runs list shows them"
             )
         return found[1]
 
@@ -298,7 +302,7 @@ def _seed(seed: int) -> None:
 
 
 def _train(experiment: Experiment, run: Run) -> TrainedRun:
-    logger.info("run folder %s", run.folder)
+    logger.info("run folder %s", named(run.folder))
     with run, _blamed(experiment, run):
         trainer = build_trainer(experiment.validated, experiment.registry, run)
         run.attach(trainer)
@@ -373,7 +377,14 @@ def _context(
 def _phase(name: str, validated: ValidatedConfig, registry: Registry) -> Phase:
     from plugrl.core.trainer import Phase
 
-    return Phase(name=name, build=lambda run: build_trainer(validated, registry, run))
+    here = os.getcwd()
+
+    def build(run: Run) -> Trainer:
+        # Code of users in the phase before may have gone elsewhere.
+        os.chdir(here)
+        return build_trainer(validated, registry, run)
+
+    return Phase(name=name, build=build)
 
 
 def _device(name: str) -> str:

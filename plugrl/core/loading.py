@@ -20,6 +20,7 @@ from typing import Any
 
 from plugrl.core.errors import MissingNameError, PluginError
 from plugrl.core.kinds import KINDS, OWN, Record
+from plugrl.core.places import same_working_folder
 from plugrl.core.siblings import FOLDERS, UserLoader, install_finder
 from plugrl.core.siblings import USER_PACKAGE_PREFIX as USER_PACKAGE_PREFIX
 from plugrl.core.signatures import signature_fault
@@ -248,10 +249,11 @@ def import_user_module(name: str) -> None:
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     try:
-        if name.endswith(".py"):
-            load_file(name)
-        else:
-            importlib.import_module(name)
+        with same_working_folder():
+            if name.endswith(".py"):
+                load_file(name)
+            else:
+                importlib.import_module(name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

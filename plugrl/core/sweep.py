@@ -13,6 +13,7 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunInterrupted, RunTerminated, UsageError
 from plugrl.core.experiment import TrainedRun, prepare, start
+from plugrl.core.places import named
 from plugrl.core.suggest import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, A
             "seeds": len(last[key]),
             "failed": len(runs) - len(last[key]),
             **_statistics(last[key], names),
-            "runs": [str(one.run.folder) for one in runs if one.run is not None],
+            "runs": [str(named(one.run.folder)) for one in runs if one.run is not None],
         }
         for key, runs in combinations.items()
     ]

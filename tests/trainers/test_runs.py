@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -46,6 +47,22 @@ def test_checkpoints_by_time_change_no_number(plain, config, monkeypatch, minute
         for each in (plain, run)
     ]
     assert learned[0] == learned[1]
+
+
+def test_code_that_changes_the_working_folder_moves_no_run(registry, config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+
+    def prepare_batch(trainer, batch):
+        os.chdir(tmp_path / "elsewhere")
+        return batch, {}
+
+    register(registry, prepare_batch)
+    # Two runs, as of several seeds: the second begins where the first did.
+    runs = [start(prepare(config("custom", settings={"runs_folder": "here"}))) for _ in range(2)]
+    assert sorted(tmp_path.glob("here/*/*")) == sorted(run.folder for run in runs)
+    assert all(list((run.folder / "checkpoints").iterdir()) for run in runs)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_advantages_in_metadata_are_mirrored_and_trained(registry, config):

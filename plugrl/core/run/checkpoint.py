@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.places import named
 from plugrl.core.run.files import disk_error, sync_folder, temporary_name
 from plugrl.core.run.state import Encoder, decode
 
@@ -60,7 +61,9 @@ def write_state(
     tree = encoder.encode(state)
     temporary = temporary_name(path)
     try:
-        temporary.mkdir(parents=True)
+        # Not the parents: a run folder that is gone must not come back with this alone in it.
+        path.parent.mkdir(exist_ok=True)
+        temporary.mkdir()
         _write_synced(temporary / _TREE, json.dumps(tree, allow_nan=False).encode("utf-8"))
         _write_tensors(temporary / _TENSORS, encoder)
         files = {name: _fingerprint(temporary / name) for name in (_TREE, _TENSORS)}
@@ -102,8 +105,8 @@ def _write_tensors(path: Path, encoder: Encoder) -> None:
         free = shutil.disk_usage(path.parent).free
         needed = sum(tensor.nbytes for tensor in encoder.tensors.values())
         raise RunError(
-            f"cannot save the checkpoint: {path.parent} needs {needed:,} bytes and the disk has "
-            f"{free:,} ({error}); free some space and resume"
+            f"cannot save the checkpoint: {named(path.parent)} needs {needed:,} bytes and the disk "
+            f"has {free:,} ({error}); free some space and resume"
         ) from error
     # safetensors makes the file private; it gets the permissions that the user's umask gives.
     os.chmod(path, (path.parent / _TREE).stat().st_mode & 0o777)
@@ -147,9 +150,13 @@ def manifest_of(path: Path) -> dict[str, Any]:
         if not isinstance(manifest["files"], dict):
             raise ValueError("files")
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise BrokenCheckpointError(f"{path}: its manifest cannot be read ({error})") from error
+        raise BrokenCheckpointError(
+            f"{named(path)}: its manifest cannot be read ({error})"
+        ) from error
     if version > FORMAT:
-        raise RunError(f"{path} has format {version} and this plugrl reads {FORMAT}: upgrade it")
+        raise RunError(
+            f"{named(path)} has format {version} and this plugrl reads {FORMAT}: upgrade it"
+        )
     return manifest
 
 
@@ -165,11 +172,13 @@ def verify(path: Path) -> dict[str, Any]:
         try:
             # The size first: it finds most damage without reading gigabytes.
             if expected is None or (path / name).stat().st_size != expected["size"]:
-                raise BrokenCheckpointError(f"{path}: {name} is missing or cut short")
+                raise BrokenCheckpointError(f"{named(path)}: {name} is missing or cut short")
             if _fingerprint(path / name) != expected:
-                raise BrokenCheckpointError(f"{path}: {name} is damaged (its hash differs)")
+                raise BrokenCheckpointError(f"{named(path)}: {name} is damaged (its hash differs)")
         except (OSError, TypeError, KeyError) as error:
-            raise BrokenCheckpointError(f"{path}: {name} cannot be read ({error})") from error
+            raise BrokenCheckpointError(
+                f"{named(path)}: {name} cannot be read ({error})"
+            ) from error
     return manifest
 
 
@@ -199,7 +208,7 @@ def load(path: Path) -> dict[str, Any]:
         tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
         state: dict[str, Any] = decode(tree, load_file(path / _TENSORS))
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise BrokenCheckpointError(f"{path}: its state cannot be read ({error})") from error
+        raise BrokenCheckpointError(f"{named(path)}: its state cannot be read ({error})") from error
     return state
 
 
@@ -221,7 +230,7 @@ def load_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         return path, state
     if found:
         raise RunError(
-            f"none of the {len(found)} checkpoints in {folder} can be read; "
+            f"none of the {len(found)} checkpoints in {named(folder)} can be read; "
             "move them away to start this run from its beginning"
         )
     return None
@@ -233,7 +242,7 @@ def _set_aside(path: Path) -> None:
     try:
         os.rename(path, target)
     except OSError as error:
-        log.warning("cannot rename the damaged checkpoint %s (%s)", path, error)
+        log.warning("cannot rename the damaged checkpoint %s (%s)", named(path), error)
 
 
 def prune(folder: Path, keep: int | None) -> None:

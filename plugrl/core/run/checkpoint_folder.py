@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.places import named
 from plugrl.core.run.files import disk_error
 from plugrl.core.run.folder import CHECKPOINTS
 
@@ -70,12 +71,12 @@ def checkpoints_of(run: Path, *, owned: bool = False) -> Path:
     place = Path(os.readlink(link))
     if not link.is_dir():
         raise ConfigError(
-            f"the checkpoints of {run} lie in {place}, which is not there; mount or restore it, "
-            f"or delete {link} to begin without them"
+            f"the checkpoints of {named(run)} lie in {place}, which is not there; mount or restore "
+            f"it, or delete {named(link)} to begin without them"
         )
     if owned and place.name != run.absolute().name:
         raise ConfigError(
-            f"the checkpoints of {run} are those of the run {place.name}, of which it is a copy; "
-            f"put a copy of {place} in the place of {link}"
+            f"the checkpoints of {named(run)} are those of the run {place.name}, of which it is a "
+            f"copy; put a copy of {place} in the place of {named(link)}"
         )
     return link

@@ -11,6 +11,7 @@ from typing import Any
 
 from plugrl.core.config.hidden import withhold
 from plugrl.core.errors import ConfigError
+from plugrl.core.places import named
 from plugrl.core.run.checkpoint import BrokenCheckpointError, candidates, manifest_of
 
 log = logging.getLogger("plugrl.run")
@@ -45,7 +46,7 @@ def refuse_other_definition(checkpoints: Path, tree: Mapping[str, Any]) -> None:
             manifest = manifest_of(path)
         except BrokenCheckpointError:
             continue
-        _refuse(manifest, tree, str(path), "or start a new run")
+        _refuse(manifest, tree, str(named(path)), "or start a new run")
         return
 
 
@@ -62,7 +63,7 @@ def check_dump(path: Path, tree: Mapping[str, Any]) -> None:
         ConfigError: the dump's weights belong to other values.
     """
     manifest = manifest_of(path)
-    _refuse(manifest, tree, str(path), "because a step is repeated with its own model")
+    _refuse(manifest, tree, str(named(path)), "because a step is repeated with its own model")
     for line in _lines(manifest, tree, fixed=False):
         log.warning("repeating a step with another value: %s", line)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.places import named
 from plugrl.core.run.checkpoint import load, write_state
 
 FOLDER = "dumps"
@@ -47,7 +48,7 @@ class Dumps:
             write_state(path, state, {"step": step, **self._about}, lenient=True)
         except (PlugrlError, OSError) as error:
             # The guard's own message matters more than its evidence.
-            log.warning("cannot write the batch to %s (%s)", path, error)
+            log.warning("cannot write the batch to %s (%s)", named(path), error)
             return None
         return path
 

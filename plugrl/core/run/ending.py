@@ -23,6 +23,7 @@ from plugrl.core.errors import (
     RunTerminated,
     StopRun,
 )
+from plugrl.core.places import named
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.report import REPORT_FILE, write_report
 from plugrl.core.run.signals import exit_code, exit_soon, say
@@ -139,8 +140,10 @@ class Ending:
             # Exceptions that are not plugrl's end with a traceback of their own, and the text of a
             # ConfigError is a report.
             own = isinstance(error, PlugrlError) and not isinstance(error, ConfigError)
-            if own and not self._handler.lost:
-                error.args = (f"{error}; the full traceback is in {self._folder / LOG_FILE}",)
+            if own and not self._handler.lost and (self._folder / LOG_FILE).exists():
+                error.args = (
+                    f"{error}; the full traceback is in {named(self._folder / LOG_FILE)}",
+                )
 
     def at_once(self, number: signal.Signals) -> None:
         """End the process on a second signal."""
@@ -175,7 +178,7 @@ class Ending:
         if stacks:
             with contextlib.suppress(OSError, ValueError):
                 faulthandler.dump_traceback(file=2, all_threads=True)
-        say(f"plugrl resume {shlex.quote(os.fspath(self._folder))}")
+        say(f"plugrl resume {shlex.quote(os.fspath(named(self._folder)))}")
         os._exit(code)
 
 

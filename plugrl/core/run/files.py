@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError, UsageError
+from plugrl.core.places import named
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
@@ -27,6 +28,7 @@ def disk_error(
     error: OSError, doing: str, path: Path, setting: str = "settings.runs_folder"
 ) -> PlugrlError:
     """Turn an ``OSError`` into the one line that a command prints; ``setting`` names the folder."""
+    path = named(path)
     if is_disk_full(error):
         return RunError(f"cannot {doing}: no space left for {path}; free some space and resume")
     if error.errno in _DENIED:

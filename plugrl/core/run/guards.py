@@ -11,6 +11,7 @@ from typing import Any
 
 from plugrl.core.config.sections import RuntimeMonitorConfig
 from plugrl.core.errors import NonFiniteError, RunError
+from plugrl.core.places import named
 from plugrl.core.run.dumps import Dumps
 
 log = logging.getLogger("plugrl.run")
@@ -76,7 +77,7 @@ class Guards:
         if _all_finite(value):
             return True
         dumped = self._dumps.write(what, step, batch)
-        where = f"; the batch is in {dumped}" if dumped else ""
+        where = f"; the batch is in {named(dumped)}" if dumped else ""
         if self.policy.non_finite == "stop":
             raise NonFiniteError(
                 f"{what} is not finite in step {step}{where}; {self._remedy()}, or set "

@@ -12,6 +12,7 @@ import weakref
 from pathlib import Path
 
 from plugrl.core.errors import UsageError
+from plugrl.core.places import named
 from plugrl.core.run.files import disk_error
 
 LOCK_FILE = "lock"
@@ -58,7 +59,7 @@ class RunLock:
                     raise
                 if time.monotonic() >= give_up:
                     raise UsageError(
-                        f"the run {folder} is in use by {owner_of(folder)}; "
+                        f"the run {named(folder)} is in use by {owner_of(folder)}; "
                         "wait until it ends or stop it first"
                     ) from None
                 time.sleep(0.01)

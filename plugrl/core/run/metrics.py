@@ -82,7 +82,6 @@ class JsonlFile:
 
     def _open(self) -> IO[bytes]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - kept open
         except OSError as error:
             raise disk_error(error, "open a file of the run", self.path) from error

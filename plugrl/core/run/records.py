@@ -29,6 +29,7 @@ class Records:
         """Write one record to ``samples/<name>.jsonl``."""
         safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "samples"
         if safe not in self._samples:
+            self._folder.mkdir(exist_ok=True)
             self._samples[safe] = JsonlFile(self._folder / f"{safe}.jsonl")
         self._samples[safe].append(record)
 

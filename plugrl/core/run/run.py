@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from plugrl.core.config.hidden import withhold
 from plugrl.core.config.sections import RuntimeMonitorConfig, SettingsConfig
-from plugrl.core.errors import RunInterrupted, RunTerminated, StopRun, UsageError
+from plugrl.core.errors import RunError, RunInterrupted, RunTerminated, StopRun, UsageError
+from plugrl.core.places import named, settled
 from plugrl.core.run import checkpoint
 from plugrl.core.run import folder as folders
 from plugrl.core.run.checkpoint_folder import checkpoints_of
@@ -55,6 +56,10 @@ class Stateful(Protocol):
         """Take the state back."""
 
 
+class _GoneError(RunError):
+    """The run folder is not there any more."""
+
+
 class Run:
     """One run: made by :meth:`create`, taken up again by :meth:`open`, used in a ``with``.
 
@@ -64,7 +69,7 @@ class Run:
     ``status.json``, with the command that resumes as a note of the exception.
 
     Attributes:
-        folder: the run folder.
+        folder: the run folder; absolute, because code of users may change the working folder.
         id: its name, ``<time>-<id>``.
         step: the last ended step; 0 before the first.
         last_metrics: the metrics of that step.
@@ -92,6 +97,7 @@ class Run:
 
             hooks = HookCaller()
         self.folder = folder
+        self._place = os.stat(folder)
         self.id = folder.name
         self.step = 0
         self.last_metrics: dict[str, float | int] = {}
@@ -172,7 +178,7 @@ class Run:
         """
         from plugrl.core.run.lock import RunLock
 
-        path = Path(folder)
+        path = settled(folder)
         tree = read_tree(path)
         public, _ = withhold(read_tree(path, private=False))
         strict = bool((tree.get("plugins") or {}).get("strict", False))
@@ -299,6 +305,7 @@ class Run:
             raise UsageError(
                 f"end_step({step}) came after end_step({self._ended}): steps must grow"
             )
+        self._must_be_there()
         numbers = self._numbers(metrics)
         self.log(step, numbers)
         self.guards.metrics(step, numbers)
@@ -316,6 +323,21 @@ class Run:
         self._honour_stop()
         if requested is not None:
             raise _stopped_by(requested, step)
+
+    @property
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.folder), self._place)
+        except OSError:
+            return False
+
+    def _must_be_there(self) -> None:
+        if not self._is_there:
+            # What is open would go on to be written, to files without a name.
+            raise _GoneError(
+                f"the run folder {named(self.folder)} is gone: it was deleted, moved or replaced "
+                f"after step {max(self._ended, 0)}; put it back and resume it, or start a new run"
+            )
 
     def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float | int]:
         try:
@@ -423,7 +445,7 @@ class Run:
     @property
     def resume_command(self) -> str:
         """The command that takes this run up again."""
-        return f"plugrl resume {shlex.quote(os.fspath(self.folder))}"
+        return f"plugrl resume {shlex.quote(os.fspath(named(self.folder)))}"
 
     def __enter__(self) -> Self:
         self._ending.open_log()
@@ -444,6 +466,13 @@ class Run:
         traceback: TracebackType | None,
     ) -> bool:
         stopped = error is None or isinstance(error, StopRun)
+        if outcome_of(error) in ("done", "failed") and not isinstance(error, _GoneError):
+            # Whatever failed, this is why: files that are not there, or a last checkpoint.
+            try:
+                self._must_be_there()
+            except _GoneError as gone:
+                self.finish("failed", gone)
+                raise gone from error
         if stopped and self._saved != self._ended:
             try:
                 self.save()
@@ -452,7 +481,7 @@ class Run:
                 self.finish(outcome_of(failure), failure)
                 raise
         outcome = outcome_of(error)
-        if error is not None and outcome != "done":
+        if error is not None and outcome != "done" and self._is_there:
             error.add_note(self.resume_command)
         self.finish(outcome, error)
         return isinstance(error, StopRun)
@@ -467,7 +496,8 @@ class Run:
         self._kept.close()
         self.garbage.thaw()
         self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
-        self._trackers.finish(outcome, self._ending.report(outcome, self.step, error))
+        report = self._ending.report(outcome, self.step, error) if self._is_there else {}
+        self._trackers.finish(outcome, report)
         if self._trackers.failures:
             self._status.fields["trackers_failed"] = self._trackers.failures
         self._deadlines.close()

@@ -18,6 +18,7 @@ from plugrl.core.config.hidden import (
     redacted_yaml,
 )
 from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.places import named, settled
 from plugrl.core.run import folder as folders
 from plugrl.core.run.checkpoint import candidates, step_of
 from plugrl.core.run.checkpoint_folder import checkpoints_of, place_checkpoints
@@ -96,7 +97,7 @@ def make_folder(
         Status(path).write()
         place_checkpoints(path, tree.get("settings", {}).get("checkpoint_path"))
 
-    root = Path(tree.get("settings", {}).get("runs_folder", "runs"))
+    root = settled(tree.get("settings", {}).get("runs_folder", "runs"))
     return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
 
 
@@ -116,7 +117,7 @@ def read_tree(folder: Path, what: str = "resumed", *, private: bool = True) -> d
         tree = yaml.safe_load(text)  # type: ignore[no-untyped-call]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{folder} is no run that can be {what}: {reason}") from error
+        raise ConfigError(f"{named(folder)} is no run that can be {what}: {reason}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{folder} is no run that can be {what}: {path} holds no mapping")
     if private:
@@ -149,8 +150,8 @@ def check_plugins(folder: Path, records: Iterable[ComponentRecord], *, strict: b
         changes = [f"{folder / folders.LOCK_FILE} cannot be read ({error})"]
     if changes and strict:
         raise PluginError(
-            f"the plugins of {folder} changed: {'; '.join(changes)}; install what it began with "
-            "or set plugins.strict=false"
+            f"the plugins of {named(folder)} changed: {'; '.join(changes)}; install what it began "
+            "with or set plugins.strict=false"
         )
     for change in changes:
         log.warning("resuming with other plugins: %s", change)

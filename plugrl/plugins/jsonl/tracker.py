@@ -40,7 +40,7 @@ class JsonlTracker(Tracker):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         path = self.config.path
-        self._path = Path(path) if path else None
+        self._path = Path(path).absolute() if path else None
         self._run = ""
         self._step = 0
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import PluginError
+from plugrl.core.places import settled
 from plugrl.core.run.tables import SampleTables
 from plugrl.core.run.trackers import TrackedRun, Tracker
 
@@ -78,6 +79,7 @@ class MlflowTracker(Tracker):
             ) from error
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        self._folder = settled(self.config.folder) if self.config.folder else None
         self._client_class, self._entities = MlflowClient, entities
         self._client: Any = None
         self._id = ""
@@ -88,7 +90,7 @@ class MlflowTracker(Tracker):
     def start(self, run: TrackedRun) -> int | None:
         """Make the run, or find it again by its tag."""
         section = self.config
-        folder = Path(section.folder) if section.folder else run.folder / "mlflow"
+        folder = self._folder or run.folder / "mlflow"
         uri = section.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
             folder.mkdir(parents=True, exist_ok=True)

@@ -47,14 +47,15 @@ class TensorBoardTracker(Tracker):
                 f"the tracker tensorboard cannot import the package tensorboard ({error}): "
                 'pip install "plugrl[tensorboard]"'
             ) from error
+        place = self.config.log_dir
+        self._folder = Path(place).absolute() if place else None
         self._class = SummaryWriter
         self._writer: Any = None
         self._tables = SampleTables()
 
     def start(self, run: TrackedRun) -> int | None:
         """Open an event file; of a resumed run, cut off what came after its checkpoint."""
-        place = self.config.log_dir
-        folder = Path(place) / run.id if place else run.folder / "tensorboard"
+        folder = self._folder / run.id if self._folder else run.folder / "tensorboard"
         held = cut_events(folder, run.step) if run.resumed else None
         # A TensorBoard that is open has read already what was cut off.
         self._writer = self._class(

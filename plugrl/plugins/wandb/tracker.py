@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import PluginError
+from plugrl.core.places import named, settled
 from plugrl.core.run.tables import SampleTable, SampleTables
 from plugrl.core.run.trackers import TrackedRun, Tracker
 from plugrl.plugins.wandb.offline import cut_sessions, wait_until_written
@@ -67,6 +68,7 @@ class WandbTracker(Tracker):
                 f"the tracker wandb cannot import the package wandb ({error}): "
                 'pip install "plugrl[wandb]"'
             ) from error
+        self._folder = settled(self.config.folder) if self.config.folder else None
         self._wandb = wandb
         self._run: Any = None
         self._held = -1
@@ -75,7 +77,7 @@ class WandbTracker(Tracker):
     def start(self, run: TrackedRun) -> int | None:
         """Begin the run, or go on with it."""
         section = self.config
-        folder = Path(section.folder) if section.folder else run.folder
+        folder = self._folder or run.folder
         folder.mkdir(parents=True, exist_ok=True)
         mode = self._mode()
         earlier = cut_sessions(folder, run.id, run.step) if run.resumed else None
@@ -95,7 +97,7 @@ class WandbTracker(Tracker):
             reinit="create_new",
             settings=self._settings(),
         )
-        upload = f"offline: upload it with wandb sync {folder / 'wandb'}/*-run-*"
+        upload = f"offline: upload it with wandb sync {named(folder) / 'wandb'}/*-run-*"
         log.info("wandb: %s", self._run.url if mode == "online" else upload)
         if mode == "online":
             self._held = int(self._run.starting_step) - 1
