@@ -55,6 +55,7 @@ def test_code_that_changes_the_working_folder_moves_no_run(registry, config, tmp
 
     def prepare_batch(trainer, batch):
         os.chdir(tmp_path / "elsewhere")
+        batch.metadata["advantages"] = [1.0] * len(batch)
         return batch, {}
 
     register(registry, prepare_batch)
