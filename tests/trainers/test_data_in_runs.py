@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import plugrl
-from plugrl.core.errors import RunError, RunTerminated
-from plugrl.core.experiment import resume
+from plugrl.core.errors import ConfigError, RunError, RunTerminated
+from plugrl.core.experiment import prepare, resume
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import RolloutWorker
 from plugrl.testing import tiny
@@ -53,17 +53,66 @@ def test_a_prompt_that_is_no_text_is_not_sent_to_the_model(tree, prompt, fault):
         plugrl.train(tree)
 
 
-@pytest.mark.parametrize(("answer", "kind"), [(None, "NoneType"), ({"text": "a"}, "dict")])
-def test_what_is_no_answer_is_not_demonstrated(tmp_path, answer, kind):
+def demonstrated(tmp_path, *rows):
+    """A configuration that learns from these rows, whose replies a template ends."""
     tree = tiny.config("self_hosted_cross_entropy", tmp_path)
     path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({"prompt": "a", "answer": answer}) + "\n")
-    tree["data"]["data_files"] = [str(path)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree["data"] |= {"data_files": [str(path)], "shuffle": False}
+    tree["models"]["policy"]["source"]["tokenizer"]["chat_template"] = (
+        "{% for m in messages %}{{ m.content }}b{% endfor %}"
+    )
     tree["rollout_worker"]["type"] = "demonstration"
     tree["validate"] = {"enabled": False}
-    fault = f"problem 0: 'answer' holds {kind}, no answer (data.answer_key)"
-    with pytest.raises(RunError, match=re.escape(fault)):
-        plugrl.train(tree)
+    return tree
+
+
+SAID = {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (None, "NoneType"),
+        ({"text": "a"}, "dict"),
+        (SAID, "dict"),
+        ([], "list"),
+        (["a", "b"], "list"),
+        ([SAID, SAID], "list"),
+        ([{"role": "user", "content": "a"}], "list"),
+        ([{**SAID, "content": None}], "list"),
+        ([{**SAID, "tool_calls": [{"name": "f"}]}], "list"),
+        (float("nan"), "float"),
+    ],
+)
+def test_what_is_no_answer_is_refused_before_the_run(tmp_path, answer, kind):
+    # Not in the first row: all of them are looked at.
+    tree = demonstrated(
+        tmp_path, *[{"prompt": "a", "answer": "a"}] * 2, {"prompt": "a", "answer": answer}
+    )
+    fault = f": {tmp_path}/problems.jsonl:3: 'answer' holds {kind}, no answer: "
+    with pytest.raises(ConfigError, match=re.escape(fault)):
+        prepare(tree)
+    tree["data"]["keep"] = {"answer": ["a"]}
+    assert prepare(tree)
+
+
+def test_a_reply_of_conversational_data_is_what_it_says(tmp_path):
+    prompt = [{"role": "user", "content": "ba"}]
+    seen = []
+
+    class Seen:
+        @plugrl.hookimpl
+        def plugrl_rollouts_collected(self, trajectories):
+            seen.append([(t.tokens, t.loss_mask) for t in trajectories])
+
+    for answer in ("a", [SAID]):
+        tree = demonstrated(tmp_path, *[{"prompt": prompt, "answer": answer}] * 4)
+        tree["trainer"]["total_train_steps"] = 1
+        tiny.train(tree, Seen())
+    assert seen[0] == seen[1]
+    # By hand: "ba" and the "b" of the template are given, "a" and the end token are trained.
+    assert seen[0][0][1] == [0, 0, 0, 1, 1]
 
 
 def test_a_prompt_of_messages_is_written_by_the_chat_template(tree):

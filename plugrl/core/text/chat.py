@@ -7,7 +7,7 @@ A template is Jinja with what ``transformers`` gives it: ``messages``, ``tools``
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
@@ -118,6 +118,31 @@ def unsaid(tokenizer: Tokenizer, last: int, tokens: list[int]) -> list[int] | No
     if last != tokenizer.eos_token_id and tokenizer.decode([last]):
         return tokens
     return tokens[1:] if tokens[:1] == [last] else None
+
+
+def answer_text(value: Any) -> str | None:
+    """The text of an answer as data holds it; None: it is none.
+
+    A number is its text. One message of the assistant, a list as conversational data sets have it,
+    is what it says. Anything else would become text that nobody wrote, such as that of a list.
+    """
+    if isinstance(value, str):
+        return value
+    if is_messages(value):
+        message = value[0] if len(value) == 1 else None
+        if not isinstance(message, Mapping) or message.get("role") != "assistant":
+            return None
+        said = message.get("content")
+        return said if isinstance(said, str) and not message.get("tool_calls") else None
+    if value is None or isinstance(value, (Iterable, Mapping)) or value != value:
+        return None
+    return str(value)
+
+
+def not_an_answer(value: Any) -> str:
+    """How messages call a value of which :func:`answer_text` makes nothing."""
+    expected = "a text, a number or a list of one message of the assistant is expected"
+    return f"{type(value).__name__}, no answer: {value!r:.60}; {expected}"
 
 
 def is_messages(value: object) -> bool:

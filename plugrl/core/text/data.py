@@ -12,6 +12,7 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, ScenarioInstance
+from plugrl.core.text.chat import answer_text, not_an_answer
 from plugrl.core.text.curriculum import Epochs, Order
 from plugrl.core.text.files import place_of_problem, read_files
 from plugrl.core.text.trajectory import Trajectory
@@ -86,6 +87,20 @@ def _keeps(value: Any, rule: Sequence[Any], column: str, *, is_range: bool) -> b
             f"data.keep.{column}: {value!r:.60} is no number, so no range keeps it; list the "
             "values that stay"
         ) from None
+
+
+def require_answers(items: Sequence[DataItem], column: str) -> None:
+    """Look at the answers of all problems, so that a fault is found before the run.
+
+    Raises:
+        ConfigError: one holds what is no text.
+    """
+    for index, item in enumerate(items):
+        if column in item and answer_text(item[column]) is None:
+            raise ConfigError(
+                f"{place_of_problem(item, index)}: {column!r} holds {not_an_answer(item[column])}"
+                "; leave the problem out, or name another column"
+            )
 
 
 def require_column(items: Sequence[DataItem], column: str, setting: str) -> None:

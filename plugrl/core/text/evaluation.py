@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.component import Component
+from plugrl.core.copies import own_copy
 from plugrl.core.errors import UsageError
 from plugrl.core.text.timing import run_coroutine
 
@@ -71,6 +73,8 @@ class Evaluator(Component, ABC):
 
     reference_key: str = "answer"
     prompt_key: str = "prompt"
+    #: Whether what it names by a setting ``answer_key`` must be a text, which is checked early.
+    compares_answers: ClassVar[bool] = False
 
     @classmethod
     def columns(
@@ -179,7 +183,7 @@ def evaluate(
         EvaluationFailedError: it raised, or its answer is no finite reward with float metrics.
     """
     try:
-        result = evaluator.evaluate(data, target)
+        result = evaluator.evaluate(*own_item(data, target))
         if inspect.isawaitable(result):
             result = run_coroutine(_awaited(result))
     except EvaluationFailedError:
@@ -194,7 +198,7 @@ async def evaluate_async(
 ) -> EvaluationRunResult:
     """:func:`evaluate` where models can be asked; the errors are the same."""
     try:
-        result = evaluator.evaluate(data, target)
+        result = evaluator.evaluate(*own_item(data, target))
         if inspect.isawaitable(result):
             result = await result
     except EvaluationFailedError:
@@ -202,6 +206,11 @@ async def evaluate_async(
     except (Exception, SystemExit, GeneratorExit) as error:
         raise failed_with(evaluator, error, data) from error
     return checked(evaluator, result)
+
+
+def own_item(data: Mapping[str, Any], target: BaseEvaluationTarget) -> EvaluationItem:
+    """Copies for one evaluator: others judge the same problem, and the same answer, after it."""
+    return own_copy(data), copy.copy(target)
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
@@ -235,14 +244,15 @@ def name_of(evaluator: Evaluator) -> str:
     return type(evaluator).__name__
 
 
-def _checked(result: Any) -> EvaluationRunResult:
-    """``result`` with plain numbers.
+def _checked(given: Any) -> EvaluationRunResult:
+    """A copy of a judgement with plain numbers: an evaluator may give one object again and again.
 
     Raises:
         ValueError: it is no judgement; the text says what it is and what is expected.
     """
-    if not isinstance(result, EvaluationRunResult):
-        raise ValueError(f"{type(result).__name__}; an EvaluationRunResult is expected")
+    if not isinstance(given, EvaluationRunResult):
+        raise ValueError(f"{type(given).__name__}; an EvaluationRunResult is expected")
+    result: EvaluationRunResult = copy.copy(given)
     result.reward = _finite("reward", result.reward)
     metrics: Any = result.metrics
     if not isinstance(metrics, Mapping):
@@ -252,6 +262,7 @@ def _checked(result: Any) -> EvaluationRunResult:
     if not isinstance(result.extra_info, Mapping):
         kind = type(result.extra_info).__name__
         raise ValueError(f"extra_info of type {kind}; a dict is expected")
+    result.extra_info = own_copy(dict(result.extra_info))
     return result
 
 

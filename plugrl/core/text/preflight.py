@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.files import first_problem
+from plugrl.core.text.chat import answer_text, not_an_answer
+from plugrl.core.text.data import kept, require_answers
+from plugrl.core.text.files import first_problem, read_files
 from plugrl.core.text.pool import REACHED, RULES
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.weight_states import FULLY_ASYNC
@@ -194,9 +196,16 @@ def data_findings(
     """
     is_val = path != "data"
     columns = _columns(check, is_val)
+    answers = _answers(check, is_val)
+    trained = None
+    if not is_val and getattr(check.component("rollout_worker"), "trains_on_answers", False):
+        trained = check.root.data.answer_key
 
     def read(item: Mapping[str, Any], origin: str) -> Iterator[Finding]:
         yield from _missing(item, columns, origin)
+        for setting, column in answers.items():
+            if column in item and answer_text(item[column]) is None:
+                yield setting, f"column {column!r} of {origin} holds {not_an_answer(item[column])}"
         if not is_val:
             yield from _key_findings(check, item, origin)
 
@@ -211,6 +220,8 @@ def data_findings(
                 yield from read(item, f"data file {file}")
             elif len(files) == 1:
                 yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
+        if trained is not None:
+            yield from _answer_findings(check, lambda: read_files(files), trained)
         return
     off = f", or set {off}" if is_val else ""
     if check.root.get("scenario") is None:
@@ -221,6 +232,25 @@ def data_findings(
         for number, split in enumerate(splits)
     }
     yield from split_findings(check, wanted, read, holds="problems", remedy=off)
+    if trained is not None:
+        yield from _answer_findings(
+            check, lambda: (check.scenario or {}).get(splits[0], ()), trained
+        )
+
+
+def _answer_findings(
+    check: Preflight, items: Callable[[], Sequence[Mapping[str, Any]]], column: str
+) -> Iterator[Finding]:
+    """The first of all problems whose answer, which is trained on, is none."""
+    try:
+        chosen = kept(items(), check.root.data.keep)
+    except ConfigError:
+        # Said elsewhere, or when the run loads them.
+        return
+    try:
+        require_answers(chosen, column)
+    except ConfigError as error:
+        yield _ANSWER, str(error)
 
 
 def split_findings(
@@ -274,15 +304,32 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
     source = check.root.validate.get("data_source_key", "data_source")
     if is_val and source != "data_source":
         columns["validate.data_source_key"] = source
+    for _, own_columns in _read_by(check, is_val):
+        columns |= own_columns
+    return columns
+
+
+def _read_by(check: Preflight, is_val: bool) -> Iterator[tuple[Any, Mapping[str, str]]]:
+    """The worker, its evaluator and those that this one is made of, each with what it reads."""
     judges = getattr(check.component("rollout_worker"), "judges_training", True)
     for path in check.validated.records:
-        # The worker, its evaluator, and evaluators that this one is made of.
-        reads = getattr(check.component(path), "columns", None)
+        component = check.component(path)
+        reads = getattr(component, "columns", None)
         if path.startswith("rollout_worker.") and not (is_val or judges):
             continue
         if reads is not None and path.partition(".")[0] == "rollout_worker":
-            columns |= reads(section_at(check.root, path), data, path, is_val=is_val)
-    return columns
+            section = section_at(check.root, path)
+            yield component, reads(section, check.root.data, path, is_val=is_val)
+
+
+def _answers(check: Preflight, is_val: bool) -> dict[str, str]:
+    """The columns that must hold answers as text, by the path of the setting that names them."""
+    return {
+        setting: column
+        for component, own in _read_by(check, is_val)
+        for setting, column in own.items()
+        if setting.endswith("answer_key") and getattr(component, "compares_answers", False)
+    }
 
 
 def _missing(item: Mapping[str, Any], columns: Mapping[str, str], origin: str) -> Iterator[Finding]:

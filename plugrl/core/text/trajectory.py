@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from operator import countOf
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from plugrl.core.copies import own_copy
 
 FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
 
@@ -143,6 +146,13 @@ class Trajectory:
         yield from (name for name in _FIELDS if name != "extra_fields")
         yield from self.extra_fields
 
+    def copied(self) -> Self:
+        """The same with lists and mappings of its own."""
+        new = copy.copy(self)
+        for name in _HELD:
+            setattr(new, name, own_copy(getattr(self, name)))
+        return new
+
     def state_dict(self) -> dict[str, Any]:
         """All fields by name; ``Trajectory(**state)`` gives the trajectory back."""
         return {name: getattr(self, name) for name in _FIELDS}
@@ -153,3 +163,14 @@ class Trajectory:
 
 
 _FIELDS = frozenset(f.name for f in fields(Trajectory))
+#: Fields that hold what can be changed.
+_HELD = (
+    "tokens",
+    "loss_mask",
+    "logprobs",
+    "versions",
+    "token_advantages",
+    "token_rewards",
+    "metrics",
+    "extra_fields",
+)

@@ -14,7 +14,14 @@ from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
 from plugrl.core.config.temperature import check_temperature
 from plugrl.core.errors import ConfigError, PlugrlError, UsageError
-from plugrl.core.text.chat import Message, as_messages, encode_prompt, is_messages
+from plugrl.core.text.chat import (
+    Message,
+    answer_text,
+    as_messages,
+    encode_prompt,
+    is_messages,
+    not_an_answer,
+)
 from plugrl.core.text.evaluation import (
     BaseEvaluationTarget,
     EvaluationFailedError,
@@ -218,19 +225,19 @@ class RolloutTask:
 
     @property
     def answer(self) -> str:
-        """The problem's reference answer.
+        """The problem's reference answer: a text, a number, or what one message says.
 
         Raises:
-            ConfigError: the problem has no such column, or it holds null or a mapping.
+            ConfigError: the problem has no such column, or it holds something else.
         """
-        answer = self._column(self.answer_key, "data.answer_key")
-        if answer is None or isinstance(answer, Mapping):
-            kind = type(answer).__name__
+        value = self._column(self.answer_key, "data.answer_key")
+        answer = answer_text(value)
+        if answer is None:
             raise ConfigError(
-                f"problem {self.item}: {self.answer_key!r} holds {kind}, no answer "
+                f"problem {self.item}: {self.answer_key!r} holds {not_an_answer(value)} "
                 "(data.answer_key); leave the problem out, or name another column"
             )
-        return str(answer)
+        return answer
 
     def _column(self, name: str, setting: str) -> Any:
         try:
@@ -258,6 +265,8 @@ class RolloutWorker(Component, ABC):
     asks_now: ClassVar[bool] = True
     #: Whether its ``preflight`` looks at the models that it names; the trainer's does otherwise.
     checks_models: ClassVar[bool] = False
+    #: Whether training reads ``task.answer``, so that every problem is looked at before the start.
+    trains_on_answers: ClassVar[bool] = False
     #: Whether the evaluator judges attempts that are trained on, or held-out ones alone.
     judges_training: ClassVar[bool] = True
 
@@ -364,10 +373,11 @@ class RolloutWorker(Component, ABC):
             warn_once(self, key, message, result)
             return trajectory
         trajectory.reward = result.reward
-        trajectory.metrics.update(result.metrics)
+        # New mappings: a worker may give several trajectories one and the same.
+        trajectory.metrics = {**trajectory.metrics, **result.metrics}
         extracted = result.extra_info.get("extracted")
         if task.is_val and isinstance(extracted, str):
-            trajectory.extra_fields["extracted"] = extracted
+            trajectory.extra_fields = {**trajectory.extra_fields, "extracted": extracted}
         return trajectory
 
 

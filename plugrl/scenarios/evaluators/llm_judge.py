@@ -111,6 +111,8 @@ class LlmJudgeEvaluator(Evaluator):
         if check.models:
             yield from model_findings(check, f"{check.path}.model", check.section.model)
 
+    compares_answers: ClassVar[bool] = True
+
     @classmethod
     def columns(
         cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from plugrl.core.text.chat import answer_text, not_an_answer
 from plugrl.core.text.evaluation import EvaluationFailedError, Evaluator
 
 
 class ReferenceEvaluator(Evaluator):
     """An evaluator whose section says in ``answer_key`` which column has the reference answer."""
+
+    compares_answers: ClassVar[bool] = True
 
     @classmethod
     def columns(
@@ -35,13 +38,15 @@ def reference_in(data: Mapping[str, Any], column: str) -> str:
 
     Raises:
         KeyError: the problem has no such column.
-        EvaluationFailedError: it holds null or a mapping; as text no answer would equal either.
+        EvaluationFailedError: it holds what is no text; see
+            :func:`~plugrl.core.text.chat.answer_text`.
     """
-    value = data[column]
-    if value is None or isinstance(value, Mapping):
-        kind = type(value).__name__
-        raise EvaluationFailedError(f"found no reference answer: column {column!r} holds {kind}")
-    return str(value)
+    answer = answer_text(data[column])
+    if answer is None:
+        raise EvaluationFailedError(
+            f"found no reference answer: column {column!r} holds {not_an_answer(data[column])}"
+        )
+    return answer
 
 
 def form(text: str, options: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
     gives: ClassVar[Collection[str]] = ()
 
     asks_now = False
+    trains_on_answers: ClassVar[bool] = True
 
     @classmethod
     def columns(
