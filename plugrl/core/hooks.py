@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError, PluginError, StopRun
 from plugrl.core.loading import describe_error
 
@@ -46,6 +47,8 @@ class HookCaller:
     def call(self, name: str, **arguments: Any) -> None:
         """Call one hook of all plugins in their order (``tryfirst``, plain, ``trylast``).
 
+        Plugins observe: each gets containers of its own, and what it changes changes nothing else.
+
         A failure is logged once for each plugin and hook, and counted each time.
 
         Raises:
@@ -58,7 +61,7 @@ class HookCaller:
         stop: StopRun | None = None
         caller = getattr(self._manager.hook, name)
         for implementation in reversed(caller.get_hookimpls()):
-            values = [arguments[argument] for argument in implementation.argnames]
+            values = [own_copy(arguments[argument]) for argument in implementation.argnames]
             try:
                 implementation.function(*values)
             except StopRun as request:

@@ -71,7 +71,7 @@ def plugrl_rollouts_collected(
     Args:
         run: the run.
         step: the step that they belong to, counted from 1.
-        trajectories: all of them, invalid ones too; not to be changed.
+        trajectories: all of them, invalid ones too; copies, so that changes of them are lost.
         metrics: numbers about the rollouts so far.
     """
 

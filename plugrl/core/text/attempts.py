@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import failure_key, warn_once
+from plugrl.core.copies import own_copy
 from plugrl.core.errors import PlugrlError
 from plugrl.core.text.chat import end_tokens
 from plugrl.core.text.failures import failed, located, overrun, raised
@@ -195,7 +196,8 @@ class Attempts:
             return stack.close
 
         task = RolloutTask(
-            data=self._named(prompt.data),
+            # Its own, since the other attempts at the problem read the same item.
+            data=self._named(own_copy(prompt.data)),
             item=prompt.index,
             run_id=prompt.run_id,
             group_id=prompt.group_id,

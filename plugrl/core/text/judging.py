@@ -20,6 +20,7 @@ from plugrl.core.text.evaluation import (
     evaluate_async,
     failed_with,
     name_of,
+    own_item,
     works_on_batches,
 )
 
@@ -98,7 +99,8 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
     """
     token = ASKING.set(None)
     try:
-        results: Any = evaluator.evaluate_batch([entry.item for entry in entries])
+        items = [own_item(*entry.item) for entry in entries]
+        results: Any = evaluator.evaluate_batch(items)
         if inspect.isawaitable(results):
             results = await results
     except (Exception, SystemExit, GeneratorExit) as error:

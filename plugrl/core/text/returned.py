@@ -46,7 +46,7 @@ class Limits:
 def checked(
     worker: RolloutWorker, result: object, limits: Mapping[str, Limits]
 ) -> list[Trajectory]:
-    """The trajectories that ``worker`` returned.
+    """Copies of the trajectories that ``worker`` returned, which may go on with its own.
 
     Raises:
         UnfitTrajectoryError: the parts of one do not fit; its attempt is invalid.
@@ -74,7 +74,7 @@ def checked(
         )
         if fault:
             raise wrong(worker, fault)
-        trajectories.append(trajectory)
+        trajectories.append(trajectory.copied())
     return trajectories
 
 

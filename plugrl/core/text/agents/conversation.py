@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.chat import ChatTokenizer, Message, chat_tokenizer, unsaid
 from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
@@ -112,9 +113,9 @@ class Conversation:
         budget: Budget,
         ask: Asks | None = None,
     ) -> None:
-        self.messages: list[Message] = list(messages)
+        self.messages: list[Message] = own_copy(list(messages))
         self.model = model
-        self.tools = list(tools)
+        self.tools = own_copy(list(tools))
         self.truncated = False
         self.asked = ""
         self._task = task
@@ -131,7 +132,7 @@ class Conversation:
     def fork(self, task: RolloutTask | None = None, ask: Asks | None = None) -> Conversation:
         """A conversation that was the same so far, of another attempt or asked in another way."""
         new = copy.copy(self)
-        new.messages = [dict(message) for message in self.messages]
+        new.messages = own_copy(self.messages)
         new._segments = [segment.copied() for segment in self._segments]
         new._task = self._task if task is None else task
         new._ask = self._ask if ask is None else ask

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.blame import one_line
+from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError
 from plugrl.core.loading import describe_error, import_target, load_module
 from plugrl.core.suggest import did_you_mean
@@ -137,7 +138,8 @@ class Toolbox:
         if call.error:
             raise ToolFailedError(call.error)
         tool = self._tool(call.name)
-        arguments = _bound(tool, call.arguments)
+        # The call is a part of what was said, whatever the function does to its arguments.
+        arguments = _bound(tool, own_copy(call.arguments))
         try:
             result = await self._result(tool, arguments)
         except (TimeoutError, Overrun):
