@@ -71,6 +71,16 @@ def test_the_last_step_of_a_batch_is_worth_what_it_led_to():
     assert both["advantage"].squeeze(-1).tolist() == [[-1.0, 0.0], [1.5, 4.0]]
 
 
+def test_the_last_of_several_own_steps_says_whether_the_episode_goes_on():
+    """Own steps at 0 and 1, then others move until the batch ends in a state worth 8."""
+    batch = batch_of([0, 1, 9, 9], [1, 9, 9, 8], [1, 2, 4, 8], valid=[True, True, False, False])
+    batch["acting"] = torch.tensor([[True, True, False, False]])
+    batch["waiting"] = ~batch["acting"]
+    GeneralisedAdvantage(Worth(), 0.5, 0.5)(batch)
+    # Step 1: 2 + (4 + (8 + 8 / 2) / 2) / 2 - 1 = 6; step 0: 1 + 1 / 2 - 0 + 6 / 4 = 3.
+    assert batch["advantage"].flatten().tolist() == [3.0, 6.0, 0.0, 0.0]
+
+
 def test_steps_that_are_not_valid_do_not_count():
     spoilt = batch_of(
         [0, 1, float("nan"), 2],
