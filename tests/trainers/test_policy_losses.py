@@ -175,6 +175,16 @@ def test_a_cispo_token_keeps_its_gradient_over_the_cap():
     assert metrics["clip_fraction"] == (1.0, 10.0)
 
 
+@pytest.mark.parametrize("name", ["clipped", "importance_sampling", "gspo", "cispo", "reverse_kl"])
+def test_each_loss_tells_the_divergence_from_the_sampler(name):
+    """The mean of r - 1 - log(r) over the trained tokens (k3 of J. Schulman)."""
+    numbers = zip(*(sum(NUMBERS[key], []) for key in ("logp", "old", "mask")), strict=True)
+    gaps = [logp - old for logp, old, trained in numbers if trained]
+    _, _, metrics = outcome(weighted(name), batch())
+    expected = (sum(math.exp(gap) - 1 - gap for gap in gaps), float(len(gaps)))
+    assert metrics["kl_to_sampler"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_tokens_of_a_gspo_row_may_have_advantages_of_their_own():
     data = batch()
     data.values["advantages"] = torch.tensor([[1.0, -2.0, 0.0, 0.5]] * 3)

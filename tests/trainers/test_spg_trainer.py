@@ -9,6 +9,7 @@ import yaml
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.scenario import ScenarioInstance
+from plugrl.trainers.objectives.spg import SpgObjective
 from plugrl.trainers.spg import SpgConfig, SpgTrainer
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 from tests.trainers.games import COMMITMENT, MatrixGame, SequentialGame
@@ -93,7 +94,14 @@ def test_nobody_to_respond_makes_it_ppo(game: type[MatrixGame]) -> None:
 
 
 @pytest.mark.parametrize("variant", ["spg", "pspg", "lola", "pola", "sos", "psos"])
-def test_every_variant_shapes(variant: str) -> None:
+def test_every_variant_shapes(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds, init = [], SpgObjective.__init__
+
+    def noted(self: Any, agent: Any, *, clip_epsilon: float | None = None, **rest: Any) -> None:
+        bounds.append(clip_epsilon)
+        init(self, agent, clip_epsilon=clip_epsilon, **rest)
+
+    monkeypatch.setattr(SpgObjective, "__init__", noted)
     spg = {"variant": variant, "stackelberg_sequence": LEADER, "lookahead": 1.0}
     trainer = made(spg, game=SequentialGame, num_epochs=2, minibatch_size=64)
     trainer.train()
@@ -101,6 +109,8 @@ def test_every_variant_shapes(variant: str) -> None:
     assert metrics["train/first/shaping_norm"] > 1e-4
     assert metrics["train/second/shaping_norm"] == 0
     assert ("train/shaping_part" in metrics) == (variant in ("sos", "psos"))
+    # The proximal ones bound the ratio, as PPO does.
+    assert set(bounds) == {None if variant in ("spg", "lola", "sos") else 0.2}
 
 
 def test_with_no_order_players_that_look_ahead_shape_each_other() -> None:

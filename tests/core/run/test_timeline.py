@@ -274,6 +274,14 @@ def test_a_span_costs_little(tmp_path):
     timeline.close()
 
 
+def test_a_step_lasts_from_the_first_begin_of_its_phases_to_their_last_end(tmp_path):
+    # Times count from the first begin of a phase.
+    rows = [("rollout", 1.0, 3.0), ("train", 2.0, 4.0), ("sync", 5.0, 6.0)]
+    spans = [span("trainer", name, start, end, step=7) for name, start, end in rows]
+    write(tmp_path, [begin(0.0), *spans])
+    assert read_lanes(tmp_path).steps == {7: (0.0, 5.0)}
+
+
 def test_a_run_notes_its_phases_with_their_steps(make_run):
     run = make_run()
     with run:

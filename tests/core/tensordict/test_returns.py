@@ -66,6 +66,14 @@ def test_reward_to_go_stops_at_each_end():
     assert reward_to_go(reward, done, 0.5)[:, 0].tolist() == [2.0, 2.0, 8.0, 8.0]
 
 
+def test_a_step_that_is_not_valid_is_passed_over_unless_it_ends_the_episode():
+    reward, valid = column(1, 2, 4), np.array([[True], [False], [True]])
+    passed = reward_to_go(reward, np.zeros((3, 1), bool), 0.5, valid)
+    assert passed.ravel().tolist() == [3.0, 0.0, 4.0]
+    ended = reward_to_go(reward, np.array([[False], [True], [False]]), 0.5, valid)
+    assert ended.ravel().tolist() == [1.0, 0.0, 4.0]
+
+
 def test_reward_to_go_adds_what_follows_a_cut():
     # Step 1 is truncated at a state worth 10, step 2 terminates, the batch ends at one worth 20.
     answer = reward_to_go(
