@@ -28,6 +28,7 @@ from plugrl.core.places import named, same_working_folder
 from plugrl.core.registry import Registry, default_registry
 from plugrl.core.run.metrics import read_jsonl
 from plugrl.core.run.run import Run
+from plugrl.core.run.signals import kept_for_the_run
 from plugrl.core.run.status import read_status
 from plugrl.core.setup_script import PHASE, enter_composed
 from plugrl.core.setup_script import enter as enter_script
@@ -138,15 +139,16 @@ def start(experiment: Experiment) -> TrainedRun:
     enter(experiment)
     hooks = experiment.hooks()
     trackers = _trackers(experiment)
-    run = Run.create(
-        experiment.validated,
-        experiment.composed,
-        hooks=hooks,
-        trackers=trackers,
-        records=sorted(experiment.registry.used, key=lambda r: (r.kind, r.name)),
-        installed=experiment.registry.records(),
-    )
-    return _train(experiment, run)
+    with kept_for_the_run():
+        run = Run.create(
+            experiment.validated,
+            experiment.composed,
+            hooks=hooks,
+            trackers=trackers,
+            records=sorted(experiment.registry.used, key=lambda r: (r.kind, r.name)),
+            installed=experiment.registry.records(),
+        )
+        return _train(experiment, run)
 
 
 @same_working_folder()
@@ -168,13 +170,15 @@ def resume(folder: str | Path) -> TrainedRun:
         return load_run(folder)
     experiment = _as_it_began(Path(folder))
     enter(experiment)
-    run = Run.open(
-        folder,
-        hooks=experiment.hooks(),
-        trackers=_trackers(experiment),
-        records=experiment.registry.used,
-    )
-    return _train(experiment, run)
+    hooks, trackers = experiment.hooks(), _trackers(experiment)
+    with kept_for_the_run():
+        run = Run.open(
+            folder,
+            hooks=hooks,
+            trackers=trackers,
+            records=experiment.registry.used,
+        )
+        return _train(experiment, run)
 
 
 def _as_it_began(folder: Path) -> Experiment:

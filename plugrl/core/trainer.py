@@ -124,6 +124,14 @@ class Trainer(ABC):
         return self._context
 
     @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do after the step that ends.
+
+        A run that is asked to stop in such a step is done, and not one to be resumed.
+        """
+        return False
+
+    @property
     def run(self) -> Run:
         """The run that this trainer belongs to."""
         return self._bound("run").run

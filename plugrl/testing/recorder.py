@@ -17,12 +17,14 @@ class Recorder:
 
     Attributes:
         calls: hook name without its prefix, and the step (the outcome for ``run_end``).
+        complete: what ``trainer.complete`` was at the end of each step.
         seconds: the processor time that the run took, in this process and those it waited for.
     """
 
     def __init__(self, *, stop: bool = False) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.seconds = 0.0
+        self.complete: list[bool] = []
         self._stop = stop
 
     @property
@@ -52,8 +54,9 @@ class Recorder:
         self.calls.append(("evaluation_end", step))
 
     @hookimpl
-    def plugrl_step_end(self, step: int) -> None:
+    def plugrl_step_end(self, run: Any, step: int) -> None:
         """Record the end of a step, and stop there if that was asked for."""
+        self.complete.append(bool(getattr(run.trainer, "complete", False)))
         self.calls.append(("step_end", step))
         if self._stop:
             raise StopRun("the conformance kit stops the run here")

@@ -45,6 +45,11 @@ class EvaluationTrainer(TrajectoryTrainer):
         self._end_step(0, scores)
         return TrainingResult(steps=0, metrics=scores)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the one step has ended."""
+        return self._step >= 0
+
     def _end_step(self, step: int, metrics: dict[str, float]) -> None:
         self._step = step
         self.run.end_step(step, metrics)

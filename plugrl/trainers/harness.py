@@ -208,6 +208,11 @@ class HarnessTrainer(Trainer):
                 self.run.guards.any_valid(self._step)
         return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last step has ended."""
+        return self._step >= self.config.training_steps or self._finished()
+
     def _finished(self) -> bool:
         """Whether training ends before its last step."""
         return False

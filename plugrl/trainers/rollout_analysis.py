@@ -83,6 +83,7 @@ class RolloutAnalysisTrainer(Trainer):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._step = 0
+        self._complete = False
         self._folder = ""
         self._metrics: dict[str, float] = {}
 
@@ -124,8 +125,14 @@ class RolloutAnalysisTrainer(Trainer):
                 with self.run.phase("analysis"):
                     self._metrics = self._analysed(path, models)
                 self._step += 1
+                self._complete = self._step == len(files)
                 self.run.end_step(self._step, self._metrics)
         return TrainingResult(steps=self._step, metrics=dict(self._metrics))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last file is analysed."""
+        return self._complete
 
     def _analysed(self, path: Path, models: Models) -> dict[str, float]:
         protocol = _protocol_of(path)

@@ -187,6 +187,12 @@ class SequenceTrainer(Trainer):
             gc.collect()
         return TrainingResult(steps=self.run.step, metrics=result.metrics)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last phase has nothing left to do."""
+        last = self._number + 1 == len(self._bound("complete").phases)
+        return last and self._child is not None and self._child.complete
+
     def dry_run(self) -> dict[str, float] | None:
         """Try the phases one after the other; each begins with its models alone in memory.
 

@@ -117,6 +117,11 @@ class SoloAgentTrainer(TensorDictTrainer):
             self._run_train_loop()
         return TrainingResult(steps=self._epoch, metrics=dict(self._last_metrics))
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last epoch has ended."""
+        return self._epoch >= self.hyper_params.solo_agent.num_epochs
+
     # -- building ---------------------------------------------------------------------------
 
     def _set_up(self) -> None:

@@ -29,6 +29,11 @@ class BuiltInTrainer(TrainerContract):
     def test_a_new_process_finds_the_same_class(self, record, trainer, plugrl_elsewhere):
         super().test_a_new_process_finds_the_same_class(record, trainer, plugrl_elsewhere)
 
+    def test_its_last_step_is_known(self, plugrl_trained, plugrl_recorder):
+        """So a run that is asked to stop in that step is done; tests that follow are no step."""
+        tests = plugrl_trained.config.get("rl", {}).get("num_test_iterations", 0)
+        assert plugrl_recorder.complete[-1] == (not tests)
+
 
 class RelatedTrainer(BuiltInTrainer):
     """Shares how it stops, repeats and resumes with another trainer, which tries that."""

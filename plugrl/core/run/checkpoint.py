@@ -19,12 +19,12 @@ from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.places import named
-from plugrl.core.run.files import disk_error, sync_folder, temporary_name
+from plugrl.core.run.files import UNFINISHED, disk_error, sync_folder, temporary_name
 from plugrl.core.run.state import Encoder, decode
 
 FORMAT = 1
 _TREE, _TENSORS, _MANIFEST = "state.json", "tensors.safetensors", "manifest.json"
-_PREFIX, _BROKEN, _HIDDEN = "step-", "broken-", ".tmp-"
+_PREFIX, _BROKEN = "step-", "broken-"
 log = logging.getLogger("plugrl.run")
 
 
@@ -262,14 +262,6 @@ def prune(folder: Path, keep: int | None) -> None:
     for path in found[keep:]:
         if path != best:
             # Renamed first, so that a half-deleted one is not taken for a checkpoint.
-            hidden = path.with_name(_HIDDEN + path.name)
+            hidden = path.with_name(UNFINISHED + path.name)
             os.rename(path, hidden)
             shutil.rmtree(hidden, ignore_errors=True)
-
-
-def clean(folder: Path) -> None:
-    """Delete what a killed process left half-written. Only the owner of the run may call it."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name.startswith(_HIDDEN):
-                shutil.rmtree(path, ignore_errors=True)

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.places import named
-from plugrl.core.run.files import disk_error
+from plugrl.core.run.files import UNFINISHED, disk_error
 from plugrl.core.run.folder import CHECKPOINTS
 
 _SETTING = "settings.checkpoint_path"
-_HIDDEN = ".tmp-"
 
 
 def place_checkpoints(run: Path, elsewhere: str | None) -> None:
@@ -34,7 +33,7 @@ def place_checkpoints(run: Path, elsewhere: str | None) -> None:
     if elsewhere is None:
         link.mkdir()
         return
-    name = run.name.removeprefix(_HIDDEN)
+    name = run.name.removeprefix(UNFINISHED)
     place = Path(elsewhere).expanduser().absolute() / name
     try:
         if os.path.realpath(place) == os.path.realpath(run.parent / name):
@@ -45,7 +44,7 @@ def place_checkpoints(run: Path, elsewhere: str | None) -> None:
         place.mkdir(parents=True)
         link.symlink_to(place, target_is_directory=True)
         # A folder that is there may still be one in which nothing can be made.
-        probe = place / f"{_HIDDEN}probe"
+        probe = place / f"{UNFINISHED}probe"
         probe.mkdir()
         probe.rmdir()
     except OSError as error:

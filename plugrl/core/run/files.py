@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -15,6 +16,8 @@ from typing import Any
 from plugrl.core.errors import PlugrlError, RunError, UsageError
 from plugrl.core.places import named
 
+#: The beginning of the name of a file or folder that is not whole yet.
+UNFINISHED = ".tmp-"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
@@ -39,9 +42,26 @@ def disk_error(
     return RunError(f"cannot {doing}: {path}: {error.strerror or error}")
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Delete what a killed process left half-written. Only the owner of the run may call it."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.startswith(UNFINISHED):
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def temporary_name(path: Path) -> Path:
     """Return a hidden name beside ``path`` that no other thread or process uses."""
-    return path.with_name(f".tmp-{path.name}-{os.getpid()}-{threading.get_ident()}")
+    return path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}-{threading.get_ident()}")
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -14,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import UsageError
-from plugrl.core.run.files import disk_error
+from plugrl.core.run.files import UNFINISHED, disk_error
+from plugrl.core.run.lock import LOCK_FILE as RUN_LOCK
 from plugrl.core.run.lock import RunLock, is_locked
+from plugrl.core.run.metrics import last_step
 from plugrl.core.run.status import BROKEN, KILLED, STATES, STATUS_FILE
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = "plugins.lock.json"
 CHECKPOINTS = "checkpoints"
+#: Seconds for which a folder without a lock may be one that somebody has just begun to fill.
+_YOUNG = 60.0
 
 
 def folder_name(experiment: str) -> str:
@@ -43,12 +49,15 @@ def create(root: Path, experiment: str, fill: Callable[[Path], None]) -> tuple[P
     """
     parent = root / folder_name(experiment)
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    temporary = parent / f".tmp-{name}"
+    temporary = parent / f"{UNFINISHED}{name}"
     lock: RunLock | None = None
     try:
-        temporary.mkdir(parents=True)
-        fill(temporary)
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_killed_starts(parent)
+        temporary.mkdir()
+        # First, because by it others know that somebody fills the folder.
         lock = RunLock(temporary)
+        fill(temporary)
         os.rename(temporary, parent / name)
     except BaseException as error:
         if lock is not None:
@@ -58,6 +67,22 @@ def create(root: Path, experiment: str, fill: Callable[[Path], None]) -> tuple[P
             raise disk_error(error, "make the run folder", parent) from error
         raise
     return parent / name, lock
+
+
+def _remove_killed_starts(parent: Path) -> None:
+    """Delete the folders of runs that were killed before they had their name."""
+    for path in parent.glob(f"{UNFINISHED}*"):
+        try:
+            young = time.time() - path.stat().st_mtime < _YOUNG
+        except OSError:
+            continue
+        # The folder is there a moment before its lock is.
+        if is_locked(path) or (young and not (path / RUN_LOCK).exists()):
+            continue
+        with contextlib.suppress(OSError):
+            # Checkpoints that were to lie elsewhere; there are none yet.
+            os.rmdir(os.readlink(path / CHECKPOINTS))
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +124,10 @@ def summarize(folder: Path) -> RunSummary:
     if state == "running" and not is_locked(folder):
         state = KILLED
     step = status.get("step")
+    if state in ("running", KILLED):
+        # The status is written every few seconds, and by a resume before its first step.
+        found = last_step(folder / METRICS_FILE)
+        step = step if found is None else found
     return RunSummary(
         id=folder.name,
         experiment=folder.parent.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -11,6 +12,9 @@ from typing import IO, Any
 
 from plugrl.core.errors import UsageError
 from plugrl.core.run.files import disk_error
+
+#: Bytes of which the last line of metrics is a small part.
+_TAIL = 2**18
 
 
 def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float | int]:
@@ -110,6 +114,22 @@ class JsonlFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def last_step(path: Path) -> int | None:
+    """The step of the last complete line of ``metrics.jsonl``, read from its end."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines[:-1]):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            step = json.loads(line)["step"]
+            if isinstance(step, int):
+                return step
+    return None
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from plugrl.core.run.checkpoint_schedule import CheckpointSchedule
 from plugrl.core.run.deadlines import Deadlines
 from plugrl.core.run.definition import CONFIG, plain, refuse_other_definition, warn_of_changes
 from plugrl.core.run.ending import Ending, outcome_of
+from plugrl.core.run.files import remove_unfinished
 from plugrl.core.run.garbage import Garbage
 from plugrl.core.run.guards import Guards
 from plugrl.core.run.kept import Item, Kept
@@ -187,7 +188,8 @@ class Run:
             check_plugins(path, records, strict=strict)
             kept = checkpoints_of(path, owned=True)
             refuse_other_definition(kept, public)
-            checkpoint.clean(kept)
+            for place in (kept, path, path / "dumps"):
+                remove_unfinished(place)
             run = cls(path, tree, public, lock, hooks, trackers)
         except BaseException:
             lock.release()
@@ -239,6 +241,7 @@ class Run:
         run = state["run"]
         self.guards.load_state_dict(run["guards"])
         self.step = self._ended = self._saved = int(run["step"])
+        self._status.fields["step"] = self.step
         self.last_metrics = dict(run["last_metrics"])
         self.best_score = run["best_score"]
         self._records.cut(run["sizes"])
@@ -321,7 +324,8 @@ class Run:
         self._status.step(step)
         self.garbage.step_ended()
         self._honour_stop()
-        if requested is not None:
+        # What was all there is to do is done, whoever asked for its end meanwhile.
+        if requested is not None and not getattr(self._trainer, "complete", False):
             raise _stopped_by(requested, step)
 
     @property
@@ -414,8 +418,9 @@ class Run:
         # Without resume points nothing is lost by ending here; before the first step neither.
         if self._ended < 0:
             self._honour_stop()
-        if not self.resumable and self._signals.requested is not None:
-            raise _stopped_by(self._signals.requested, self.step)
+        early = self._ended < 0 or not self.resumable
+        if early and self._signals.requested is not None:
+            raise _stopped_by(self._signals.requested, self._ended)
 
     def label(self, step: int) -> str:
         """How messages name a step, with the phase in front where a trainer has several."""
@@ -508,6 +513,7 @@ class Run:
 
 
 def _stopped_by(number: signal.Signals, step: int) -> RunInterrupted | RunTerminated:
+    when = f"after step {step}" if step >= 0 else "before the first step"
     if number == signal.SIGTERM:
-        return RunTerminated(f"terminated after step {step}")
-    return RunInterrupted(f"interrupted after step {step}")
+        return RunTerminated(f"terminated {when}")
+    return RunInterrupted(f"interrupted {when}")

@@ -16,6 +16,10 @@ from plugrl.core.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, RunTerminated
 _CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 
+#: What came while a run was made.
+_early: list[signal.Signals] = []
+
+
 class SignalWatch:
     """Counts stop signals while a run is active.
 
@@ -55,6 +59,10 @@ class SignalWatch:
         threading.Thread(
             target=self._watch, args=(reader,), name="plugrl-signals", daemon=True
         ).start()
+        early = _early.copy()
+        _early.clear()
+        for number in early:
+            signal.raise_signal(number)
 
     def uninstall(self) -> None:
         """Give the signals back to whoever had them before."""
@@ -93,6 +101,32 @@ class SignalWatch:
             # Never released: handler and thread both see the first signal, one speaks.
             self.requested = number
             self._on_first(number)
+
+
+@contextlib.contextmanager
+def kept_for_the_run() -> Iterator[None]:
+    """Keep stop signals for the run that is made and started within.
+
+    Else one that comes when the folder of the run is there, but nobody to end it, leaves a run that
+    seems to have been killed. What no run has taken counts at the end as if it came then.
+    """
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        _early.append(signal.Signals(number))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, keep) for number in _CODES}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        late = _early.copy()
+        _early.clear()
+        for number in late:
+            signal.raise_signal(number)
 
 
 @contextlib.contextmanager

@@ -130,6 +130,12 @@ class TensorDictRlTrainer(TensorDictTrainer):
             self._collected = self._collector.state_dict()
         return TrainingResult(steps=self._iteration, metrics=dict(self._last_metrics))
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last iteration has ended and no test follows."""
+        rl = self.hyper_params.rl
+        return self._iteration >= rl.num_iterations and not rl.num_test_iterations
+
     # -- building ---------------------------------------------------------------------------
 
     def _set_up(self, environment: VectorEnvironment) -> None:
@@ -269,6 +275,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         collector = self._collector
         metrics = episode_metrics(collector.statistics.take(), "rollout")
         metrics["rollout/frames"] = collector.total_frames
+        if collector.reset_steps:
+            metrics["rollout/reset_steps"] = collector.reset_steps
         if collector.environment.crashes:
             metrics["rollout/crashes"] = collector.environment.crashes
         told = collector.environment.take_metrics()

@@ -17,7 +17,13 @@ from typing import Any
 
 from plugrl.core.errors import RunError, UsageError
 from plugrl.core.run import checkpoint
-from plugrl.core.run.files import disk_error, sync_folder, temporary_name, write_json
+from plugrl.core.run.files import (
+    disk_error,
+    remove_unfinished,
+    sync_folder,
+    temporary_name,
+    write_json,
+)
 from plugrl.core.text import job_examples
 from plugrl.core.text.fine_tuning import Examples
 
@@ -55,7 +61,7 @@ class JobFolder:
         temporary = temporary_name(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint.clean(self.path.parent)
+            remove_unfinished(self.path.parent)
             temporary.mkdir()
             lines = job_examples.to_lines(examples)
             (temporary / _EXAMPLES).write_text(lines, encoding="utf-8")
@@ -116,7 +122,7 @@ class JobFolder:
         Raises:
             RunError: the disk is full.
         """
-        checkpoint.clean(self._progress)
+        remove_unfinished(self._progress)
         checkpoint.save(self._progress, step, state)
         checkpoint.prune(self._progress, 1)
 
@@ -140,7 +146,7 @@ class JobFolder:
         Raises:
             RunError: the disk is full.
         """
-        checkpoint.clean(self.path)
+        remove_unfinished(self.path)
         write_json(self.path / "result.json", about)
         checkpoint.write_state(self.path / _MODEL, model, {})
         shutil.rmtree(self._progress, ignore_errors=True)

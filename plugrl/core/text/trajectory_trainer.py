@@ -146,6 +146,12 @@ class TrajectoryTrainer(Trainer):
         if self.uses_rewards:
             self.run.guards.any_valid(self._step)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last step has ended, or what ``stop_at`` names is reached."""
+        total = self.config.total_train_steps
+        return self._reached or (total is not None and self._step >= total)
+
     def _set_up(self) -> None:
         params, models = self.hyper_params, self.models
         if not models.trained:

@@ -120,6 +120,9 @@ class TrainerContract:
             "train() ended no step; call self.run.end_step(step, metrics)"
         )
         assert plugrl_recorder.seconds < SECONDS
+        assert not any(plugrl_recorder.complete[:-1]), (
+            "complete is true at the end of a step that another one follows"
+        )
 
     def test_hooks_are_called_in_order(
         self, plugrl_trained: TrainedRun, plugrl_recorder: Recorder

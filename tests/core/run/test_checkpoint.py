@@ -11,6 +11,7 @@ import torch
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run import checkpoint
 from plugrl.core.run.checkpoint_folder import checkpoints_of, place_checkpoints
+from plugrl.core.run.files import remove_unfinished
 
 
 def save(folder, step, **more):
@@ -226,9 +227,9 @@ def test_cleaning_leaves_checkpoints_alone(tmp_path):
     half.mkdir()
     aside = tmp_path / "broken-step-00000003"
     aside.mkdir()
-    checkpoint.clean(tmp_path)
+    remove_unfinished(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([whole, aside])
-    checkpoint.clean(tmp_path / "none")
+    remove_unfinished(tmp_path / "none")
 
 
 def test_a_copy_of_a_run_may_read_the_checkpoints_of_the_first_and_not_write_them(tmp_path):

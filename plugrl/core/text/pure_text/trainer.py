@@ -212,6 +212,11 @@ class PureTextRlTrainer(Trainer):
                 progress.update(self._iteration)
         return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last stage has ended."""
+        return self._stage == DONE
+
     def _set_up(self) -> None:
         context = self._bound("train")
         self._files = RunFiles(self.run.folder, self.run.phase_number)

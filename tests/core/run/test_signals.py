@@ -1,0 +1,84 @@
+"""When a stop is asked for: before the first step, in the last one, while a run is made."""
+
+import os
+import signal
+
+import pytest
+from run_driver import Toy
+
+from plugrl.core.errors import RunInterrupted, RunTerminated
+from plugrl.core.run.folder import summarize
+from plugrl.core.run.run import Run
+from plugrl.core.run.signals import kept_for_the_run
+
+ASKED = [
+    (signal.SIGTERM, RunTerminated, "terminated"),
+    (signal.SIGINT, RunInterrupted, "interrupted"),
+]
+
+
+class Finite(Toy):
+    """A toy that knows how many steps it takes."""
+
+    total = 2
+
+    @property
+    def complete(self):
+        return self.done >= self.total
+
+
+def train(run, toy, asked, at):
+    run.attach(toy)
+    with run:
+        while toy.done < Finite.total:
+            with run.phase("rollout"):
+                value = toy.step()
+                if toy.done == at:
+                    signal.raise_signal(asked)
+            run.end_step(toy.done, {"value": value})
+
+
+@pytest.mark.parametrize(("asked", "error", "state"), ASKED)
+def test_a_signal_in_the_last_step_leaves_a_run_that_is_done(make_run, asked, error, state):
+    run = make_run()
+    train(run, Finite(), asked, at=2)
+    ended = summarize(run.folder)
+    assert (ended.state, ended.step, ended.error) == ("done", 2, None)
+    other = make_run()
+    with pytest.raises(error, match="(?m)after step 1$"):
+        train(other, Finite(), asked, at=1)
+    assert summarize(other.folder).state == state
+
+
+@pytest.mark.parametrize(("asked", "error", "state"), ASKED)
+def test_a_signal_while_a_run_is_made_ends_it_before_its_first_step(make_run, asked, error, state):
+    before = signal.getsignal(asked)
+
+    def begin():
+        with kept_for_the_run():
+            run = make_run()
+            made.append(run)
+            os.kill(os.getpid(), asked)
+            assert summarize(run.folder).state == "running"
+            train(run, Finite(), asked, at=0)
+
+    made: list[Run] = []
+    with pytest.raises(error, match="(?m)before the first step$") as caught:
+        begin()
+    assert caught.value.__notes__ == [made[0].resume_command]
+    assert summarize(made[0].folder).state == state
+    assert signal.getsignal(asked) is before
+    # It can be taken up, from the beginning.
+    again = Run.open(made[0].folder)
+    train(again, Finite(), asked, at=0)
+    assert summarize(again.folder).state == "done"
+
+
+def test_a_signal_that_no_run_has_taken_counts_afterwards():
+    def fail():
+        with kept_for_the_run():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("no run")
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
