@@ -251,7 +251,7 @@ def test_a_run_has_its_variables_and_its_folder_does_not(config):
     assert "sets: API_KEY, BOTH, FIRST, MADE_BY_SCRIPT" in done.stderr
     tree = yaml.safe_load((run / "config.yaml").read_text())
     assert tree["environment"]["setup_script"] == str(Path("b.sh").absolute())
-    assert tree["project_name"] == "name"
+    assert tree["project_name"] == "${oc.env:MADE_BY_SCRIPT}"
 
 
 def test_validate_runs_it_only_when_it_is_asked_to(config):

@@ -42,15 +42,14 @@ KNOWN = {
 FEW = ["greatest_common_divisor", "integer_root", "is_leap_year", "merged", "are_anagrams"]
 
 
-@pytest.fixture(scope="module")
-def of_few():
+@pytest.fixture
+def of_few(monkeypatch):
     """Makes tasks of few problems; their own time limit keeps them apart from those of all."""
-    with pytest.MonkeyPatch.context() as patch:
-        few = [problem for problem in PROBLEMS if problem.name in FEW]
-        patch.setattr(scenario, "PROBLEMS", few)
-        yield lambda **options: CodeValidationScenario(
-            {"validation": None, "truth_seconds": 599.0, **options}
-        )
+    few = [problem for problem in PROBLEMS if problem.name in FEW]
+    monkeypatch.setattr(scenario, "PROBLEMS", few)
+    return lambda **options: CodeValidationScenario(
+        {"validation": None, "truth_seconds": 599.0, **options}
+    )
 
 
 @pytest.fixture(scope="module")
