@@ -183,7 +183,7 @@ def redacted_yaml(text: str, key: str = "") -> str:
     import yaml
 
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)  # type: ignore[no-untyped-call]
     except (yaml.YAMLError, RecursionError):
         return redacted(key, text)
     spans = {

@@ -85,8 +85,8 @@ def _lines(manifest: Mapping[str, Any], tree: Mapping[str, Any], *, fixed: bool)
         # An older plugrl did not write it.
         return
     # An older plugrl wrote credentials too, and whoever edits a file may.
-    shown = (plain(withhold(one)[0]) for one in (before, tree))
-    for path, old, new in _differences(*shown, ""):
+    was, now = (plain(withhold(one)[0]) for one in (before, tree))
+    for path, old, new in _differences(was, now, ""):
         if path.partition(".")[0] not in _FREE and bool(_FIXED.fullmatch(path)) == fixed:
             yield f"{path} was {_shown(old)} and is now {_shown(new)}"
 
