@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["own_home", "processor_time", "forked_workers", "full_collections"]
@@ -26,7 +27,11 @@ for variable in (
     *("SESSION", "MODEL", "PROBLEM", "VALIDATION"),
 ):
     os.environ.pop(f"PLUGRL_{variable}", None)
-for variable in ("COLUMNS", "LINES"):
+# Nor its terminal, nor what started it.
+for variable in (
+    *("COLUMNS", "LINES"),
+    *("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
+):
     os.environ.pop(variable, None)
 # Tests write and read UTF-8 in every locale; processes that they start have that of the caller.
 if locale.getencoding().upper() != "UTF-8":
@@ -40,6 +45,13 @@ sys.dont_write_bytecode = False
 # it: those that tests start would not end by the signals that tests send.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config):
+    """Hide GPUs from all tests but those of the tier ``gpu``: numbers are those of the CPU."""
+    chosen = Expression.compile(config.option.markexpr or "not gpu")
+    if not chosen.evaluate(lambda name, /, **_: name == "gpu"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)
