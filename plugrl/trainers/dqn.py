@@ -37,11 +37,11 @@ class DqnRlConfig(OffPolicyRlConfig):
 class DqnConfig(ReplayConfig):
     """Deep Q-learning."""
 
-    train_freq: int = described(4, "steps of each environment between updates")
+    train_freq: int = described(4, "real steps of each environment between updates")
     double: bool = described(False, "choose the next action with the trained network")
     tau: float = described(1.0, "the part of its way that the target network moves each time")
     target_update_interval: int = described(
-        10_000, "steps over all environments between moves of the target network"
+        10_000, "real steps over all environments between moves of the target network"
     )
     exploration_fraction: float = described(
         0.1, "part of all steps over which the probability of random actions falls"

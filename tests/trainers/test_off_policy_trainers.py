@@ -142,7 +142,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     ],
 )
 def test_rewards_that_come_a_step_later_are_learned_from(name: str, own: dict[str, Any]) -> None:
-    settings = {"lr": 0.01, "num_iterations": 3, "frames_per_batch": 320, "minibatch_size": 32}
+    # A third of the steps only begins episodes.
+    settings = {"lr": 0.01, "num_iterations": 3, "frames_per_batch": 480, "minibatch_size": 32}
     metrics = trained(name, {**own, "learning_starts": 160}, **settings).run.metrics
     # Whoever ignores the number shown is off by 2/3 at best.
     assert metrics[1]["rollout/mean_episode_return"] < -0.5
@@ -152,18 +153,34 @@ def test_rewards_that_come_a_step_later_are_learned_from(name: str, own: dict[st
 @pytest.mark.parametrize(
     ("own", "updates"),
     [
-        # 20 steps of 4 environments; learning starts after 12, with the fourth step.
-        ({"train_freq": 1}, 17),
-        ({"train_freq": 1, "gradient_steps": 3}, 51),
-        # After steps 6, 9, 12, 15 and 18, across the end of an iteration at 10.
-        ({"train_freq": 3, "gradient_steps": 2}, 10),
-        ({"train_freq": 3, "gradient_steps": -1}, 5 * 12),
+        # 20 steps of 4 environments, of which every third only begins anew: 14 are real.
+        # Learning starts after 12, with the fourth real step.
+        ({"train_freq": 1}, 11),
+        ({"train_freq": 1, "gradient_steps": 3}, 33),
+        # After real steps 6, 9 and 12; an iteration ends behind the seventh.
+        ({"train_freq": 3, "gradient_steps": 2}, 6),
+        ({"train_freq": 3, "gradient_steps": -1}, 3 * 12),
         ({"train_freq": 5, "learning_starts": 1000}, 0),
     ],
 )
 def test_updates_come_as_often_as_the_settings_say(own: dict[str, Any], updates: int) -> None:
     trainer = trained("dqn", own)
     assert trainer.run.metrics[-1]["train/updates"] == updates
+
+
+def test_steps_that_only_begin_anew_are_told_apart() -> None:
+    metrics = trained("dqn", {}).run.metrics
+    # Of 10 steps of 4 environments in an iteration, the third, sixth and ninth; then two and so on.
+    told = [(step["rollout/frames"], step["rollout/reset_steps"]) for step in metrics[1:]]
+    assert told == [(4 * 7, 4 * 3), (4 * 14, 4 * 3)]
+
+
+def test_a_checkpoint_from_before_real_steps_were_counted_goes_on() -> None:
+    trainer = trained("dqn", {})
+    state = trainer.state_dict()
+    del state["frames"]
+    trainer._apply({**state, "taken": 20})
+    assert trainer._frames == 80
 
 
 def test_only_real_steps_are_kept_and_only_terminations_end_value() -> None:
@@ -181,8 +198,8 @@ def test_only_real_steps_are_kept_and_only_terminations_end_value() -> None:
 def test_the_policy_of_td3_moves_later_than_its_critics() -> None:
     trainer = trained("td3", {"policy_delay": 3})
     steps = learner_of(trainer)["optimizer"]["agents"]
-    assert set(steps["agent"]["steps"].tolist()) == {17 // 3}
-    assert set(steps["agent/critics"]["steps"].tolist()) == {17}
+    assert set(steps["agent"]["steps"].tolist()) == {11 // 3}
+    assert set(steps["agent/critics"]["steps"].tolist()) == {11}
 
 
 def test_a_policy_that_rests_stays_bit_for_bit() -> None:
@@ -198,7 +215,7 @@ def test_a_policy_that_rests_stays_bit_for_bit() -> None:
     trainer.train()
     same = [torch.equal(a, b) for a, b in zip(weights[:-1], weights[1:], strict=True)]
     # The first update is of the critics alone, the second of both, and so on.
-    assert same == [i % 2 == 1 for i in range(16)]
+    assert same == [i % 2 == 1 for i in range(10)]
 
 
 @pytest.mark.parametrize("name", ACTIONS)
@@ -212,10 +229,10 @@ def test_what_a_policy_draws_depends_on_its_name_alone(name: str) -> None:
 
 def test_the_target_network_of_dqn_is_copied_at_the_interval() -> None:
     agreed = []
-    for interval in (40, 36):
+    for interval in (28, 36):
         trainer = trained("dqn", {"train_freq": 1, "target_update_interval": interval})
         agreed.append(equal(target_of(trainer), weights_of(trainer)))
-    # Steps 10 and 20, the last of which is followed by an update; and steps 9 and 18.
+    # Real steps 7 and 14, the last of which is followed by an update; and step 9.
     assert agreed == [False, False]
     rare = trained("dqn", {"train_freq": 1, "target_update_interval": 1000})
     # One that never learns is what all of them began as.
@@ -226,12 +243,13 @@ def test_random_actions_grow_rare_in_a_straight_line() -> None:
     trainer = trained("dqn", {"exploration_fraction": 0.5, "exploration_final_eps": 0.2})
     explorer = trainer._collector.actors["agent"]
     assert isinstance(explorer, EpsilonGreedy)
+    assert (explorer.frames, explorer.passed) == (4 * 14, 4 * 20)
     seen = []
-    for explorer.frames in (0, 10, 20, 40, 80):
+    for explorer.passed in (0, 10, 20, 40, 80):
         seen.append(explorer.epsilon)
     # Over half of 80 steps from 1 to 0.2.
     assert seen == pytest.approx([1.0, 0.8, 0.6, 0.2, 0.2])
-    explorer.frames = 40
+    explorer.passed = 40
     observation = np.tile(np.float32([[1, 0]]), (20_000, 1))
     best = explorer.best(observation)[0]
     share = float((explorer.act(observation)[0] != best).mean())

@@ -23,7 +23,7 @@ from plugrl.core.tensordict.environment_contract import (
 )
 from plugrl.core.tensordict.episodes import EpisodeStatistics
 from plugrl.core.tensordict.normalisers import Normalisers
-from plugrl.core.tensordict.rows import Rows
+from plugrl.core.tensordict.rows import Rows, real_steps
 from plugrl.core.tensordict.turns import Turns
 
 if TYPE_CHECKING:
@@ -82,12 +82,19 @@ class Collector:
         self.normalisers.begin()
 
     def warm_up(self, frames: int, seed: int) -> None:
-        """Take the first statistics of the normalisers from steps that nothing learns from."""
+        """Take the first statistics of the normalisers from steps that nothing learns from.
+
+        There are at least ``frames`` real ones over all environments, in whole batches.
+        """
         if not self.normalisers.used or frames == 0:
             return
         self.begin(seed)
-        for _ in range(-(-frames // (self.steps * self.environment.num_envs))):
-            self._observe(self._filled())
+        taken = 0
+        while taken < frames:
+            filled = self._filled()
+            self._observe(filled)
+            # An episode of one step and the beginning of the next take two: real ones come.
+            taken += self._real(filled, self.steps)
         self.frames = dict.fromkeys(self.frames, 0)
 
     def collect(self, after_step: AfterStep | None = None) -> dict[str, TensorDict]:
@@ -155,6 +162,9 @@ class Collector:
             self._observation[policy] = rows.observation[steps].copy()
             self.frames[policy] += int(rows.real.sum())
         return filled
+
+    def _real(self, filled: Mapping[str, Rows], stop: int) -> int:
+        return real_steps(filled.values(), self.environment.num_envs, slice(stop))
 
     def absurd_reward(self) -> str | None:
         """Where the first reward of the latest steps is that no loss can bear; None: nowhere."""
@@ -240,8 +250,13 @@ class Collector:
 
     @property
     def batch_steps(self) -> int:
-        """The steps of a batch over all environments."""
-        return self.steps * self.environment.num_envs
+        """Real steps of the latest batch over all environments."""
+        return self._real(*self._latest)
+
+    @property
+    def reset_steps(self) -> int:
+        """Steps of the latest batch, over all environments, that only began an episode."""
+        return self._latest[1] * self.environment.num_envs - self.batch_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Environments, where they allow it, generators, normalisers and open episodes."""

@@ -25,8 +25,9 @@ class Explorer:
         learning_starts: the steps at random, over all environments.
 
     Attributes:
-        frames: the steps that were taken so far, over all environments; whoever takes them sets
-            it.
+        frames: the real steps that were taken so far, over all environments; whoever takes them
+            sets it.
+        passed: those, and the steps that only began episodes: what shares of a run are of.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Explorer:
         self.rng = rng
         self.learning_starts = learning_starts
         self.frames = 0
+        self.passed = 0
 
     def act(self, observation: np.ndarray) -> Chosen:
         """Actions ``[N, *action]`` for ``observation [N, *observation]``; densities or None."""
@@ -62,6 +64,7 @@ class Explorer:
             "actor": self.actor.state_dict(),
             "rng": self.rng.bit_generator.state,
             "frames": self.frames,
+            "passed": self.passed,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -69,6 +72,8 @@ class Explorer:
         self.actor.load_state_dict(state["actor"])
         self.rng.bit_generator.state = state["rng"]
         self.frames = int(state["frames"])
+        # Before these were counted apart, all steps were taken for real ones.
+        self.passed = int(state.get("passed", self.frames))
 
 
 class EpsilonGreedy(Explorer):
@@ -77,7 +82,7 @@ class EpsilonGreedy(Explorer):
     Args:
         initial: the probability at first.
         final: the probability from ``frames`` steps on.
-        over: the steps over which it falls.
+        over: the steps over which it falls, a share of those of the run.
         explorer: arguments of :class:`Explorer`.
     """
 
@@ -88,7 +93,7 @@ class EpsilonGreedy(Explorer):
     @property
     def epsilon(self) -> float:
         """The probability of a random action now."""
-        done = min(1.0, self.frames / self._over) if self._over > 0 else 1.0
+        done = min(1.0, self.passed / self._over) if self._over > 0 else 1.0
         return self._initial + done * (self._final - self._initial)
 
     def explore(self, observation: np.ndarray) -> Chosen:

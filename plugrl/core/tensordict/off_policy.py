@@ -19,6 +19,7 @@ from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner, steps_of
 from plugrl.core.tensordict.parts import seeded
 from plugrl.core.tensordict.replay import ReplayBuffer
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
+from plugrl.core.tensordict.rows import real_steps
 from plugrl.core.tensordict.sections import RlConfig
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 
@@ -37,7 +38,9 @@ class OffPolicyRlConfig(RlConfig):
     """``rl`` with the defaults that suit learning from old steps."""
 
     num_iterations: int = described(100, "iterations: frames_per_batch steps and their updates")
-    frames_per_batch: int = described(1000, "steps of an iteration over all environments")
+    frames_per_batch: int = described(
+        1000, "steps of an iteration over all environments, with those that only begin an episode"
+    )
     minibatch_size: int = described(256, "old steps of one update")
     adam_eps: float = described(1e-8, "epsilon of Adam")
     max_grad_norm: float | None = described(
@@ -50,8 +53,10 @@ class ReplayConfig:
     """What all learners from old steps have in their own section."""
 
     buffer_size: int = described(1_000_000, "steps that are kept; the oldest make room")
-    learning_starts: int = described(100, "steps at random, over all environments, before updates")
-    train_freq: int = described(1, "steps of each environment between updates")
+    learning_starts: int = described(
+        100, "real steps at random, over all environments, before updates"
+    )
+    train_freq: int = described(1, "real steps of each environment between updates")
     gradient_steps: int = described(1, "updates each time; -1: as many as steps were taken")
 
     def __post_init__(self) -> None:
@@ -87,7 +92,8 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._taken = 0
+        #: Real steps over all environments so far.
+        self._frames = 0
         self._stored = 0
         self._seconds = 0.0
         self._learning: dict[str, OffPolicyLearner] = {}
@@ -176,22 +182,26 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def _after_step(self, t: int, filled: Mapping[str, Rows]) -> None:
         own, count = self.algorithm, self._collector.environment.num_envs
-        self._taken += 1
-        frames = self._taken * count
+        before = self._frames // count
+        self._frames += real_steps(filled.values(), count, slice(t, t + 1))
+        passed = max(self._iteration, 0) * self._collector.steps + t + 1
         for explorer in self._explorers.values():
-            explorer.frames = frames
-        self._stepped(self._taken)
-        due = self._taken % own.train_freq == 0
+            explorer.frames, explorer.passed = self._frames, passed * count
+        # At most one more: a step in which environments only begin anew brings no update.
+        steps = self._frames // count
+        if steps > before:
+            self._stepped(steps)
+        due = steps > before and steps % own.train_freq == 0
         if due or t + 1 == self._collector.steps:
             self._store(t + 1, filled)
-        if due and frames > own.learning_starts:
+        if due and self._frames > own.learning_starts:
             started = time.perf_counter()
             updates = own.train_freq * count if own.gradient_steps == -1 else own.gradient_steps
             self._learn_from_old_steps(updates)
             self._seconds += time.perf_counter() - started
 
     def _stepped(self, steps: int) -> None:
-        """Called after each step with the steps of each environment; here nothing is done."""
+        """Called after each real step of an environment, with their mean number so far."""
 
     def _store(self, stop: int, filled: Mapping[str, Rows]) -> None:
         for name, learner in self._learners.items():
@@ -233,8 +243,10 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def state_dict(self) -> dict[str, Any]:
         """That of the base, with the old steps, and how many were taken."""
-        return {**super().state_dict(), "taken": self._taken}
+        return {**super().state_dict(), "frames": self._frames}
 
     def _apply(self, state: Mapping[str, Any]) -> None:
         super()._apply(state)
-        self._taken = int(state["taken"])
+        count = self._collector.environment.num_envs
+        # Checkpoints of earlier versions count the steps of each environment.
+        self._frames = int(state["frames"] if "frames" in state else state["taken"] * count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,3 +69,12 @@ class Rows:
         acting = self.acting[:-1] & self.real
         known = finished(acting, self.terminated | self.truncated, self.acting[-1])
         return {"valid": known, "acting": acting, "waiting": self.real & ~acting}
+
+
+def real_steps(filled: Iterable[Rows], num_envs: int, part: slice) -> int:
+    """Steps ``part`` over all environments in which any agent took part.
+
+    The others only began an episode: vector environments may use a step for that.
+    """
+    real = [rows.real[part].reshape(-1, len(rows.real[0]) // num_envs, num_envs) for rows in filled]
+    return int(np.concatenate(real, 1).any(1).sum()) if real else 0

@@ -16,7 +16,9 @@ class RlConfig:
     """Collection and optimisation, the same for every algorithm."""
 
     num_iterations: int = described(100, "iterations: collect a batch, learn from it")
-    frames_per_batch: int = described(2048, "steps of an iteration over all environments")
+    frames_per_batch: int = described(
+        2048, "steps of an iteration over all environments, with those that only begin an episode"
+    )
     steps_per_env_per_iteration: int | None = described(
         None, "steps of each environment in an iteration; null: frames_per_batch / environments"
     )
@@ -36,7 +38,7 @@ class RlConfig:
     normalize_observations: bool = described(False, "scale observations to mean 0, variance 1")
     normalize_rewards: bool = described(False, "divide rewards by the deviation of the return")
     num_normalization_steps: int = described(
-        1000, "steps over all environments from which the first statistics are taken"
+        1000, "real steps over all environments from which the first statistics are taken"
     )
     num_test_iterations: int = described(0, "evaluation episodes after training")
 

@@ -92,6 +92,24 @@ def test_the_first_batch_is_scaled_by_the_statistics_of_the_warm_up() -> None:
     assert made.total_frames == 8
 
 
+def test_steps_that_only_begin_an_episode_count_for_no_budget() -> None:
+    # Episodes of 1 and 3 steps and a step to begin anew: of 4 steps, 2 and 3 are real, or 2 and 4.
+    made = collector(
+        Counting([1, 3], next_step=True, agents=("left", "right")), 4, observations=True
+    )
+    made.begin(0)
+    made.collect()
+    assert (made.batch_steps, made.reset_steps) == (2 + 3, 3)
+    drawn = made.normalisers.update
+    batches = []
+    made.normalisers.update = lambda *given: (batches.append(1), drawn(*given))[1]
+    made.warm_up(10, seed=0)
+    # Two batches are 10 real steps; 10 of any kind were there after one and a half.
+    assert len(batches) == 2
+    made.warm_up(11, seed=0)
+    assert len(batches) == 2 + 3
+
+
 @pytest.mark.parametrize("next_step", [False, True])
 def test_a_loaded_collector_gives_what_the_saved_one_would_have(next_step: bool) -> None:
     def make() -> Collector:

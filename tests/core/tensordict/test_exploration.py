@@ -72,7 +72,7 @@ def test_the_action_of_the_highest_value_is_taken() -> None:
 def test_the_part_that_is_random_falls_from_first_to_last() -> None:
     explorer = greedy(initial=0.8, final=0.2, over=50)
     found = []
-    for explorer.frames in (0, 25, 50, 500):
+    for explorer.passed in (0, 25, 50, 500):
         found.append(explorer.epsilon)
     assert found == pytest.approx([0.8, 0.5, 0.2, 0.2])
     assert greedy(initial=0.8, final=0.2, over=0).epsilon == pytest.approx(0.2)
