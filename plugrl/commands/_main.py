@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from plugrl.core.errors import (
     PlugrlError,
     StopRun,
 )
-from plugrl.core.terminal import shown
+from plugrl.core.terminal import LONGEST_RECORD, bounded, shown
 
 EXAMPLES = """
 plugrl train quickstart
@@ -37,6 +38,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _has_debug(words)
     _escape_on_stdout()
+    streams = _keep_open()
     try:
         # What a command returns is dropped by the group: a number is that of a typer.Exit.
         spelt = launched(words)
@@ -49,17 +51,25 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
     except PlugrlError as error:
         _report(error, debug)
         code = error.exit_code
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
         if callable(getattr(error, "format_message", None)):
             raise SystemExit(_report_usage(error, debug)) from None
         if debug:
             raise
-        text = f"{type(error).__name__}: {error}".strip().replace("\n", " ")
-        print(shown(f"error: unexpected {text}; re-run with plugrl --debug"), file=sys.stderr)
+        from plugrl.core.blame import one_line
+
+        text = f"error: unexpected {one_line(error)}; re-run with plugrl --debug"
+        print(shown(text), file=sys.stderr)
         _print_notes(error)
         code = EXIT_RUN_FAILED
     finally:
         _flush()
+        for stream in streams:
+            del stream.close
     _leave_within_seconds(code)
     raise SystemExit(code)
 
@@ -69,6 +79,14 @@ def _escape_on_stdout() -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None and sys.stdout.errors in ("strict", "surrogateescape"):
         reconfigure(errors="backslashreplace")
+
+
+def _keep_open() -> list[Any]:
+    """Let code of a run that closes stdout or stderr flush them alone: more is to be printed."""
+    streams: list[Any] = [s for s in (sys.stdout, sys.stderr) if isinstance(s, io.TextIOWrapper)]
+    for stream in streams:
+        stream.close = stream.flush
+    return streams
 
 
 def _leave_within_seconds(code: int) -> None:
@@ -170,7 +188,7 @@ def _log_to_stderr(debug: bool) -> None:
         def format(self, record: logging.LogRecord) -> str:
             from plugrl.core.config.hidden import without_credentials
 
-            text = without_credentials(super().format(record))
+            text = without_credentials(bounded(super().format(record), LONGEST_RECORD))
             return shown(f"{record.levelname.lower()}: {text}")
 
     handler = logging.StreamHandler()

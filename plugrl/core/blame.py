@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import RunError
+from plugrl.core.terminal import LONGEST_RECORD, bounded
 
 if TYPE_CHECKING:
     from plugrl.core.kinds import Record
@@ -53,9 +54,37 @@ def raised_at(error: BaseException, packages: Collection[str] = ()) -> str:
     return line_of(frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else ""
 
 
+def said(error: BaseException) -> str:
+    """What an exception says, bounded; "" when its ``__str__`` fails."""
+    try:
+        return bounded(str(error))
+    except Exception:
+        return ""
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether an exception ends code from outside; anything else that code raises is its failure.
+
+    Ctrl-C and cancellations do, and what ends the thread of a function that was left behind.
+    """
+    import asyncio
+
+    stops = (KeyboardInterrupt, asyncio.CancelledError)
+    return isinstance(error, stops) or getattr(error, "stops", False) is True
+
+
+def traced(error: BaseException) -> str:
+    """The traceback of an exception, bounded."""
+    try:
+        lines = traceback.format_exception(error)
+    except Exception:
+        lines = [type(error).__name__]
+    return bounded("".join(bounded(line) for line in lines).rstrip(), LONGEST_RECORD)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an exception says; its type when it says nothing."""
-    lines = str(error).strip().splitlines()
+    lines = said(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
@@ -63,7 +92,7 @@ def one_line(error: BaseException) -> str:
     """Type and message of an exception on one line."""
     from plugrl.core.loading import readable
 
-    text = " ".join(readable(str(error)).split())
+    text = " ".join(readable(said(error)).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -107,8 +136,7 @@ def warn_once(owner: Any, key: str, message: str, error: BaseException) -> None:
     if key in seen:
         return
     seen.add(key)
-    trace = "".join(traceback.format_exception(error)).rstrip()
-    log.warning("%s", message, extra={TRACE: trace})
+    log.warning("%s", message, extra={TRACE: traced(error)})
 
 
 def _foreign(error: BaseException, tops: Collection[str]) -> Iterator[tuple[FrameType, int]]:

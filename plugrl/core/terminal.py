@@ -1,4 +1,4 @@
-"""Text for terminals: what others wrote must not steer the terminal of whoever reads it."""
+"""Text of others: it must not steer the terminal of whoever reads it, nor be endless."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ import re
 
 #: Control characters but line feed and tab, and marks that change the direction of writing.
 _STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
+
+#: Characters that a message keeps of a text that others wrote.
+LONGEST = 2000
+#: Characters of one record of a log, with its traceback.
+LONGEST_RECORD = 50_000
+
+
+def bounded(text: str, limit: int = LONGEST) -> str:
+    """``text`` with its middle left out beyond ``limit`` characters, and how much that is.
+
+    For whatever comes from outside into messages, records and logs: texts of exceptions, replies
+    of servers, reasons of evaluators.
+    """
+    if len(text) <= limit:
+        return text
+    end = limit // 4
+    left_out = len(text) - limit
+    return f"{text[: limit - end]} [... {left_out:,} characters ...] {text[-end:]}"
 
 
 def shown(text: str) -> str:

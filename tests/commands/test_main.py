@@ -17,6 +17,7 @@ from plugrl.commands._main import run
 from plugrl.core.errors import EXIT_USAGE
 
 MODULE = """
+import sys
 import typer
 from plugrl.core.errors import ConfigError, PluginError, RunError, StopRun
 
@@ -24,6 +25,10 @@ EXAMPLES = '''
 plugrl probe now
 plugrl probe later
 '''
+
+
+class Odd(BaseException):
+    pass
 
 
 def command(what: str) -> None:
@@ -36,7 +41,13 @@ def command(what: str) -> None:
         "bug": TypeError("a bug"),
         "interrupt": KeyboardInterrupt(),
         "exit": typer.Exit(7),
+        "base": Odd("boo"),
+        "long": TypeError("x" * 5_000_000),
     }
+    if what == "close":
+        sys.stdout.close()
+        sys.stderr.close()
+        print("to stderr", file=sys.stderr)
     if what in errors:
         raise errors[what]
     print(what)
@@ -70,10 +81,20 @@ def call(tmp_path, monkeypatch, capfd):
         ("bug", (1, "", "error: unexpected TypeError: a bug; re-run with plugrl --debug\n")),
         ("interrupt", (130, "", "error: interrupted\n")),
         ("exit", (7, "", "")),
+        ("base", (1, "", "error: unexpected Odd: boo; re-run with plugrl --debug\n")),
+        ("close", (0, "close\n", "to stderr\n")),
     ],
 )
 def test_exit_codes(call, what, expected):
     assert call("probe", what) == expected
+
+
+def test_the_line_of_an_error_is_bounded(call):
+    code, _, err = call("probe", "long")
+    assert code == 1
+    # 2,000 characters of 5,000,000 are kept.
+    assert "[... 4,998,000 characters ...]" in err
+    assert len(err) < 2200
 
 
 def test_debug_shows_the_traceback(call):

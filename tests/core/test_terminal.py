@@ -4,7 +4,7 @@ import forking
 import pytest
 import yaml
 
-from plugrl.core.terminal import shown
+from plugrl.core.terminal import bounded, shown
 from plugrl.testing import tiny
 
 EVIL = "\x1b[2J\x1b]0;owned\x07"
@@ -21,6 +21,13 @@ EVIL = "\x1b[2J\x1b]0;owned\x07"
 )
 def test_what_steers_a_terminal_is_written_as_its_escape(text, expected):
     assert shown(text) == expected
+
+
+def test_the_middle_of_a_long_text_is_left_out():
+    assert bounded("a" * 2000) == "a" * 2000
+    # A quarter of the 20 that are kept stands at the end.
+    text = "a" * 40 + "b" * 50 + "c" * 10
+    assert bounded(text, 20) == "a" * 15 + " [... 80 characters ...] " + "c" * 5
 
 
 def test_tables_remarks_and_bars_are_shown_so(capsys):

@@ -28,7 +28,7 @@ from plugrl.core.run.lock import RunLock
 from plugrl.core.run.report import REPORT_FILE, write_report
 from plugrl.core.run.signals import exit_code, exit_soon, say
 from plugrl.core.run.status import State, Status, now
-from plugrl.core.terminal import shown
+from plugrl.core.terminal import LONGEST_RECORD, bounded, shown
 
 LOG_FILE = "log.txt"
 log = logging.getLogger("plugrl.run")
@@ -71,7 +71,8 @@ class _LogFile(logging.FileHandler):
     def format(self, record: logging.LogRecord) -> str:
         """The record, and the traceback that belongs into the log alone."""
         trace = getattr(record, TRACE, "")
-        text = "\n".join(part for part in (super().format(record), trace) if part)
+        said = bounded(super().format(record), LONGEST_RECORD)
+        text = "\n".join(part for part in (said, trace) if part)
         return shown(without_credentials(text))
 
 

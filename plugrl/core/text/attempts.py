@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from plugrl.core.copies import own_copy
 from plugrl.core.errors import PlugrlError
 from plugrl.core.text.chat import end_tokens
 from plugrl.core.text.failures import failed, located, overrun, raised
-from plugrl.core.text.fibers import Fibers, Overrun
+from plugrl.core.text.fibers import PLAIN, Fibers, Overrun
 from plugrl.core.text.returned import Limits, check_request, checked
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
@@ -73,6 +74,7 @@ class Attempts:
         self._timeout = timeout
         self._mark = mark
         self._fibers = Fibers()
+        self._clocks: set[Clock] = set()
 
     async def run(
         self,
@@ -114,6 +116,9 @@ class Attempts:
         clock = Clock(self._timeout)
         task = self._task(round_, number, prompt, occasion, clock)
         CURRENT.set(task)
+        if self._bounds_plain:
+            self._clocks.add(clock)
+            PLAIN.set(lambda function: self._timed(clock, function))
         try:
             result = await self._result(task, clock, number)
             trajectories = checked(self._worker, result, self._limits)
@@ -131,11 +136,16 @@ class Attempts:
             if current is None or current.cancelling():
                 raise
             return [self._failure(prompt, occasion, error)]
-        except (Exception, SystemExit, GeneratorExit) as error:
+        except BaseException as error:
+            # Whatever class it has: code of a worker may raise anything.
             reason = None
             if clock.expired or isinstance(error, Overrun):
-                reason = overrun(self._worker, self._timeout, abandoned=clock.abandoned)
+                code = error.code if isinstance(error, Overrun) else ""
+                abandoned = clock.abandoned
+                reason = overrun(self._worker, self._timeout, abandoned=abandoned, code=code)
             return [self._failure(prompt, occasion, error, reason)]
+        finally:
+            self._clocks.discard(clock)
 
     async def _result(self, task: RolloutTask, clock: Clock, number: int) -> object:
         def marked(awaited: Awaitable[Any]) -> Awaitable[Any]:
@@ -155,12 +165,28 @@ class Attempts:
     def _is_asynchronous(self) -> bool:
         return inspect.iscoroutinefunction(self._worker.rollout)
 
+    @property
+    def _bounds_plain(self) -> bool:
+        # A time limit of a marked attempt is held by whoever marks it.
+        return self._timeout is not None and self._mark is None
+
+    async def _timed(self, clock: Clock, function: Callable[[], Any]) -> Any:
+        """Call plain code, which cannot be cancelled, in a thread that can be left behind."""
+        context = contextvars.copy_context()
+        started = time.monotonic()
+        try:
+            return await self._fibers.run(lambda: context.run(function), clock.left)
+        finally:
+            # The event loop stood still, which is nobody else's fault.
+            held = time.monotonic() - started
+            for other in self._clocks - {clock}:
+                other.excuse(held)
+
     async def _plain(self, task: RolloutTask) -> object:
         rollout = self._worker.rollout
-        if not self._worker.asks_now:
+        if not (self._worker.asks_now or self._bounds_plain):
             return rollout(task)
-        # A time limit of a marked attempt is held by whoever marks it.
-        seconds = self._timeout if self._mark is None else None
+        seconds = self._timeout if self._bounds_plain else None
         context = contextvars.copy_context()
         return await self._fibers.run(lambda: context.run(rollout, task), seconds)
 
@@ -248,6 +274,7 @@ class Attempts:
         self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None
     ) -> Trajectory:
         said = reason or raised(self._worker, error)
-        message = f"an attempt is invalid: worker {said}; the traceback is in log.txt"
+        whose = "" if isinstance(error, Overrun) and error.code else "worker "
+        message = f"an attempt is invalid: {whose}{said}; the traceback is in log.txt"
         warn_once(self._worker, failure_key(self._worker, error), message, error)
         return failed(self._worker, prompt, said, is_val=occasion.is_val)

@@ -11,10 +11,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from plugrl.core.blame import one_line, raised_at, where
+from plugrl.core.blame import is_stop, one_line, raised_at, where
 from plugrl.core.component import Component
 from plugrl.core.copies import own_copy
 from plugrl.core.errors import UsageError
+from plugrl.core.terminal import bounded
+from plugrl.core.text.fibers import Overrun, called
 from plugrl.core.text.timing import run_coroutine
 
 if TYPE_CHECKING:
@@ -188,7 +190,9 @@ def evaluate(
             result = run_coroutine(_awaited(result))
     except EvaluationFailedError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_stop(error) or isinstance(error, Overrun):
+            raise
         raise failed_with(evaluator, error, data) from error
     return checked(evaluator, result)
 
@@ -198,12 +202,19 @@ async def evaluate_async(
 ) -> EvaluationRunResult:
     """:func:`evaluate` where models can be asked; the errors are the same."""
     try:
-        result = evaluator.evaluate(*own_item(data, target))
-        if inspect.isawaitable(result):
-            result = await result
+        item = own_item(data, target)
+        if inspect.iscoroutinefunction(evaluator.evaluate):
+            result = await evaluator.evaluate(*item)
+        else:
+            given: Any = await called(
+                lambda: evaluator.evaluate(*item), lambda: code_of(evaluator, "evaluate")
+            )
+            result = await given if inspect.isawaitable(given) else given
     except EvaluationFailedError:
         raise
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except BaseException as error:
+        if is_stop(error) or isinstance(error, Overrun):
+            raise
         raise failed_with(evaluator, error, data) from error
     return checked(evaluator, result)
 
@@ -234,9 +245,19 @@ def checked(evaluator: Evaluator, result: Any, method: str = "evaluate") -> Eval
         return _checked(result)
     except ValueError as fault:
         # The place is looked up here alone: it reads the method's source.
-        function = getattr(evaluator, "function", None) or getattr(type(evaluator), method)
-        at = where(function)
-        raise EvaluationFailedError(f"{name_of(evaluator)} returned {fault}{at}") from None
+        at = where(_function_of(evaluator, method))
+        raise EvaluationFailedError(
+            f"{name_of(evaluator)} returned {bounded(str(fault))}{at}"
+        ) from None
+
+
+def code_of(evaluator: Evaluator, method: str) -> str:
+    """What messages call the code of an evaluator: its name, file and line."""
+    return f"evaluator {name_of(evaluator)}{where(_function_of(evaluator, method))}"
+
+
+def _function_of(evaluator: Evaluator, method: str) -> Any:
+    return getattr(evaluator, "function", None) or getattr(type(evaluator), method)
 
 
 def name_of(evaluator: Evaluator) -> str:
@@ -268,7 +289,9 @@ def _checked(given: Any) -> EvaluationRunResult:
 
 def _said(error: BaseException, data: Mapping[str, Any]) -> str:
     """The error on one line; for a missing key, with the columns that there are."""
-    columns = f"; data has: {', '.join(map(str, data))}" if isinstance(error, KeyError) else ""
+    columns = ""
+    if isinstance(error, KeyError):
+        columns = f"; data has: {bounded(', '.join(map(str, data)))}"
     at = raised_at(error)
     return one_line(error) + columns + (f" ({at})" if at else "")
 

@@ -62,10 +62,17 @@ def raised(worker: RolloutWorker, error: BaseException) -> str:
     return f"{named(worker)} raised {one_line(error)}" + (f" ({at})" if at else place_of(worker))
 
 
-def overrun(worker: RolloutWorker, seconds: float | None, *, abandoned: bool = False) -> str:
-    """What a failure says whose attempt passed the limit; ``abandoned``: its code still runs."""
+def overrun(
+    worker: RolloutWorker, seconds: float | None, *, abandoned: bool = False, code: str = ""
+) -> str:
+    """What a failure says whose attempt passed the limit; ``abandoned``: its code still runs.
+
+    ``code`` names what took the time, with its place, where that is not the worker.
+    """
     limit = f"rollout_worker.timeout={seconds or 0:g} seconds"
     still = " and swallowed its cancellation, so it is left behind" if abandoned else ""
+    if code:
+        return f"{code} passed {limit}"
     return f"{named(worker)} passed {limit}{still}{place_of(worker)}"
 
 

@@ -12,7 +12,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from plugrl.core.errors import UsageError
@@ -22,11 +23,41 @@ _local = threading.local()
 
 
 class Overrun(Exception):
-    """A plain function did not come back within its time."""
+    """A plain function did not come back within its time; ``code`` names what it was part of."""
+
+    def __init__(self, code: str = "") -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class _Abandoned(BaseException):
     """Raised in a thread that nobody waits for any more, when it asks for something."""
+
+    #: For :func:`plugrl.core.blame.is_stop`.
+    stops = True
+
+
+#: Calls plain code of an attempt that has a time limit; it raises :class:`Overrun`.
+PLAIN: ContextVar[Callable[[Callable[[], Any]], Awaitable[Any]] | None] = ContextVar(
+    "plugrl_plain", default=None
+)
+
+
+async def called(function: Callable[[], Any], code: Callable[[], str]) -> Any:
+    """The result of plain code of an attempt, within the time that the attempt has left.
+
+    Raises:
+        Overrun: it took longer; ``code`` says what messages call it.
+        BaseException: whatever the function raises.
+    """
+    calls = PLAIN.get()
+    if calls is None:
+        return function()
+    try:
+        return await calls(function)
+    except Overrun as error:
+        error.code = error.code or code()
+        raise
 
 
 class _Thread(threading.Thread):

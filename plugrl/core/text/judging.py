@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import where
+from plugrl.core.blame import is_stop, where
 from plugrl.core.errors import PlugrlError
 from plugrl.core.text.evaluation import (
     ASKING,
@@ -17,12 +17,14 @@ from plugrl.core.text.evaluation import (
     EvaluationRunResult,
     Evaluator,
     checked,
+    code_of,
     evaluate_async,
     failed_with,
     name_of,
     own_item,
     works_on_batches,
 )
+from plugrl.core.text.fibers import Overrun, called
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
@@ -100,10 +102,14 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
     token = ASKING.set(None)
     try:
         items = [own_item(*entry.item) for entry in entries]
-        results: Any = evaluator.evaluate_batch(items)
+        results: Any = await called(
+            lambda: evaluator.evaluate_batch(items), lambda: code_of(evaluator, "evaluate_batch")
+        )
         if inspect.isawaitable(results):
             results = await results
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except BaseException as error:
+        if is_stop(error) or isinstance(error, Overrun):
+            raise
         if len(entries) > 1:
             for entry in entries:
                 await judge_batch(evaluator, [entry])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.text import completions
+from plugrl.core.text.fibers import Overrun
 from plugrl.core.text.services import Completion, GenerationRequest
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Round:
             return
         try:
             await work([each.entry for each in gathered])
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Overrun):
             self._again(own, gathered)
             raise
         except BaseException:
@@ -175,7 +176,7 @@ class Round:
         self._release(gathered)
 
     def _again(self, own: _Gathered, gathered: Sequence[_Gathered]) -> None:
-        """Gather anew what the rollout of ``own``, which was cancelled, was to do for others."""
+        """Gather anew what the rollout of ``own``, which ended too soon, was to do for others."""
         for each in gathered:
             if each is not own and not each.turn.done():
                 self._gathered.append(each)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any, TypeVar
 
 from plugrl.core.errors import RunError
+from plugrl.core.text.fibers import Overrun
 
 T = TypeVar("T")
 #: Seconds that cancelled code has for its cleaning up; what goes on after it is left behind.
@@ -105,6 +106,20 @@ class Clock:
         self.abandoned = False
 
     @property
+    def left(self) -> float | None:
+        """Seconds that are left; None: any number."""
+        scope = self._scope
+        if scope is None or self._left is None or scope.when() is None:
+            return self._left
+        return max(0.0, (scope.when() or 0.0) - asyncio.get_running_loop().time())
+
+    def excuse(self, seconds: float) -> None:
+        """Give back time in which code of another attempt held up the event loop."""
+        scope = self._scope
+        if scope is not None and not scope.expired() and (when := scope.when()) is not None:
+            scope.reschedule(when + seconds)
+
+    @property
     def expired(self) -> bool:
         """Whether the time is over."""
         return self._scope is not None and self._scope.expired()
@@ -168,6 +183,9 @@ class Clock:
             self.abandoned = not inner.done()
             if self.abandoned:
                 leave_behind(inner)
+            elif not inner.cancelled() and isinstance(overrun := inner.result()[1], Overrun):
+                # Plain code ended at the same moment, and says whose it was.
+                raise overrun from None
             raise
         finally:
             inner.cancel()

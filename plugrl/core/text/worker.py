@@ -14,6 +14,7 @@ from plugrl.core.component import Component
 from plugrl.core.config.schema import component, described
 from plugrl.core.config.temperature import check_temperature
 from plugrl.core.errors import ConfigError, PlugrlError, UsageError
+from plugrl.core.terminal import LONGEST, bounded
 from plugrl.core.text.chat import (
     Message,
     answer_text,
@@ -367,8 +368,9 @@ class RolloutWorker(Component, ABC):
     def _judged(self, task: RolloutTask, trajectory: Trajectory, result: Judged) -> Trajectory:
         if isinstance(result, EvaluationFailedError):
             trajectory.valid = False
-            trajectory.failure = str(result)
-            message = f"an attempt is invalid: evaluator {result}; the traceback is in log.txt"
+            reason = bounded(str(result), 2 * LONGEST)
+            trajectory.failure = reason
+            message = f"an attempt is invalid: evaluator {reason}; the traceback is in log.txt"
             key = failure_key(self.evaluator, result.__cause__ or result)
             warn_once(self, key, message, result)
             return trajectory

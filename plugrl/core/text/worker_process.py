@@ -16,11 +16,10 @@ import struct
 import sys
 import threading
 import time
-import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import TRACE, one_line
+from plugrl.core.blame import TRACE, one_line, traced
 from plugrl.core.component import build
 from plugrl.core.errors import RunError
 from plugrl.core.factory import Factory
@@ -54,8 +53,8 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         trace = getattr(record, TRACE, "")
-        if record.exc_info and not trace:
-            trace = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        if record.exc_info and record.exc_info[1] and not trace:
+            trace = traced(record.exc_info[1])
         try:
             text = record.getMessage()
         except Exception:
@@ -119,7 +118,7 @@ class WorkerProcess:
                 elif self._attempts is not None:
                     await getattr(self, f"_{name}")(*arguments)
             except Exception as error:
-                trace = "".join(traceback.format_exception(error)).rstrip()
+                trace = traced(error)
                 self.send("fatal", pack_error(error), trace)
                 self._attempts = None if name == "setup" else self._attempts
 
@@ -178,7 +177,7 @@ class WorkerProcess:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            trace = "".join(traceback.format_exception(error)).rstrip()
+            trace = traced(error)
             self.send("fatal", pack_error(error), trace)
             return
         if self._tasks.pop(number, None) is not None:

@@ -3,22 +3,31 @@
 import asyncio
 import math
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE
 
+from plugrl.core.blame import TRACE
 from plugrl.core.component import build
 from plugrl.core.errors import RunError, UsageError
 from plugrl.core.registry import Registry
+from plugrl.core.terminal import LONGEST, LONGEST_RECORD
 from plugrl.core.text.data import Prompt
-from plugrl.core.text.evaluation import EvaluationRunResult, Evaluator
+from plugrl.core.text.evaluation import (
+    EvaluationFailedError,
+    EvaluationRunResult,
+    Evaluator,
+    evaluate_async,
+)
 from plugrl.core.text.function_evaluator import as_evaluator
 from plugrl.core.text.function_worker import as_worker
 from plugrl.core.text.metrics import rollout_metrics
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion
-from plugrl.core.text.worker import RolloutWorker, trajectory_of
+from plugrl.core.text.worker import RolloutWorker, trajectory_of, written
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Unloaded
@@ -48,10 +57,10 @@ def plain(task, worker):
     return worker.judge(task, trajectory_of(task, "policy", prompt, completion), task.prompt)
 
 
-def rolled(evaluator, prompts=("a", "bb", "ccc"), worker=Worker, is_val=False):
+def rolled(evaluator, prompts=("a", "bb", "ccc"), worker=Worker, is_val=False, timeout=None):
     made = build(as_worker(worker), {})
     made.evaluator = evaluator
-    rollouts = LockstepRollouts(made, {"policy": EchoService()}, seed=3)
+    rollouts = LockstepRollouts(made, {"policy": EchoService()}, seed=3, timeout=timeout)
     tasks = [Prompt({"prompt": text}, i, 0, f"g{i}", i) for i, text in enumerate(prompts)]
     return rollouts.collect(tasks, 0, SAMPLING, is_val=is_val)
 
@@ -263,3 +272,105 @@ def test_names_of_own_numbers_are_not_taken():
     assert metrics["rollout/evaluator/reward"] == 9.0
     assert metrics["rollout/evaluator/invalid"] == 8.0
     assert metrics["rollout/mine"] == 1.0
+
+
+class Odd(BaseException):
+    pass
+
+
+class Blocks(Evaluator):
+    """Does not come back from judging ``bb``; ``free`` lets it go at the end of the test."""
+
+    def __init__(self):
+        super().__init__({})
+        self.free = threading.Event()
+
+    def evaluate(self, data, evaluation_target):
+        if evaluation_target.final_answer == "bb":
+            self.free.wait(DEADLINE)
+        return EvaluationRunResult(float(len(evaluation_target.final_answer)))
+
+
+class BlocksBatches(Blocks):
+    def evaluate_batch(self, items):
+        return [self.evaluate(*item) for item in items]
+
+
+class CallsAnother(Evaluator):
+    """Combines another one in a coroutine, as ``weighted`` does."""
+
+    def __init__(self, inner):
+        super().__init__({})
+        self.inner = inner
+
+    async def evaluate(self, data, evaluation_target):
+        return await evaluate_async(self.inner, data, evaluation_target)
+
+
+class InPlace(RolloutWorker):
+    """A plain worker that is not called in a thread without need."""
+
+    asks_now = False
+
+    def rollout(self, task):
+        trajectory = written(task, "policy", [1], [2])
+        return self.judge(task, trajectory, task.prompt)
+
+
+@pytest.mark.parametrize(
+    ("made", "worker"),
+    [
+        (Blocks, Worker),
+        (lambda: CallsAnother(Blocks()), Worker),
+        (Blocks, plain),
+        (Blocks, InPlace),
+    ],
+)
+def test_plain_code_that_does_not_come_back_costs_its_attempt(made, worker):
+    evaluator = made()
+    found = rolled(evaluator, worker=worker, timeout=0.2)
+    getattr(evaluator, "inner", evaluator).free.set()
+    assert [t.valid for t in found] == [True, False, True]
+    assert [t.reward for t in found if t.valid] == [1.0, 3.0]
+    assert "passed rollout_worker.timeout=0.2 seconds" in found[1].failure
+    if worker is Worker:
+        assert found[1].failure.startswith("evaluator Blocks (tests/core/text/test_judging.py:")
+
+
+def test_batches_that_do_not_come_back_cost_attempts_alone():
+    evaluator = BlocksBatches()
+    found = rolled(evaluator, timeout=0.2)
+    evaluator.free.set()
+    failures = [t.failure for t in found if not t.valid]
+    assert failures
+    assert all(f.startswith("evaluator BlocksBatches (tests/") for f in failures)
+
+
+@pytest.mark.parametrize("worker", [Worker, plain])
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_an_exception_of_any_class_is_a_failure_of_the_attempt(worker, timeout):
+    class Raises(Length):
+        def evaluate(self, data, evaluation_target):
+            if evaluation_target.final_answer == "bb":
+                raise Odd("boo")
+            return EvaluationRunResult(1.0)
+
+    found = rolled(Raises({}), worker=worker, timeout=timeout)
+    assert [t.valid for t in found] == [True, False, True]
+    assert found[1].failure.startswith("Raises raised Odd: boo (tests/core/text/test_judging.py:")
+
+
+@pytest.mark.parametrize("kind", [ValueError, Odd, EvaluationFailedError])
+def test_what_an_exception_says_is_bounded(kind, caplog):
+    class Raises(Length):
+        def evaluate(self, data, evaluation_target):
+            raise kind("x" * 5_000_000)
+
+    found = rolled(Raises({}))
+    assert all(len(t.failure) < 2 * LONGEST + 100 for t in found)
+    # 5,000,000 characters of which 2,000 are kept, and twice as many of what evaluators say.
+    left_out = "4,996,000" if kind is EvaluationFailedError else "4,998,000"
+    assert all(f"[... {left_out} characters ...]" in t.failure for t in found)
+    (record,) = caplog.records
+    assert len(record.getMessage()) < 2 * LONGEST + 200
+    assert len(getattr(record, TRACE)) < LONGEST_RECORD + 100
