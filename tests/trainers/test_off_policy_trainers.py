@@ -306,6 +306,17 @@ def test_entropy_is_wanted_of_actions_of_any_unit() -> None:
     assert losses[1].target_entropy == pytest.approx(-3 + 3 * np.log(4))
 
 
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_one_number_trains_alike_with_and_without_a_dimension(name: str) -> None:
+    results = []
+    for shape in ((), (1,)):
+        trainer = made(name, {"action_noise": 0.0} if name == "td3" else {}, Box(-2, 2, shape))
+        trainer.train()
+        assert learner_of(trainer)["buffer"]["arrays"]["action"].shape[1:] == shape
+        results.append(weights_of(trainer))
+    assert equal(*results)
+
+
 @pytest.mark.parametrize(
     ("name", "action", "message"),
     [

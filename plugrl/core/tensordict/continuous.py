@@ -84,7 +84,9 @@ class Normal(ActionDistribution):
         """Uniform within finite bounds; a number with an infinite one is standard normal."""
         shape = (count, *self.action_shape)
         finite = np.isfinite(self.low) & np.isfinite(self.high)
-        low, high = np.where(finite, self.low, 0), np.where(finite, self.high, 1)
+        # In float64, where the width of the widest bounds of float32 is finite.
+        low = np.where(finite, self.low, 0).astype(np.float64)
+        high = np.where(finite, self.high, 1).astype(np.float64)
         uniform = rng.uniform(low, high, shape)
         normal = rng.standard_normal(shape)
         logs = np.where(finite, -np.log(high - low), -0.5 * normal**2 - _HALF_LOG_TAU)

@@ -18,6 +18,8 @@ import torch
 from plugrl.core.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
+#: Widths of bounds within which float32 can scale actions and their gradients.
+_WIDTHS = (1e-30, 1e30)
 #: Whether continuous actions are bent into their bounds by a tanh, and then drawn or certain.
 Squash = bool | Literal["deterministic"]
 
@@ -127,18 +129,31 @@ def distribution_for(space: gymnasium.Space[Any], *, squash: Squash = False) -> 
         low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
         if not squash:
             return Normal(low, high)
-        if np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all():
+        wrong = _not_squashable(low, high)
+        if wrong is None:
             if squash == "deterministic":
                 from plugrl.core.tensordict.deterministic import SquashedPoint
 
                 return SquashedPoint(low, high)
             return SquashedNormal(low, high)
-        wrong = "not finite" if (low < high).all() else "equal or the wrong way round"
         raise ConfigError(
-            f"actions of {told(space)} cannot be squashed into bounds that are {wrong}; wrap the "
-            "environment in gymnasium.wrappers.RescaleAction or take a trainer that does not squash"
+            f"actions of {told(space)} cannot be squashed into bounds that are {wrong}; let the "
+            "environment take actions from -1 to 1 (scenario.actions=rescale does it within finite "
+            "bounds), or take a trainer that does not squash"
         )
     raise ConfigError(
         f"actions of {told(space)} are not supported; wrap the environment so that they are "
         "Discrete, MultiDiscrete, MultiBinary or a Box of real numbers"
     )
+
+
+def _not_squashable(low: Array, high: Array) -> str | None:
+    """What is wrong with bounds that a tanh cannot bend actions into; None: nothing."""
+    if not (low < high).all():
+        return "equal or the wrong way round"
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return "not finite"
+    width = high.astype(np.float64) - low
+    if (width > _WIDTHS[1]).any():
+        return f"further apart than {_WIDTHS[1]:g}"
+    return f"closer than {_WIDTHS[0]:g}" if (width < _WIDTHS[0]).any() else None

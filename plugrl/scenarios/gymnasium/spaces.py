@@ -224,11 +224,12 @@ def _clipped(space: spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
 
 def _rescaled(space: spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
     clip = _clipped(space)
-    low = space.low.astype(np.float64)
-    half = (space.high.astype(np.float64) - low) / 2
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
 
     def rescale(batch: np.ndarray) -> np.ndarray:
         # Clipped twice: what rounding takes beyond a bound too.
-        return clip(low + (np.clip(batch, -1.0, 1.0) + 1.0) * half)
+        # The width itself may be more than the largest number.
+        share = (np.clip(batch, -1.0, 1.0).astype(np.float64) + 1.0) / 2
+        return clip(low * (1 - share) + high * share)
 
     return rescale

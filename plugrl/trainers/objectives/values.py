@@ -83,8 +83,9 @@ class Critics(nn.Module):
             frozen: let gradients reach the action, but not the weights.
             count: ask only the first so many networks.
         """
-        scaled = (action.flatten(1) - self.centre) * self.scale
-        hidden = torch.cat([observation.flatten(1), scaled], -1)
+        # Not flatten(1): an action may be a number without a dimension of its own.
+        scaled = (action.reshape(len(action), -1) - self.centre) * self.scale
+        hidden = torch.cat([observation.reshape(len(observation), -1), scaled], -1)
         layers = [(w[:count], b[:count]) for w, b in zip(self.weights, self.biases, strict=True)]
         if frozen:
             layers = [(weight.detach(), bias.detach()) for weight, bias in layers]

@@ -18,6 +18,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.distributions import ActionDistribution, distribution_for
 
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 3.0], np.float32)
+MOST = float(np.finfo(np.float32).max)
 BOX = spaces.Box(LOW, HIGH)
 
 
@@ -258,6 +259,15 @@ def test_squashed_samples_can_be_differentiated_and_know_their_density() -> None
         assert number.isfinite().all()
 
 
+def test_even_draws_from_the_widest_bounds_are_finite() -> None:
+    ours = distribution_for(spaces.Box(-MOST, MOST, (1,)))
+    action, log_prob = ours.uniform_numpy(1000, np.random.default_rng(0))
+    assert np.isfinite(action).all()
+    assert (np.abs(action) > MOST / 2).mean() == pytest.approx(0.5, abs=0.05)
+    # The logarithm of 1 / (2 * 3.4028e38).
+    assert log_prob[0] == pytest.approx(-89.4159, abs=1e-3)
+
+
 def test_actions_are_clipped_to_finite_bounds_alone() -> None:
     normal = distribution_for(spaces.Box(np.array([-np.inf, 0], np.float32), np.inf))
     np.testing.assert_array_equal(normal.clip(np.array([[-9.0, -9.0]])), [[-9, 0]])
@@ -271,7 +281,10 @@ def test_actions_are_clipped_to_finite_bounds_alone() -> None:
         (spaces.Text(3), False, "wrap the environment"),
         (spaces.Dict({"a": spaces.Discrete(2)}), False, "MultiDiscrete"),
         (spaces.Box(0, 9, (2,), np.int64), False, "a Box of real numbers"),
-        (spaces.Box(-np.inf, np.inf, (2,)), True, "RescaleAction"),
+        (spaces.Box(-np.inf, np.inf, (2,)), True, "that are not finite; let the environment"),
+        (spaces.Box(-MOST, MOST, (2,)), True, "bounds that are further apart than 1e+30; let"),
+        (spaces.Box(np.float32(0), np.float32(1e-35), ()), True, "closer than 1e-30"),
+        (spaces.Box(np.float32([0, 1]), np.float32([1, 1])), True, "equal or the wrong way round"),
     ],
 )
 def test_spaces_without_a_distribution_are_named(
