@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 import shutil
@@ -21,17 +22,20 @@ from plugrl.core.run.checkpoint_folder import checkpoints_of
 from plugrl.core.run.folder import find
 from plugrl.core.run.start import read_tree
 from plugrl.core.runless import UnrecordedRun
+from plugrl.core.states import UnfitStateError, take_state
+from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.validation import ValidatedConfig
     from plugrl.core.text.models import Model, Models
     from plugrl.core.text.sampling import SamplingParams
-    from plugrl.core.trainer import Trainer
 
+log = logging.getLogger(__name__)
 #: Sections that an evaluation of a run may set: what is asked, and who judges.
 EVALUATED = ("data", "scenario", "rollout_worker", "validate")
 #: How the files of `validate.data.data_files` are called, where splits have names.
 FILES = "validation"
+_OWN = __name__.partition(".")[0]
 _WHOLE = ("scenario",)
 _ANOTHER = "name another run; plugrl runs list shows them"
 
@@ -96,11 +100,32 @@ def opened(
     stand_in: Any = run
     trainer = build_trainer(_last(experiment.validated), experiment.registry, stand_in)
     if state is not None:
-        trainer.load_state_dict(state)
+        _load(trainer, state, origin)
     try:
         yield Saved(trainer, run, origin)
     finally:
         run.close()
+
+
+def _load(trainer: Trainer, state: Mapping[str, Any], origin: str) -> None:
+    """Give ``trainer`` a saved state; where its own code does not take it, what its base learned.
+
+    Weights are in the state of plugrl's classes. What a subclass of users keeps besides is for
+    training on, and may be of an earlier version of it.
+
+    Raises:
+        UnfitStateError: no class of plugrl has that state.
+    """
+    try:
+        take_state(trainer, state, "trainer", origin)
+    except UnfitStateError as error:
+        holders = [kind for kind in type(trainer).__mro__ if "load_state_dict" in vars(kind)]
+        own = [kind for kind in holders if kind.__module__.partition(".")[0] == _OWN]
+        if not own or own[0] in (Trainer, holders[0]):
+            raise
+        base: Any = own[0]
+        base.load_state_dict(trainer, state)
+        log.warning("%s; the weights are used without it", error)
 
 
 def _of_model(

@@ -273,3 +273,80 @@ def test_resume_says_how_a_run_gets_another_setting(call, folder):
         f"{folder}/config.yaml before, or begin another run with plugrl train "
         f"{folder}/config.yaml seed=3"
     )
+
+
+GROWN = """
+from pathlib import Path
+
+from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
+
+GROWN = Path(__file__).with_name("grown")
+
+
+class Counting(SelfHostedGrpoTrainer):
+    def load_state_dict(self, state):
+        self.hits = state["hits"] if GROWN.exists() else 0
+        super().load_state_dict(state)
+"""
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory):
+    """The folder of a run whose trainer is a file of users, and what makes its state grow."""
+    folder = tmp_path_factory.mktemp("counting")
+    (folder / "counting.py").write_text(GROWN)
+    config = tiny.config("self_hosted_grpo", folder)
+    named = {"module_path": str(folder / "counting.py"), "class_name": "Counting"}
+    config["trainer"] = {f"custom_trainer_{key}": value for key, value in named.items()}
+    config["trainer"]["total_train_steps"] = 1
+    config["validate"]["validate_before_train"] = False
+    return plugrl.train(config).folder, folder / "grown"
+
+
+@pytest.mark.parametrize(
+    "words", ["sample RUN ab", "eval RUN validation --json", "export RUN model"]
+)
+def test_weights_alone_are_needed_when_the_state_of_a_plugin_has_grown(
+    call, counting, words, tmp_path
+):
+    folder, grown = counting
+    command = words.replace("RUN", str(folder)).split()
+    grown.unlink(missing_ok=True)
+    expected = call(*command)
+    shutil.rmtree(tmp_path / "model", ignore_errors=True)
+    grown.touch()
+    code, out, err = call(*command)
+    assert (code, out) == expected[:2] == (0, out)
+    (line,) = [line for line in err.splitlines() if line.startswith("warning")]
+    assert line.startswith("warning: trainer Counting does not take back its state of ")
+    assert "load_state_dict raised KeyError: 'hits' (" in line
+    assert line.endswith("; the weights are used without it")
+    assert "counting.py:11);" in line
+
+
+def test_a_resume_says_whose_state_has_grown(call, counting):
+    folder, grown = counting
+    grown.touch()
+    status, config = folder / "status.json", folder / "config.yaml"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "state": "failed"}))
+    config.write_text(config.read_text().replace("total_train_steps: 1", "total_train_steps: 2"))
+    code, _, err = call("resume", folder)
+    assert code == 1, err
+    assert "error: trainer Counting does not take back its state of step-00000001: " in err
+    assert "counting.py:11); let it take what an earlier version saved" in err
+
+
+def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
+    from plugrl.core.saved import _load
+    from plugrl.core.states import UnfitStateError
+    from plugrl.core.trainer import Trainer
+
+    class Own(Trainer):
+        def train(self):
+            raise NotImplementedError
+
+        def load_state_dict(self, state):
+            self.hits = state["hits"]
+
+    with pytest.raises(UnfitStateError, match=r"KeyError: 'hits' \(.*test_saved_commands.py:\d+\)"):
+        _load(object.__new__(Own), {}, "step-1")

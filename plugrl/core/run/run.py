@@ -38,6 +38,7 @@ from plugrl.core.run.status import State, Status, now
 from plugrl.core.run.timeline import Timeline
 from plugrl.core.run.trackers import Tracker
 from plugrl.core.run.tracking import TrackerGroup, tracked
+from plugrl.core.states import take_state
 
 if TYPE_CHECKING:
     from plugrl.core.hooks import HookCaller
@@ -237,7 +238,7 @@ class Run:
         if self._trainer is None:
             return
         warn_of_changes(path, self._definition[CONFIG])
-        self._trainer.load_state_dict(state["trainer"])
+        take_state(self._trainer, state["trainer"], "trainer", path.name)
         run = state["run"]
         self.guards.load_state_dict(run["guards"])
         self.step = self._ended = self._saved = int(run["step"])

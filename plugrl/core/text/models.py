@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
+from plugrl.core.states import unfit_state
 from plugrl.core.text.fine_tuning import FineTuneService, JobContext
 from plugrl.core.text.services import (
     BaseTrainService,
@@ -223,15 +224,18 @@ def load_state(name: str, train: BaseTrainService, state: Mapping[str, Any]) -> 
     """Give a train service the saved state of model ``name``.
 
     Raises:
-        RunError: it does not fit, because the source of the model is not what it was.
+        RunError: it does not fit, because the source of the model, or a service of users, is not
+            what it was.
     """
     try:
         train.load_state_dict(state)
     except PlugrlError:
         raise
-    except (RuntimeError, ValueError, KeyError) as error:
+    except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":
             raise
+        if type(train).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            raise unfit_state(train, error, "train service", f"model {name!r}") from error
         raise RunError(
             f"the saved state of model {name!r} does not fit models.{name}.source as it is now "
             f"({one_line(error)[:200]}); restore the source that the run began with, or start a "

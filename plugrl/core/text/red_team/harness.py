@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
+from plugrl.core.states import take_state
 from plugrl.core.text.red_team.checks import checked_logs, checked_steps
 from plugrl.core.text.red_team.metrics import tree_metrics
 
@@ -158,4 +159,4 @@ class Harness:
         """Take back what :meth:`state_dict` gave."""
         self.experiences = int(state["experiences"])
         self._empty = int(state["empty"])
-        self.algorithm.load_state_dict(state["algorithm"])
+        take_state(self.algorithm, state["algorithm"], "harness algorithm", "the checkpoint")
