@@ -122,6 +122,18 @@ def test_ppo_with_the_loss_of_torchrl_gives_the_same_numbers() -> None:
     assert found[0]["train/loss_entropy"] == pytest.approx(-0.03 * found[0]["train/entropy"])
 
 
+def test_the_first_step_of_the_penalty_of_torchrl_gives_the_same_numbers() -> None:
+    """The divergence is 0 then; later, one of both estimates it and the other works it out."""
+    found = []
+    for implementation in ("plugrl", "torchrl"):
+        rl = {"num_iterations": 1, "frames_per_batch": 64, "minibatch_size": None, "num_epochs": 1}
+        own = {"implementation": implementation, "loss_type": "kl_penalty", "kl_decrement": 1.0}
+        found.append(trained("vanilla_ppo", rl=rl, ppo=own).run.metrics[-1])
+    for name in ("loss_objective", "loss_critic", "kl", "grad_norm"):
+        one, other = (metrics[f"train/{name}"] for metrics in found)
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6), name
+
+
 def test_a_batch_is_one_minibatch() -> None:
     trainer = trained("a2c", rl={"num_iterations": 3})
     state = trainer._learners["agent"].optimizer.state_dict()

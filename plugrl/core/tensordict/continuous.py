@@ -52,6 +52,12 @@ class Normal(ActionDistribution):
         """See the base class."""
         return (self._moments(params)[1] + (0.5 + _HALF_LOG_TAU)).sum(-1)
 
+    def divergence(self, params: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """See the base class; what bends all actions alike leaves it as it is."""
+        (mean, log_std), (to, to_log_std) = self._moments(params), self._moments(other)
+        squares = (2 * log_std).exp() + (mean - to).square()
+        return (to_log_std - log_std + squares * (-2 * to_log_std).exp() / 2 - 0.5).sum(-1)
+
     def _noise(self, mean: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         return torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
 

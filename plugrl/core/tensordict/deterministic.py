@@ -33,6 +33,14 @@ class SquashedPoint(SquashedNormal):
         """See the base class."""
         return params.new_zeros(params.shape[:-1])
 
+    def divergence(self, params: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """See the base class.
+
+        Raises:
+            NotImplementedError: always, as it is infinite between different actions.
+        """
+        raise NotImplementedError("actions that are certain have no finite divergence")
+
     def rsample(
         self, params: torch.Tensor, generator: torch.Generator | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -49,6 +49,15 @@ class Categorical(ActionDistribution):
         index = torch.multinomial(flat, 1, generator=generator).reshape(params.shape[:-1])
         return index + self.start, _picked(logs, index)
 
+    def divergence(self, params: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """See the base class."""
+        logs, others = self.logits(params), self.logits(other)
+        return (logs.exp() * (logs.clamp_min(_LEAST_LOG) - others.clamp_min(_LEAST_LOG))).sum(-1)
+
+    def logits(self, params: torch.Tensor) -> torch.Tensor:
+        """See the base class."""
+        return functional.log_softmax(params, -1)
+
     def mode(self, params: torch.Tensor) -> torch.Tensor:
         """See the base class."""
         return params.argmax(-1) + self.start
@@ -157,6 +166,11 @@ class MultiCategorical(ActionDistribution):
     def _split(self, params: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.split(params, self.counts, -1)
 
+    def divergence(self, params: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """See the base class."""
+        parts = zip(self._parts, self._split(params), self._split(other), strict=True)
+        return torch.stack([part.divergence(p, q) for part, p, q in parts]).sum(0)
+
     def log_prob(self, params: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """See the base class."""
         actions = action.reshape(*params.shape[:-1], len(self.counts)).unbind(-1)
@@ -237,6 +251,11 @@ class Bernoulli(ActionDistribution):
     def entropy(self, params: torch.Tensor) -> torch.Tensor:
         """See the base class."""
         return (functional.softplus(params) - params * params.sigmoid()).sum(-1)
+
+    def divergence(self, params: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """See the base class."""
+        normalisers = functional.softplus(other) - functional.softplus(params)
+        return (params.sigmoid() * (params - other) + normalisers).sum(-1)
 
     def rsample(
         self, params: torch.Tensor, generator: torch.Generator | None = None

@@ -57,6 +57,22 @@ class ActionDistribution(ABC):
         """Both, for what a distribution can share between them."""
         return self.log_prob(params, action), self.entropy(params)
 
+    def divergence(self, params: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Kullback-Leibler divergence from ``params`` to ``other`` in nats; ``[...]``.
+
+        Raises:
+            NotImplementedError: it has no closed form.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no divergence in closed form")
+
+    def logits(self, params: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of all choices, as of torch's distributions; ``[..., P]``.
+
+        Raises:
+            NotImplementedError: actions are not one of several choices.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is not over one of several choices")
+
     @abstractmethod
     def rsample(
         self, params: torch.Tensor, generator: torch.Generator | None = None

@@ -11,7 +11,8 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives.common import LossModule
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.loss_contract import check_losses
+from plugrl.core.tensordict.loss_contract import check_losses, move_targets
+from plugrl.core.tensordict.operators import PARAMS
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Learner:
             Means over the minibatches of what the loss module gave, and of the gradient norm
             before it was clipped.
         """
+        self._add_params(rows)
         count = rows.batch_size[0]
         sizes = _sizes(count, minibatch_size)
         gathered: dict[str, list[torch.Tensor]] = {}
@@ -103,9 +105,18 @@ class Learner:
                 norms.append(norm)
                 for name, value in losses.items():
                     number = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-                    gathered.setdefault(name, []).append(number.detach().float())
+                    # TorchRL's penalty gives its divergences row by row.
+                    gathered.setdefault(name, []).append(number.detach().float().mean())
         metrics = {name: float(torch.stack(values).mean()) for name, values in gathered.items()}
         return {**metrics, "grad_norm": sum(norms) / len(norms)}
+
+    def _add_params(self, rows: TensorDict) -> None:
+        # A penalty on the distance from the collecting policy reads its distributions; before the
+        # first step, the policy is that one.
+        keys = getattr(self.loss_module, "in_keys", ())
+        if PARAMS in keys and PARAMS not in rows:
+            with torch.no_grad():
+                rows.set(PARAMS, self.agent.policy(rows["observation"]))
 
     def _step(
         self, minibatch: TensorDict, not_finite: NotFinite
@@ -116,6 +127,7 @@ class Learner:
         norm = self.optimizer.step(self.max_grad_norm)[self.agent.name]
         if not math.isfinite(norm):
             not_finite("gradient norm", norm)
+        move_targets(self.loss_module)
         return losses, norm
 
     def _backward(self, losses: Any) -> None:

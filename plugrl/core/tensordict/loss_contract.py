@@ -34,7 +34,31 @@ def loss_module_and_gae(given: Any, trainer: str) -> tuple[torch.nn.Module, Any]
             f"{trainer}._get_loss_module_and_gae() gave {_told(gae)} to estimate advantages; "
             "return something that is called with a batch, or None"
         )
+    _check_targets(module, trainer)
     return module, gae
+
+
+def move_targets(module: torch.nn.Module) -> None:
+    """Move the target networks of a loss module, where it has some, after an optimizer step."""
+    update = getattr(module, "update_targets", None)
+    if update is not None:
+        update()
+
+
+def _check_targets(module: torch.nn.Module, trainer: str) -> None:
+    # TorchRL's losses declare their target networks and leave it to others to move them.
+    targets = [
+        name.removeprefix("target_").removesuffix("_params")
+        for name, _ in module.named_children()
+        if name.startswith("target_") and name.endswith("_params")
+    ]
+    if targets and not callable(getattr(module, "update_targets", None)):
+        raise ContractError(
+            f"{trainer}._get_loss_module_and_gae() gave {type(module).__name__}, whose target "
+            f"network of {' and '.join(targets)} nothing moves; before you return it, write "
+            "loss.update_targets = SoftUpdate(loss, tau=0.005).step, with SoftUpdate of "
+            "torchrl.objectives"
+        )
 
 
 def check_losses(losses: Any, module: torch.nn.Module) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agent_preflight import trained_of
 from plugrl.core.tensordict.exploration import Explorer
+from plugrl.core.tensordict.loss_contract import move_targets
 from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner, steps_of
 from plugrl.core.tensordict.parts import seeded
 from plugrl.core.tensordict.replay import ReplayBuffer
@@ -76,9 +77,9 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     ``rl.minibatch_size`` old steps after every ``train_freq``. It evaluates when due and ends with
     ``run.end_step``.
 
-    The loss module of :meth:`_get_loss_module_and_gae` moves its target networks in a method
-    ``update_targets()``; override :meth:`_update` for another one. What it draws, it draws from
-    its attribute ``generator``, if a resumed run is to draw the same.
+    The loss module of :meth:`_get_loss_module_and_gae` moves its target networks, if it has some,
+    in a method ``update_targets()``; override :meth:`_update` for another one. What it draws, it
+    draws from its attribute ``generator``, if a resumed run is to draw the same.
     """
 
     use_critic: ClassVar[bool] = False
@@ -223,7 +224,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         """One update of one policy and its target networks."""
         learner.update(learner.loss_module(minibatch), not_finite)
-        cast(Any, learner.loss_module).update_targets()
+        move_targets(learner.loss_module)
 
     def _scaled(self, policy: str, minibatch: TensorDict) -> TensorDict:
         """A minibatch with today's normalisation, on the device of the networks.

@@ -70,8 +70,10 @@ class OffPolicyLearner(Learner):
         self.updates += 1
         for name, value in losses.items():
             # Copied, as a loss module may give a parameter or a buffer.
+            number = torch.as_tensor(value).detach()
+            number = number if number.ndim == 0 else number.float().mean()
             sums = self._sums.get(name)
-            self._sums[name] = value.detach().clone() if sums is None else sums.add_(value.detach())
+            self._sums[name] = number.clone() if sums is None else sums.add_(number)
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def report(self) -> dict[str, float]:

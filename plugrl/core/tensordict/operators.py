@@ -53,6 +53,23 @@ class ParametersDistribution(torch.distributions.Distribution):
         """What TorchRL takes where it does not explore: the mode."""
         return self.mode
 
+    @property
+    def logits(self) -> torch.Tensor:
+        """Log-probabilities of all choices, where actions are one of several."""
+        return self._of_choices("logits")
+
+    @property
+    def probs(self) -> torch.Tensor:
+        """Probabilities of all choices, where actions are one of several."""
+        return self._of_choices("probs").exp()
+
+    def _of_choices(self, name: str) -> torch.Tensor:
+        try:
+            return self.of.logits(self.params)
+        except NotImplementedError as error:
+            # As for any attribute that is missing: what reads it may do without.
+            raise AttributeError(f"no {name}: {error}") from None
+
     def rsample(self, sample_shape: Any = ()) -> torch.Tensor:
         """Actions that carry gradients, with ``sample_shape`` in front."""
         params = self.params.expand(*sample_shape, *self.params.shape)
@@ -71,12 +88,21 @@ class ParametersDistribution(torch.distributions.Distribution):
         if self._drawn is not None and self._drawn[0] is value:
             return self._drawn[1]
         # Losses ask for both, and both together cost little more than one.
-        log_prob, self._entropy = self.of.log_prob_and_entropy(self.params, value)
+        params = self.params
+        drawn = value.ndim - len(self.of.action_shape) - (params.ndim - 1)
+        if drawn > 0:
+            return self.of.log_prob(params.expand(*value.shape[:drawn], *params.shape), value)
+        log_prob, self._entropy = self.of.log_prob_and_entropy(params, value)
         return log_prob
 
     def entropy(self) -> torch.Tensor:
         """Entropy in nats."""
         return self.of.entropy(self.params) if self._entropy is None else self._entropy
+
+
+@torch.distributions.register_kl(ParametersDistribution, ParametersDistribution)  # type: ignore[no-untyped-call, untyped-decorator]
+def _divergence(one: ParametersDistribution, other: ParametersDistribution) -> torch.Tensor:
+    return one.of.divergence(one.params, other.params)
 
 
 class Operator(TensorDictModule):  # type: ignore[misc]

@@ -91,7 +91,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         Called once for each trained policy, whose networks are :attr:`policy_operator` and
         :attr:`value_operator` (:attr:`agent` for both in one). The loss module maps the rows of a
         minibatch to a mapping with ``loss_...`` scalars, which are added up, and metrics; any loss
-        module of TorchRL will do.
+        module of TorchRL will do. Its method ``update_targets()``, if it has one, is called after
+        each optimizer step: ``loss.update_targets = SoftUpdate(loss, tau=0.005).step``.
         """
 
     @property

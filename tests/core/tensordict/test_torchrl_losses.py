@@ -1,0 +1,216 @@
+"""Loss modules of TorchRL that ask more of a policy than its densities."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from tensordict.nn import TensorDictModule
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torchrl.objectives import (
+    DiscreteIQLLoss,
+    DiscreteSACLoss,
+    KLPENPPOLoss,
+    SoftUpdate,
+    ValueEstimators,
+)
+
+from plugrl.core.errors import ContractError
+from plugrl.core.scenario import ScenarioInstance
+from plugrl.core.tensordict.distributions import distribution_for
+from plugrl.core.tensordict.off_policy import OffPolicyTrainer
+from plugrl.core.tensordict.operators import ParametersDistribution
+from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
+from plugrl.trainers.dqn import DqnTrainer
+from tests.core.tensordict.counting import Counting
+
+
+def values(key: str) -> TensorDictModule:
+    return TensorDictModule(torch.nn.Linear(1, 2), in_keys=["observation"], out_keys=[key])
+
+
+class WithTargets(TensorDictRlTrainer):
+    """A loss with target networks that move the tenth part of their way."""
+
+    moved = True
+
+    def make(self) -> Any:
+        raise NotImplementedError
+
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        loss = self.make()
+        loss.make_value_estimator(ValueEstimators.TD0, gamma=0.9)
+        if self.moved:
+            loss.update_targets = SoftUpdate(loss, tau=0.1).step
+        return loss, None
+
+
+class DiscreteSac(WithTargets):
+    def make(self) -> Any:
+        return DiscreteSACLoss(
+            actor_network=self.policy_operator,
+            qvalue_network=values("action_value"),
+            num_actions=2,
+            action_space="categorical",
+        )
+
+
+class DiscreteIql(WithTargets):
+    def make(self) -> Any:
+        return DiscreteIQLLoss(
+            self.policy_operator,
+            qvalue_network=values("state_action_value"),
+            value_network=self.value_operator,
+            action_space="categorical",
+        )
+
+
+class Unmoved(DiscreteSac):
+    moved = False
+
+
+class Penalty(TensorDictRlTrainer):
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        loss = KLPENPPOLoss(self.policy_operator, self.value_operator, increment=1.0, decrement=1.0)
+        loss.make_value_estimator(ValueEstimators.GAE, gamma=0.9, lmbda=0.9)
+        return loss, loss.value_estimator
+
+
+def made(trainer: type[TensorDictRlTrainer], **rl: Any) -> Any:
+    section = {"num_iterations": 1, "frames_per_batch": 10, "minibatch_size": 4, "lr": 0.05, **rl}
+    return trainer(
+        scenario_instance=ScenarioInstance(
+            name="counting", make_environment=lambda split: Counting([2, 3])
+        ),
+        hyper_params={"rl": {"num_epochs": 1, **section}, "validate": {"episodes": 1}},
+    )
+
+
+@pytest.mark.parametrize("kind", [DiscreteSac, DiscreteIql])
+def test_target_networks_follow_after_each_step(kind: type[WithTargets]) -> None:
+    trainer = made(kind)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def watched(loss: Any) -> Any:
+        move = loss.update_targets
+
+        def update() -> None:
+            move()
+            name = "qvalue_network_params"
+            networks = (getattr(loss, each) for each in (f"target_{name}", name))
+            target, source = (each.flatten_keys(".")["module.weight"] for each in networks)
+            seen.append((target.detach().clone(), source.detach().clone()))
+
+        loss.update_targets = update
+        return loss
+
+    made_loss = trainer._get_loss_module_and_gae
+    trainer._get_loss_module_and_gae = lambda: (watched(made_loss()[0]), None)
+    trainer.train()
+    # 10 rows in minibatches of about 4.
+    assert len(seen) == 2
+    (before, _), (after, source) = seen
+    assert not torch.equal(before, source)
+    torch.testing.assert_close(after, 0.9 * before + 0.1 * source)
+
+
+class FromOldSteps(DqnTrainer):
+    """Discrete soft actor-critic on old steps, with metrics that are no tensors of torch."""
+
+    _update = OffPolicyTrainer._update
+
+    def _stepped(self, steps: int) -> None:
+        """Targets move after each update."""
+
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        loss = DiscreteSACLoss(
+            actor_network=self.policy_operator,
+            qvalue_network=values("action_value"),
+            num_actions=2,
+            action_space="categorical",
+        )
+        loss.make_value_estimator(ValueEstimators.TD0, gamma=0.9)
+        loss.update_targets = SoftUpdate(loss, tau=0.1).step
+        loss.register_forward_hook(
+            lambda module, given, losses: {**losses, "number": 2.5, "rows": torch.arange(3)}
+        )
+        return loss, None
+
+
+def test_old_steps_are_enough_for_losses_of_torchrl() -> None:
+    trainer = made(FromOldSteps, num_epochs=4, frames_per_batch=200)
+    trainer.train()
+    metrics = trainer.run.metrics[-1]
+    assert metrics["train/updates"] > 0
+    assert (metrics["train/number"], metrics["train/rows"]) == (2.5, 1.0)
+
+
+def test_target_networks_that_nothing_moves_are_refused() -> None:
+    with pytest.raises(
+        ContractError,
+        match=r"DiscreteSACLoss, whose target network of qvalue_network nothing moves",
+    ):
+        made(Unmoved).train()
+
+
+def test_the_penalty_is_on_the_distance_from_the_policy_that_acted() -> None:
+    # Of one step there is none yet; of three minibatches of unequal size the later ones move away.
+    whole = made(Penalty, minibatch_size=None)
+    whole.train()
+    assert whole.run.metrics[-1]["train/kl"] == pytest.approx(0, abs=1e-7)
+    parts = made(Penalty, minibatch_size=3)
+    parts.train()
+    assert parts.run.metrics[-1]["train/kl"] > 1e-6
+
+
+def test_choices_have_the_probabilities_of_torch() -> None:
+    params = torch.tensor([[0.0, math.log(3.0)]])
+    found = ParametersDistribution(params, distribution_for(spaces.Discrete(2, start=-1)))
+    torch.testing.assert_close(found.probs, torch.tensor([[0.25, 0.75]]))
+    torch.testing.assert_close(found.logits, torch.tensor([[0.25, 0.75]]).log())
+    normal = ParametersDistribution(torch.zeros(1, 2), distribution_for(spaces.Box(-1, 1, (1,))))
+    assert not hasattr(normal, "logits")
+    with pytest.raises(AttributeError, match="no probs: Normal is not over one of several"):
+        _ = normal.probs
+
+
+def expected(space: spaces.Space[Any], params: torch.Tensor) -> list[Any]:
+    if isinstance(space, spaces.Box):
+        mean, log_std = params.chunk(2, -1)
+        return [Independent(Normal(mean, log_std.exp()), 1)]
+    if isinstance(space, spaces.MultiBinary):
+        return [Independent(torch.distributions.Bernoulli(logits=params), 1)]
+    counts = [3] if isinstance(space, spaces.Discrete) else [2, 3]
+    return [Categorical(logits=part) for part in params.split(counts, -1)]
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=2),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(3),
+        spaces.Box(-2, 2, (2,)),
+    ],
+)
+def test_divergences_are_those_of_torch_and_of_samples(
+    space: spaces.Space[Any], squash: bool
+) -> None:
+    of = distribution_for(space, squash=squash)
+    rng = torch.Generator().manual_seed(3)
+    one, other = (torch.randn(4, of.parameters, generator=rng) * 0.5 for _ in range(2))
+    found = kl_divergence(ParametersDistribution(one, of), ParametersDistribution(other, of))
+    pairs = zip(expected(space, one), expected(space, other), strict=True)
+    by_torch = torch.stack([kl_divergence(p, q) for p, q in pairs]).sum(0)
+    torch.testing.assert_close(found, by_torch)
+    # Several draws of each, as losses take them that estimate a divergence.
+    p, q = ParametersDistribution(one, of), ParametersDistribution(other, of)
+    torch.manual_seed(0)
+    drawn = p.sample((20_000,))
+    estimate = (p.log_prob(drawn) - q.log_prob(drawn)).mean(0)
+    np.testing.assert_allclose(estimate, found, atol=0.05)
