@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from typing import Any
 
@@ -214,3 +216,24 @@ def test_divergences_are_those_of_torch_and_of_samples(
     drawn = p.sample((20_000,))
     estimate = (p.log_prob(drawn) - q.log_prob(drawn)).mean(0)
     np.testing.assert_allclose(estimate, found, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", [DiscreteSac, Penalty])
+def test_a_resumed_run_has_the_target_networks_and_weights_of_one_that_was_not_stopped(
+    kind: type[TensorDictRlTrainer],
+) -> None:
+    def run(iterations: int, state: Any = None) -> Any:
+        torch.manual_seed(0)
+        trainer = made(kind, num_iterations=iterations)
+        if state is not None:
+            trainer.load_state_dict(copy.deepcopy(state))
+        trainer.train()
+        return trainer.state_dict()
+
+    whole, resumed = run(4), run(4, run(2))
+    for path in (("learners", "agent", "loss"), ("policies", "agent", "weights")):
+        one, other = (
+            functools.reduce(lambda tree, key: tree[key], path, s) for s in (whole, resumed)
+        )
+        assert one.keys() == other.keys()
+        assert all(torch.equal(value, other[name]) for name, value in one.items())
