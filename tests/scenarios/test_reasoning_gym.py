@@ -119,3 +119,10 @@ def test_a_run_reports_each_task(tmp_path):
     run = start(prepare(tree))
     names = {"validation/chain_sum/score", "validation/more/score", "rollout/score"}
     assert names <= set(run.last_metrics)
+
+
+def test_how_many_problems_are_made_is_said_before_they_are(caplog):
+    with caplog.at_level("INFO", "plugrl"):
+        built(train=1000, validation=128)
+    said = caplog.messages[0]
+    assert said.startswith("scenario reasoning_gym: making 1,128 problems of chain_sum, number_sor")

@@ -14,6 +14,7 @@ from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.core.suggest import did_you_mean
+from plugrl.core.terminal import bounded
 
 logger = logging.getLogger(__name__)
 #: Seed of the held-out problems, which are the same for every run.
@@ -85,6 +86,14 @@ class ReasoningGymScenario(Scenario):
         seeds = {"validation": _HELD_OUT, "demonstrations": 2 * seed + 1, "train": 2 * seed}
         datasets: dict[str, list[DataItem]] = {}
         taken: set[tuple[str, str]] = set()
+        if not sizes:
+            names = ", ".join(task.name for task in self.config.tasks)
+            logger.info(
+                "scenario reasoning_gym: making %s problems of %s; fewer (scenario.train=100) "
+                "take less time",
+                f"{sum(wanted.values()):,}",
+                bounded(names, 200),
+            )
         for number, (split, size) in enumerate(wanted.items()):
             items = self._items(size, seeds[split] * 1_000_003 % 2**31)
             kept = [item for item in items if (item["data_source"], item["prompt"]) not in taken]

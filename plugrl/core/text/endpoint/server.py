@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import socket
 import threading
@@ -19,6 +20,8 @@ MISSING = 'starlette and uvicorn are not installed; run: pip install "plugrl[ser
 _MOST_CONNECTIONS = 2048
 #: Seconds that the server may take to start or to end.
 _PATIENCE = 10.0
+#: Seconds in which the headers of a request must have come.
+HEADERS_SECONDS = 30.0
 
 
 def installed() -> bool:
@@ -50,6 +53,50 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
+def _protocol() -> Any:
+    """The connections of uvicorn, each of which ends when headers begin and do not come."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):  # type: ignore[misc, unused-ignore]
+        late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._expect_headers()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._look()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            # The next request may have begun to come meanwhile.
+            if self.conn.trailing_data[0]:
+                self._look()
+
+        def _look(self) -> None:
+            if self.cycle is None or self.cycle.response_complete:
+                self._expect_headers()
+            else:
+                self._forget()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget()
+            super().connection_lost(exc)
+
+        def _expect_headers(self) -> None:
+            # A byte now and then gives no more time.
+            if self.late is None:
+                self.late = self.loop.call_later(HEADERS_SECONDS, self.transport.close)
+
+        def _forget(self) -> None:
+            if self.late is not None:
+                self.late.cancel()
+                self.late = None
+
+    return Connection
+
+
 class Server:
     """Serves an application until it is closed.
 
@@ -72,7 +119,7 @@ class Server:
         self._failure: BaseException | None = None
         config: Any = uvicorn.Config(
             application,
-            http="h11",
+            http=_protocol(),
             ws="none",
             lifespan="off",
             log_config=None,

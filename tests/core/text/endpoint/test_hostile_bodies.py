@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import socket
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE
 
+from plugrl.core.text.endpoint import server
 from plugrl.core.text.endpoint.asked import read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError
 
@@ -102,3 +105,37 @@ def test_a_fault_of_the_server_itself_is_told_in_the_same_shape(monkeypatch, cap
     assert error["message"].startswith("ZeroDivisionError: a fault")
     assert "\n" not in error["message"]
     assert "Traceback" not in "".join(capfd.readouterr())
+
+
+HALF = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+ANSWERED = "HTTP/1.1 200"
+
+
+# After a request that was answered, uvicorn waits for 60 seconds for the first byte of the next.
+@pytest.mark.parametrize(
+    ("before", "sent"),
+    [(b"", b""), (b"", b"G"), (b"", HALF), (HALF + b"\r\n", b"G"), (HALF + b"\r\n", HALF)],
+)
+def test_headers_that_do_not_come_end_their_connection(monkeypatch, before, sent):
+    monkeypatch.setattr(server, "HEADERS_SECONDS", 0.1)
+    with served(Written()) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=DEADLINE) as connection:
+            connection.sendall(before + sent)
+            said = b""
+            while got := connection.recv(2**16):
+                said += got
+            assert said.startswith(ANSWERED.encode() if before else b"")
+
+
+def test_a_body_may_take_longer_than_headers(monkeypatch):
+    monkeypatch.setattr(server, "HEADERS_SECONDS", 0.1)
+    data = json.dumps(chat()).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+    with served(Written()) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=DEADLINE) as connection:
+            connection.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode())
+            time.sleep(0.3)
+            connection.sendall(data)
+            assert connection.recv(2**16).startswith(ANSWERED.encode())
