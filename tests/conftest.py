@@ -1,6 +1,7 @@
 """Settings of every test: one thread, because tiny networks are slower on several."""
 
 import contextlib
+import io
 import locale
 import os
 import signal
@@ -93,3 +94,22 @@ def registry():
     before = registry.snapshot()
     yield registry
     registry.restore(before)
+
+
+@pytest.fixture
+def call():
+    """Runs a command in this process: its exit code, and what it wrote out and as errors."""
+
+    from plugrl.cli import main
+
+    def run(*words):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main(list(map(str, words)))
+                code = 0
+            except SystemExit as end:
+                code = end.code or 0
+        return code, out.getvalue(), err.getvalue()
+
+    return run

@@ -1,13 +1,10 @@
 """A tiny run of a trainer, as a mapping."""
 
-import contextlib
-import io
 import itertools
 import shutil
 
 import pytest
 
-from plugrl.cli import main
 from plugrl.testing import tiny
 
 
@@ -17,23 +14,6 @@ def config(tmp_path):
         return tiny.config(name, tmp_path, sections)
 
     return make
-
-
-@pytest.fixture
-def call():
-    """Runs a command in this process: its exit code, and what it wrote out and as errors."""
-
-    def run(*words):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main(list(map(str, words)))
-                code = 0
-            except SystemExit as end:
-                code = end.code or 0
-        return code, out.getvalue(), err.getvalue()
-
-    return run
 
 
 @pytest.fixture
