@@ -233,6 +233,7 @@ def _report(error: PlugrlError, debug: bool) -> None:
         print(shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     hidden = not debug and isinstance(error, PluginError) and error.__cause__ is not None
     text = f"{error}; re-run with plugrl --debug for its traceback" if hidden else str(error)
+    text = bounded(text, LONGEST_RECORD)
     print(shown(f"error: {without_credentials(text)}"), file=sys.stderr)
     _print_notes(error)
 

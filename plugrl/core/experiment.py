@@ -330,7 +330,7 @@ def _blamed(experiment: Experiment, run: Run) -> Iterator[None]:
         raise RunError(str(error)) from error
     except PlugrlError:
         raise
-    except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+    except BaseException as error:
         # Ctrl-C is a request to the run, so an interrupt in here was raised by code.
         used = sorted(experiment.registry.used, key=lambda r: (r.kind, r.name))
         raise component_error(error, used, run.trainer) from error

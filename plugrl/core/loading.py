@@ -37,14 +37,14 @@ def describe_error(error: BaseException, target: str = "") -> str:
 
     ``target`` is the component that was imported: its own package is no library to leave out.
     """
-    from plugrl.core.blame import line_of, raised_at
+    from plugrl.core.blame import line_of, raised_at, said
 
     name = type(error).__name__
     if isinstance(error, SyntaxError):
         file, line = (error.filename, error.lineno or 1) if error.filename else _unreadable(error)
         if file:
             return f"{name}: {error.msg} at {line_of(file, line)}"
-    lines = readable(str(error)).strip().splitlines()
+    lines = readable(said(error)).strip().splitlines()
     text = f"{name}: {lines[0]}" if lines else name
     at = raised_at(error, {target.partition(":")[0].partition(".")[0]})
     return f"{text} at {at}" if at else text

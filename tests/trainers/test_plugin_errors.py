@@ -120,11 +120,15 @@ def test_an_error_in_a_trainer_names_it_and_keeps_the_traceback(config, tmp_path
     assert f'"{file}", line {line_of(file, "values")}' in log
 
 
-@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(0)", "GeneratorExit"])
+ODD = "type('Odd', (BaseException,), {})"
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(0)", "GeneratorExit", ODD])
 def test_an_exception_that_would_end_the_process_names_the_code_too(config, tmp_path, raised):
     tree, file = own_trainer(config, tmp_path, f"raise {raised}")
     line, _ = failed(tree)
-    assert f"trainer 'Mine' raised {raised.partition('(')[0]}" in line
+    name = "Odd" if raised == ODD else raised.partition("(")[0]
+    assert f"trainer 'Mine' raised {name}" in line
     assert f"{file.name}:{line_of(file, 'raise')}" in line
 
 

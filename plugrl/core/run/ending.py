@@ -186,5 +186,5 @@ class Ending:
 def _line(error: BaseException | None) -> str | None:
     if error is None:
         return None
-    text = without_credentials(" ".join(str(error).split()))
+    text = without_credentials(" ".join(bounded(str(error), LONGEST_RECORD).split()))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from plugrl.core.blame import said
 from plugrl.core.run.trackers import TrackedRun, Tracker
 
 log = logging.getLogger("plugrl.run")
@@ -136,7 +137,7 @@ class Feed:
         try:
             value = getattr(self._tracker, method)(*arguments)
         except BaseException as error:
-            text = " ".join(str(error).split())
+            text = " ".join(said(error).split())
             self.fail(f"failed in {method}(): {type(error).__name__}: {text}".rstrip(": "), error)
             return False
         finally:

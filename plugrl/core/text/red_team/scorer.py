@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from plugrl.core.blame import one_line, raised_at, where
+from plugrl.core.blame import is_stop, one_line, raised_at, where
 from plugrl.core.component import Component
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError, UsageError
+from plugrl.core.terminal import bounded
 from plugrl.core.text.red_team.dialogue import Dialogue, Part
 
 if TYPE_CHECKING:
@@ -158,7 +159,9 @@ def scored(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
         answer = scorer.score(list(dialogues))
     except PlugrlError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_stop(error):
+            raise
         if len(dialogues) > 1:
             return [scored(scorer, [dialogue])[0] for dialogue in dialogues]
         place = raised_at(error)
@@ -188,7 +191,7 @@ def _checked(score: Any, name: str) -> Score:
     if not isinstance(score, Score):
         score = Score(score)
     if score.failure:
-        return Score(failure=" ".join(str(score.failure).split()) or "no reason is given")
+        return Score(failure=" ".join(bounded(str(score.failure)).split()) or "no reason is given")
     try:
         value = float(score.value)
         categories = {str(key): float(number) for key, number in score.categories.items()}

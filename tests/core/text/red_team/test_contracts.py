@@ -132,6 +132,9 @@ def test_a_reason_is_text_on_one_line():
     answer = Score(failure=ValueError("one\ntwo"))
     (score,) = scored(as_scorer(lambda dialogue: answer)(), [Dialogue("a")])
     assert score.failure == "one two"
+    (score,) = scored(as_scorer(lambda dialogue: Score(failure="x" * 10_000))(), [Dialogue("a")])
+    # 2,000 of 10,000 characters are kept.
+    assert score.failure.count("x") == 2000
 
 
 def test_huge_scores_end_a_step_with_their_reason():
@@ -200,3 +203,15 @@ def test_fields_of_a_subclass_may_be_annotated_in_any_way():
 
     with pytest.raises(ConfigError, match="lr is 'x'; a number is expected"):
         Own(lr="x")
+
+
+def test_a_scorer_that_raises_an_exception_of_any_class_has_failed():
+    class Odd(BaseException):
+        pass
+
+    def odd(dialogue):
+        raise Odd("boo")
+
+    first, second = scored(as_scorer(odd)(), [Dialogue("a"), Dialogue("b")])
+    assert "raised Odd: boo (" in first.failure
+    assert "raised Odd: boo (" in second.failure
