@@ -12,7 +12,7 @@ from plugrl.core.blame import is_stop, one_line, raised_at, where
 from plugrl.core.component import Component
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError, UsageError
-from plugrl.core.terminal import bounded
+from plugrl.core.terminal import bounded as shortened
 from plugrl.core.text.red_team.dialogue import Dialogue, Part
 
 if TYPE_CHECKING:
@@ -191,7 +191,9 @@ def _checked(score: Any, name: str) -> Score:
     if not isinstance(score, Score):
         score = Score(score)
     if score.failure:
-        return Score(failure=" ".join(bounded(str(score.failure)).split()) or "no reason is given")
+        return Score(
+            failure=" ".join(shortened(str(score.failure)).split()) or "no reason is given"
+        )
     try:
         value = float(score.value)
         categories = {str(key): float(number) for key, number in score.categories.items()}
