@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import plugrl
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.core.text.trajectory import Trajectory
@@ -258,7 +258,7 @@ def straight(tmp_path_factory):
 def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, straight, step):
     with monkeypatch.context() as patch:
         stop_after(patch, step)
-        with pytest.raises(Interrupted):
+        with pytest.raises(RunError, match="Interrupted"):
             plugrl.train(sequence(tmp_path / "broken"))
     (folder,) = (tmp_path / "broken" / "runs").glob("*/*")
     from plugrl.core.experiment import resume

@@ -471,7 +471,7 @@ class PureTextRlTrainer(Trainer):
         self._parts = make_parts(self._bound("loaded_models"), self._files.jobs, tests=False)
         self.models.load_weights(self._initial_weights)
         if state:
-            self.models.load_state_dict(state["models"])
+            self._apply(state)
         return self.models
 
     def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
