@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import secrets
 import shutil
@@ -22,7 +21,7 @@ from plugrl.core.run.checkpoint_folder import checkpoints_of
 from plugrl.core.run.folder import find
 from plugrl.core.run.start import read_tree
 from plugrl.core.runless import UnrecordedRun
-from plugrl.core.states import UnfitStateError, take_state
+from plugrl.core.states import take_weights
 from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -30,12 +29,10 @@ if TYPE_CHECKING:
     from plugrl.core.text.models import Model, Models
     from plugrl.core.text.sampling import SamplingParams
 
-log = logging.getLogger(__name__)
 #: Sections that an evaluation of a run may set: what is asked, and who judges.
 EVALUATED = ("data", "scenario", "rollout_worker", "validate")
 #: How the files of `validate.data.data_files` are called, where splits have names.
 FILES = "validation"
-_OWN = __name__.partition(".")[0]
 _WHOLE = ("scenario",)
 _ANOTHER = "name another run; plugrl runs list shows them"
 
@@ -100,32 +97,11 @@ def opened(
     stand_in: Any = run
     trainer = build_trainer(_last(experiment.validated), experiment.registry, stand_in)
     if state is not None:
-        _load(trainer, state, origin)
+        take_weights(trainer, state, "trainer", origin, root=Trainer)
     try:
         yield Saved(trainer, run, origin)
     finally:
         run.close()
-
-
-def _load(trainer: Trainer, state: Mapping[str, Any], origin: str) -> None:
-    """Give ``trainer`` a saved state; where its own code does not take it, what its base learned.
-
-    Weights are in the state of plugrl's classes. What a subclass of users keeps besides is for
-    training on, and may be of an earlier version of it.
-
-    Raises:
-        UnfitStateError: no class of plugrl has that state.
-    """
-    try:
-        take_state(trainer, state, "trainer", origin)
-    except UnfitStateError as error:
-        holders = [kind for kind in type(trainer).__mro__ if "load_state_dict" in vars(kind)]
-        own = [kind for kind in holders if kind.__module__.partition(".")[0] == _OWN]
-        if not own or own[0] in (Trainer, holders[0]):
-            raise
-        base: Any = own[0]
-        base.load_state_dict(trainer, state)
-        log.warning("%s; the weights are used without it", error)
 
 
 def _of_model(

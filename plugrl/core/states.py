@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.blame import one_line, raised_at, where
 from plugrl.core.errors import PlugrlError, RunError, UsageError
+
+log = logging.getLogger(__name__)
+_OWN = __name__.partition(".")[0]
 
 
 class UnfitStateError(RunError):
@@ -31,6 +35,39 @@ def take_state(owner: Any, state: Any, what: str, of: str) -> None:
         raise
     except Exception as error:
         raise unfit_state(owner, error, what, of) from error
+
+
+def take_weights(owner: Any, state: Any, what: str, of: str, *, root: type) -> None:
+    """The same for those that need weights alone, which are in the state of plugrl's classes.
+
+    What a subclass of users keeps besides is for training on, and may be of an earlier version of
+    it: where its own code does not take the state, the nearest base of plugrl does, and a warning
+    says so.
+
+    Args:
+        owner: has ``load_state_dict``.
+        state: what it gets.
+        what: what messages call it.
+        of: where the state is from.
+        root: the class that all such components have, which keeps no weights.
+
+    Raises:
+        UnfitStateError: no class of plugrl has that state.
+    """
+    try:
+        take_state(owner, state, what, of)
+    except UnfitStateError as error:
+        holders = [kind for kind in type(owner).__mro__ if "load_state_dict" in vars(kind)]
+        own = [kind for kind in holders if kind.__module__.partition(".")[0] == _OWN]
+        if not own or own[0] in (root, holders[0]):
+            raise
+        base: Any = own[0]
+        try:
+            base.load_state_dict(owner, state)
+        except Exception:
+            # It is in a form of the subclass.
+            raise error from error.__cause__
+        log.warning("%s; the weights are used without it", error)
 
 
 def unfit_state(owner: Any, error: Exception, what: str, of: str) -> UnfitStateError:

@@ -112,7 +112,8 @@ class HarnessTrainer(Trainer):
     @property
     def environment(self) -> Environment:
         """What grows the rollout trees."""
-        self._set_up()
+        if self._environment is None:
+            self._set_up()
         assert self._environment is not None
         return self._environment
 
@@ -139,15 +140,12 @@ class HarnessTrainer(Trainer):
     def _set_up(self) -> None:
         if self._harness is not None:
             return
-        if self._environment is None:
-            self._environment = environment_of(self._bound("environment"))
+        environment = self._make_environment()
         given = self._given if self._given is not None else self.config.algorithm
         self._algorithm = self._named(given)
-        system: Any = self._environment.system
-        if self._initial_weights:
-            system.begin_with(self._initial_weights)
+        system: Any = environment.system
         self._harness = Harness(
-            self._environment,
+            environment,
             self._algorithm,
             num_episodes_per_experience=self.config.num_episodes_per_experience,
             batch_size=self.config.batch_size,
@@ -160,6 +158,20 @@ class HarnessTrainer(Trainer):
         if self._pending_state is not None:
             state, self._pending_state = self._pending_state, None
             self._apply(state)
+
+    def _make_environment(self) -> Environment:
+        if self._environment is None:
+            self._environment = environment_of(self._bound("environment"))
+            if self._initial_weights:
+                system: Any = self._environment.system
+                system.begin_with(self._initial_weights)
+        return self._environment
+
+    def _load_weights(self) -> None:
+        """Have the environment with the weights of the loaded state, and nothing else of it."""
+        system: Any = self._make_environment().system
+        if self._pending_state is not None:
+            system.load_weights(self._pending_state["system"])
 
     def _named(self, section: Any) -> HarnessAlgorithm:
         """The algorithm of a section, of a name, or one that code has put there."""
@@ -326,6 +338,7 @@ class HarnessTrainer(Trainer):
         Raises:
             ConfigError: there is no such split.
         """
+        self._load_weights()
         with self._closed_in_a_run():
             metrics, trees = self._evaluated()
         for tree in trees:
@@ -340,6 +353,7 @@ class HarnessTrainer(Trainer):
         """
         if name not in self.reports:
             return super().report(name, folder, origin)
+        self._load_weights()
         with self._closed_in_a_run():
             prompts = self._prompts(self.environment.config.eval_split)
             return saved_report(
@@ -390,6 +404,7 @@ class HarnessTrainer(Trainer):
 
     def loaded_models(self) -> Models:
         """The models with the weights of the loaded state; they are not trained further."""
+        self._load_weights()
         system: Any = self.environment.system
         system.updated()
         models: Models = system.models

@@ -290,6 +290,35 @@ class Counting(SelfHostedGrpoTrainer):
 """
 
 
+SERVICE = """
+from pathlib import Path
+
+from plugrl.plugins.transformers.train_service import LocalTrainService
+
+GROWN = Path(__file__).with_name("grown")
+
+
+class Counting(LocalTrainService):
+    def load_state_dict(self, state):
+        self.hits = state["hits"] if GROWN.exists() else 0
+        super().load_state_dict(state)
+"""
+
+
+@pytest.fixture(scope="module")
+def counting_service(tmp_path_factory):
+    """The same of a run whose train service is a file of users."""
+    folder = tmp_path_factory.mktemp("counting_service")
+    (folder / "counting.py").write_text(SERVICE)
+    config = tiny.config("self_hosted_grpo", folder)
+    named = {"module_path": str(folder / "counting.py"), "class_name": "Counting"}
+    train = {f"custom_train_service_{key}": value for key, value in named.items()}
+    config["models"]["policy"]["train"] = train
+    config["trainer"]["total_train_steps"] = 1
+    config["validate"]["validate_before_train"] = False
+    return plugrl.train(config).folder, folder / "grown"
+
+
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory):
     """The folder of a run whose trainer is a file of users, and what makes its state grow."""
@@ -306,10 +335,11 @@ def counting(tmp_path_factory):
 @pytest.mark.parametrize(
     "words", ["sample RUN ab", "eval RUN validation --json", "export RUN model"]
 )
+@pytest.mark.parametrize("plugin", ["counting", "counting_service"])
 def test_weights_alone_are_needed_when_the_state_of_a_plugin_has_grown(
-    call, counting, words, tmp_path
+    call, plugin, words, tmp_path, request
 ):
-    folder, grown = counting
+    folder, grown = request.getfixturevalue(plugin)
     command = words.replace("RUN", str(folder)).split()
     grown.unlink(missing_ok=True)
     expected = call(*command)
@@ -318,7 +348,8 @@ def test_weights_alone_are_needed_when_the_state_of_a_plugin_has_grown(
     code, out, err = call(*command)
     assert (code, out) == expected[:2] == (0, out)
     (line,) = [line for line in err.splitlines() if line.startswith("warning")]
-    assert line.startswith("warning: trainer Counting does not take back its state of ")
+    what = "trainer" if plugin == "counting" else "train service"
+    assert line.startswith(f"warning: {what} Counting does not take back its state of ")
     assert "load_state_dict raised KeyError: 'hits' (" in line
     assert line.endswith("; the weights are used without it")
     assert "counting.py:11);" in line
@@ -337,8 +368,7 @@ def test_a_resume_says_whose_state_has_grown(call, counting):
 
 
 def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
-    from plugrl.core.saved import _load
-    from plugrl.core.states import UnfitStateError
+    from plugrl.core.states import UnfitStateError, take_weights
     from plugrl.core.trainer import Trainer
 
     class Own(Trainer):
@@ -349,4 +379,4 @@ def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
             self.hits = state["hits"]
 
     with pytest.raises(UnfitStateError, match=r"KeyError: 'hits' \(.*test_saved_commands.py:\d+\)"):
-        _load(object.__new__(Own), {}, "step-1")
+        take_weights(object.__new__(Own), {}, "trainer", "step-1", root=Trainer)

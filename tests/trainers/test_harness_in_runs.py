@@ -115,6 +115,22 @@ def test_the_saved_state_is_evaluated_and_exported(plain, tmp_path):
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
 
 
+@pytest.mark.parametrize("evaluation", ["red_team", "validation"])
+def test_an_evaluation_needs_weights_alone(plain, evaluation):
+    # No optimizer and no algorithm, which may be of users and have come to keep more.
+    system = plain.run.checkpoint()["trainer"]["system"]
+    found = []
+    for poor in (False, True):
+        with opened(str(plain.run.folder), evaluation, alone=False) as saved:
+            if poor:
+                saved.trainer._pending_state = {"system": system}
+            if evaluation == "red_team":
+                found.append(saved.trainer.report(evaluation, None, "step-2"))
+            else:
+                found.append(saved.trainer.evaluate())
+    assert found[0] == found[1]
+
+
 def test_a_later_phase_begins_with_the_tester_and_a_baseline_is_what_it_was(tree, plain):
     one = tree()
     frozen = {"source": one["models"]["target"]["source"]}

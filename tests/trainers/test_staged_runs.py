@@ -8,7 +8,9 @@ import json
 import numpy as np
 import pytest
 import text_agents
+import torch
 import yaml
+from transformers import AutoModelForCausalLM
 
 import plugrl
 from plugrl.core import experiment
@@ -18,6 +20,7 @@ from plugrl.core.experiment import TrainedRun, prepare, resume
 from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.saved import opened
 from plugrl.core.text.fine_tuning import JobStatus
+from plugrl.core.text.job_folder import JobFolder
 from plugrl.core.text.job_service import TrainedJobs
 from plugrl.testing import tiny
 
@@ -171,6 +174,25 @@ def test_a_saved_run_is_evaluated_with_the_model_of_its_last_job(whole):
     names = [name for name in last if name.startswith("test/")]
     assert {name: scores[name] for name in names} == {name: last[name] for name in names}
     assert len(samples) == len(text_agents.claims())
+
+
+def test_weights_of_a_staged_run_are_those_of_its_last_job_and_need_nothing_else(whole, tmp_path):
+    state = whole.run.checkpoint()["trainer"]
+    job = state["groups"]["policy"]["fine_tuned_model"]
+    assert job.endswith("iteration-2-policy")
+    own = {"version": 2, "fine_tuned_model": job}
+    with opened(str(whole.run.folder)) as saved:
+        saved.trainer._pending_state = {"models": state["models"], "groups": {"policy": own}}
+        models = saved.trainer.loaded_models()
+        saved.trainer.export(models["policy"], tmp_path / "out")
+        scores = saved.trainer.evaluate()
+    last = whole.run.last_metrics
+    assert scores["test/accuracy"] == last["test/accuracy"]
+    assert scores["test/prover/reward"] == last["test/prover/reward"]
+    (folder,) = whole.run.folder.glob(f"**/{job}")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    trained = JobFolder(folder.parent, job).model()
+    assert all(torch.equal(exported[name], value) for name, value in trained.items())
 
 
 def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):

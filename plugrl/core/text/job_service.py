@@ -19,6 +19,7 @@ from plugrl.core.text.job_examples import trajectories
 from plugrl.core.text.job_folder import JobFolder, drop_models
 from plugrl.core.text.job_steps import JobData, batches, train_on
 from plugrl.core.text.losses import WeightedLoss, declared_needs
+from plugrl.core.text.models import load_state
 from plugrl.core.text.services import BaseTrainService, ModelSpec
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class TrainedJobs(FineTuneService):
         held = _Training(folder, service, data, steps, 0, {})
         state = folder.restore()
         if state is not None:
-            service.load_state_dict(state["service"])
+            load_state(self._spec.name, service, state["service"])
             data.load_state_dict(state["data"])
             held.done, held.metrics = int(state["done"]), dict(state["metrics"])
         elif data.prefers:

@@ -203,8 +203,12 @@ class SharedModelGroup:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave, and sample from its model."""
         self.job_name, self.skipped = state["job_name"], state["skipped"]
-        self.fine_tuned_model, self.version = state["fine_tuned_model"], int(state["version"])
         self._base, self._job, self._resumed = state["base"], None, True
+        self.load_weights(state)
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Sample from the model of a saved state, and leave the job that was open then."""
+        self.fine_tuned_model, self.version = state["fine_tuned_model"], int(state["version"])
         self._use()
 
 

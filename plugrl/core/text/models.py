@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.states import unfit_state
+from plugrl.core.states import take_weights, unfit_state
 from plugrl.core.text.fine_tuning import FineTuneService, JobContext
 from plugrl.core.text.services import (
     BaseTrainService,
@@ -200,8 +200,12 @@ class Models(Mapping[str, Model]):
         }
         return {**{name: {"weights": own} for name, own in self._given.items()}, **trained}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, weights_only: bool = False) -> None:
         """Take back what :meth:`state_dict` gave.
+
+        Args:
+            state: of every trained model.
+            weights_only: what train services of users keep besides weights may be missing.
 
         Raises:
             ConfigError: the trained models are not those of the saved state.
@@ -216,26 +220,39 @@ class Models(Mapping[str, Model]):
         for name in set(state) - trained:
             self._give(name, state[name]["weights"])
         for name, train in self.trained.items():
-            load_state(name, train, state[name]["state"])
+            load_state(name, train, state[name]["state"], weights_only=weights_only)
             train.version = state[name]["version"]
 
 
-def load_state(name: str, train: BaseTrainService, state: Mapping[str, Any]) -> None:
+def load_state(
+    name: str, train: BaseTrainService, state: Mapping[str, Any], *, weights_only: bool = False
+) -> None:
     """Give a train service the saved state of model ``name``.
+
+    Args:
+        name: of the model.
+        train: its service.
+        state: as the service gave it.
+        weights_only: see :func:`~plugrl.core.states.take_weights`.
 
     Raises:
         RunError: it does not fit, because the source of the model, or a service of users, is not
             what it was.
     """
+    what, of = "train service", f"model {name!r}"
+    own = type(train).__module__.partition(".")[0] == __name__.partition(".")[0]
     try:
-        train.load_state_dict(state)
+        if weights_only and not own:
+            take_weights(train, state, what, of, root=BaseTrainService)
+        else:
+            train.load_state_dict(state)
     except PlugrlError:
         raise
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":
             raise
-        if type(train).__module__.partition(".")[0] != __name__.partition(".")[0]:
-            raise unfit_state(train, error, "train service", f"model {name!r}") from error
+        if not own:
+            raise unfit_state(train, error, what, of) from error
         raise RunError(
             f"the saved state of model {name!r} does not fit models.{name}.source as it is now "
             f"({one_line(error)[:200]}); restore the source that the run began with, or start a "

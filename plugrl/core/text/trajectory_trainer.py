@@ -25,6 +25,7 @@ from plugrl.core.text.pooled_rollouts import pooled_rollouts
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.prepared import run_ids_warning
 from plugrl.core.text.rollouts import LockstepRollouts
+from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.weight_states import SYNC, Versions
@@ -226,9 +227,7 @@ class TrajectoryTrainer(Trainer):
     def loaded_models(self) -> Models:
         """The models with the weights of the loaded state; they are not trained further."""
         models = self.models
-        models.load_weights(self._initial_weights)
-        if self._pending_state is not None:
-            models.load_state_dict(self._pending_state["models"])
+        load_weights(models, self._pending_state, initial=self._initial_weights)
         for sync in parts.make_syncs(self.hyper_params, models).values():
             sync()
         return models

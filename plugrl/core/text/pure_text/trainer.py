@@ -21,6 +21,7 @@ from plugrl.core.text.pure_text.sections import PURE_TEXT, guess_replacement_pro
 from plugrl.core.text.pure_text.setup import Parts, make_parts
 from plugrl.core.text.pure_text.stats import episode_metrics
 from plugrl.core.text.pure_text.transcripts import transcript, write_transcripts
+from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.scores import headline, report_score
 from plugrl.core.trainer import Trainer, TrainingResult
 
@@ -466,13 +467,15 @@ class PureTextRlTrainer(Trainer):
 
     def loaded_models(self) -> Models:
         """The models with the weights of the loaded state; they are not trained further."""
-        state = self._pending_state or {}
-        self._files = RunFiles(self.run.folder, state.get("phase", 0))
-        self._parts = make_parts(self._bound("loaded_models"), self._files.jobs, tests=False)
-        self.models.load_weights(self._initial_weights)
-        if state:
-            self._apply(state)
+        self._load_weights("loaded_models", tests=False)
         return self.models
+
+    def _load_weights(self, doing: str, *, tests: bool) -> None:
+        state = self._pending_state
+        self._files = RunFiles(self.run.folder, (state or {}).get("phase", 0))
+        self._parts = make_parts(self._bound(doing), self._files.jobs, tests=tests)
+        groups = self.shared_model_groups
+        load_weights(self.models, state, initial=self._initial_weights, groups=groups)
 
     def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
         """Write one of the loaded models to a new folder, in the form that others read.
@@ -495,13 +498,8 @@ class PureTextRlTrainer(Trainer):
         Raises:
             ConfigError: there are no problems.
         """
-        context = self._bound("evaluate")
-        state = self._pending_state or {}
-        self._files = RunFiles(self.run.folder, state.get("phase", 0))
-        self._parts = make_parts(context, self._files.jobs, tests=True)
+        self._load_weights("evaluate", tests=True)
         with closing(self.models):
-            if state:
-                self._apply(state)
             prompts = self._prompts(is_test=True)
             sampled = self._parts.sample(
                 prompts, self._iteration, self._parts.play, None, is_test=True

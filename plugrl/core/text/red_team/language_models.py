@@ -20,6 +20,7 @@ from plugrl.core.text.red_team.environment import DialogueEnvironment
 from plugrl.core.text.red_team.section import ModelsConfig
 from plugrl.core.text.red_team.shown import Shown
 from plugrl.core.text.red_team.system import Said, Stream, System
+from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.scoring import check_same_tokens, score_batch
 from plugrl.core.text.services import Completion, GenerationRequest
 
@@ -180,6 +181,11 @@ class LanguageModelSystem(System):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
         self.models.load_state_dict(state)
+        self._sampled = None
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take the weights of what :meth:`state_dict` gave, and nothing else of it."""
+        load_weights(self.models, {"models": state}, initial={})
         self._sampled = None
 
     def close(self) -> None:
