@@ -8,7 +8,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -252,14 +252,15 @@ def sampled(
     Raises:
         ConfigError: there is no such model, or a prompt is empty or cannot be encoded.
     """
-    from plugrl.core.text.chat import end_tokens
     from plugrl.core.text.completions import check_completions
     from plugrl.core.text.services import GenerationRequest
+    from plugrl.core.text.stops import ending
 
     with closing(text_trainer(saved).loaded_models()) as models:
         service = models[model].inference
         tokenizer = service.tokenizer
-        sampling = sampling.ending_at(*end_tokens(tokenizer))
+        sampling = replace(sampling, **trained_stops(saved))
+        sampling = ending(sampling, tokenizer)
         asked = list(itertools.product(enumerate(prompts), range(samples)))
         requests = [
             GenerationRequest(tokenizer.encode(prompt), sampling, (seed, 0, item, run, 0))
@@ -279,6 +280,14 @@ def sampled(
             }
             for ((_, prompt), run), answer in zip(asked, answers, strict=True)
         ]
+
+
+def trained_stops(saved: Saved) -> dict[str, Any]:
+    """What ended the answers that a run trained on, as arguments of ``SamplingParams``."""
+    from plugrl.core.text.stops import stops_of
+
+    section = saved.trainer.hyper_params.get("rollout_worker")
+    return {} if section is None else stops_of(section)
 
 
 def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = False) -> str:
@@ -301,7 +310,12 @@ def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = Fals
         except (OSError, SafetensorError) as error:
             said = getattr(error, "strerror", None) or error
             raise UsageError(f"cannot write {folder}: {said}") from error
-    return f"wrote {'the adapter of ' if adapter else ''}{model} of {saved.origin} to {folder}"
+    written = f"wrote {'the adapter of ' if adapter else ''}{model} of {saved.origin} to {folder}"
+    stops = [f"rollout_worker.{name}" for name, value in trained_stops(saved).items() if value]
+    if not stops:
+        return written
+    # In generation_config.json texts would make generate() of transformers ask for a tokenizer.
+    return f"{written}; its answers ended at {' and '.join(stops)} too, which no model folder says"
 
 
 @contextmanager

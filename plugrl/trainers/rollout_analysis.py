@@ -16,7 +16,7 @@ from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.start import read_tree
-from plugrl.core.text.chat import chat_tokenizer, end_tokens
+from plugrl.core.text.chat import chat_tokenizer
 from plugrl.core.text.lockstep import Asked, serve
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
@@ -30,6 +30,7 @@ from plugrl.core.text.pure_text.analysis import (
 )
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import GenerationRequest
+from plugrl.core.text.stops import ending
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
@@ -166,9 +167,10 @@ class RolloutAnalysisTrainer(Trainer):
         name = self.config.model
         service = models[name].inference
         tokenizer: Any = chat_tokenizer(service.tokenizer, name)
-        sampling = SamplingParams(
+        own = SamplingParams(
             temperature=self.config.temperature, max_new_tokens=self.config.max_answer_length
-        ).ending_at(*end_tokens(tokenizer))
+        )
+        sampling = ending(own, tokenizer)
         requests = []
         for number, each in enumerate(asked):
             text = each.prompt

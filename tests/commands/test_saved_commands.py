@@ -217,6 +217,54 @@ def test_sample_reads_a_file_and_repeats_itself(call, folder, tmp_path):
     assert json.loads(call(*words, "--seed", 1)[1]) != first
 
 
+@pytest.fixture
+def stopping(folder, tmp_path):
+    """A run whose answers ended at the letter a, token 2."""
+    run = tmp_path / "stopping"
+    shutil.copytree(folder, run)
+    tree = yaml.safe_load((run / "config.yaml").read_text())
+    tree["rollout_worker"]["stop"] = "a"
+    (run / "config.yaml").write_text(yaml.safe_dump(tree))
+    return run
+
+
+def test_sample_ends_answers_where_the_run_did(call, folder, stopping):
+    def tokens(run):
+        words = ("ab", "--max-tokens", 6, "--temperature", 1, "--samples", 16, "--json")
+        return [one["tokens"] for one in json.loads(call("sample", run, *words)[1])]
+
+    whole = tokens(folder)
+    ended = [answer[: answer.index(2) + 1] if 2 in answer else answer for answer in whole]
+    assert tokens(stopping) == ended != whole
+
+
+def test_serve_ends_answers_where_the_run_did_unless_a_request_says_where(folder, stopping):
+    import httpx
+
+    from plugrl.core.saved import opened
+    from plugrl.core.text.endpoint.serving import serving
+
+    asked = {"model": "policy", "prompt": "ab", "max_tokens": 6, "n": 16, "seed": 3}
+    said = []
+    for run, more in ((folder, {}), (stopping, {}), (stopping, {"stop": "bb"})):
+        with opened(str(run)) as saved, serving(saved, "127.0.0.1", 0, token="t") as served:
+            answer = httpx.post(
+                f"{served.base_url}/completions",
+                json={**asked, **more},
+                headers={"Authorization": "Bearer t"},
+            ).json()
+        said.append([choice["text"] for choice in answer["choices"]])
+    whole, stopped, own = said
+    assert stopped == [text.partition("a")[0] for text in whole] != whole
+    assert own == [text.partition("bb")[0] for text in whole] != whole
+
+
+def test_export_says_what_no_model_folder_does(call, stopping):
+    code, out, _ = call("export", stopping, "model")
+    assert code == 0
+    assert out.strip().endswith("ended at rollout_worker.stop too, which no model folder says")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

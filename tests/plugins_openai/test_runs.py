@@ -11,6 +11,7 @@ from waiting import DEADLINE, wait_until
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume, start
 from plugrl.core.hookspecs import hookimpl
+from plugrl.plugins.openai import wire
 from plugrl.testing import tiny
 
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
@@ -226,6 +227,11 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
         prepare(
             tiny.config("self_hosted_grpo", tmp_path, {"models": frozen, "rollout_worker": asked})
         )
+    for tokens in ([3], []):
+        # A server that cannot be asked now will say at the start what it is.
+        frozen["judge"]["inference"] |= {"engine": "auto", "max_context": 16}
+        sections = {"models": frozen, "rollout_worker": {**asked, "stop_token_ids": tokens}}
+        prepare(tiny.config("self_hosted_grpo", tmp_path, sections))
     (tmp_path / "file").write_text("")
     for name in ("file", "file/in"):
         line = refused(base_url=here, weights_folder=str(tmp_path / name))
@@ -236,6 +242,25 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
     assert "inference.connections (Python): must be at least 1" in refused(
         base_url=here, connections=0
     )
+
+
+@pytest.mark.parametrize(("kind", "able"), [("generic", False), ("vllm", True)])
+def test_a_server_that_says_itself_what_it_is_is_asked_whether_it_stops_at_tokens(
+    server, connect, tmp_path, kind, able
+):
+    there = server(kind)
+    judge = {"type": "openai", "base_url": there.base_url, "max_context": 16}
+    models = {"judge": {"source": {"tokenizer": {"characters": "ab"}}, "inference": judge}}
+    asked = {"model": "judge", "stop_token_ids": [3]}
+    sections = {"models": models, "rollout_worker": asked}
+    tree = tiny.config("self_hosted_grpo", tmp_path, sections)
+    if able:
+        prepare(tree)
+        assert connect(there, trained=False, max_context=16).stops_at_tokens
+    else:
+        with pytest.raises(ConfigError, match="stop_token_ids.* cannot be asked of .* generic"):
+            prepare(tree)
+        assert not wire.Generic.stops_at_tokens
 
 
 def test_sampling_that_vllm_gives_no_right_log_probabilities_of_is_found(tmp_path):

@@ -23,6 +23,7 @@ from plugrl.core.text.red_team.section import SpeakingConfig
 from plugrl.core.text.red_team.shown import Shown
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.stops import ending
 from plugrl.plugins.openai.wire import as_text
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.loading import load_tokenizer
@@ -44,9 +45,10 @@ DIGITS = {digit: 6 + i for i, digit in enumerate("0123456789+=")}
 QUESTION = [7, 8, 16, 9, 10, 17]
 
 
-def tokenizer_of(form="<s> $A"):
+def tokenizer_of(form="<s> $A", more=""):
     """One token a character; ``form`` is what the tokenizer makes of a text by default."""
     vocabulary = {**{token: i for i, token in enumerate(SPECIAL)}, **DIGITS}
+    vocabulary |= {character: len(vocabulary) + i for i, character in enumerate(more)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -185,6 +187,35 @@ def test_an_attempt_begins_and_ends_as_generate_of_transformers_does(folder, spe
     assert trajectory.tokens == generated()
     assert len(trajectory.tokens) < len(whole)
     assert trajectory.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_attempt_ends_at_the_stop_strings_of_the_folder(folder, spec, several):
+    """As ``generate`` of ``transformers`` does, which keeps the token that completes one."""
+    own = load_tokenizer(spec(path=str(folder), config={}))
+    begun = encode_prompt(own, "12+34=")
+    whole = attempted(folder, spec, "12+34=").tokens
+    texts = ["".join(c for c, token in DIGITS.items() if token == t) for t in whole[len(begun) :]]
+    stop = next(a + b for a, b in zip(texts, texts[1:], strict=False) if a and b)
+    edit(folder / "generation_config.json", stop_strings=[stop, "never"] if several else stop)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    # It looks for stop strings with a tokenizer that can write these letters.
+    writer = tokenizer_of(more="abcdef")
+    options = {"max_new_tokens": 8, "do_sample": False, "tokenizer": writer}
+    expected = model.generate(torch.tensor([begun]), **options)[0].tolist()
+    trajectory = attempted(folder, spec, "12+34=")
+    assert trajectory.tokens == expected != whole
+    assert trajectory.finish_reason == "stop"
+
+
+def test_stop_strings_of_a_folder_end_answers_of_all_who_ask(folder, spec):
+    edit(folder / "generation_config.json", stop_strings=["turn>", "=="])
+    tokenizer = load_tokenizer(spec(path=str(folder), config={}))
+    for each in (tokenizer, pickle.loads(pickle.dumps(tokenizer))):
+        ended = ending(SamplingParams(stop=("+",), stop_token_ids=(9,)), each)
+        assert ended.stop == ("+", "turn>", "==")
+        # Answers are decoded without special tokens, so that no text shows these.
+        assert ended.stop_token_ids == (9, END, TURN, TURN_END)
 
 
 def test_a_reply_ends_as_the_template_ends_a_turn():

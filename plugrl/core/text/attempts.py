@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.blame import failure_key, warn_once
 from plugrl.core.copies import own_copy
 from plugrl.core.errors import PlugrlError
-from plugrl.core.text.chat import end_tokens
 from plugrl.core.text.failures import failed, located, overrun, raised
 from plugrl.core.text.fibers import PLAIN, Fibers, Overrun
 from plugrl.core.text.returned import Limits, check_request, checked
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
+from plugrl.core.text.stops import ending
 from plugrl.core.text.timing import Clock, Marked
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import CURRENT, RolloutTask, RolloutWorker
@@ -266,9 +266,9 @@ class Attempts:
             raise
 
     def _ending(self, model: str, params: SamplingParams) -> SamplingParams:
-        """``params`` that also end at the asked model's own end tokens."""
+        """``params`` that also end where the asked model's folder says."""
         tokenizer = self._tokenizers.get(model)
-        return params if tokenizer is None else params.ending_at(*end_tokens(tokenizer))
+        return params if tokenizer is None else ending(params, tokenizer)
 
     def _failure(
         self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None

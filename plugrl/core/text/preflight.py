@@ -14,6 +14,7 @@ from plugrl.core.text.chat import answer_text, not_an_answer
 from plugrl.core.text.data import kept, require_answers
 from plugrl.core.text.files import first_problem, read_files
 from plugrl.core.text.pool import REACHED, RULES
+from plugrl.core.text.stops import unfit_stop_token
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.weight_states import FULLY_ASYNC
 from plugrl.core.text.worker import RolloutWorkerConfig
@@ -47,6 +48,7 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
     checked = getattr(check.component("rollout_worker"), "checks_models", False)
     if models and worker.get("model") is not None and not checked:
         yield from model_findings(check, "rollout_worker.model", worker.model)
+        yield from stop_findings(check, "rollout_worker", [worker.model])
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
     yield from data_findings(check, "data", files, [data.split], "split")
@@ -77,6 +79,23 @@ def model_findings(
     elif role is not None and models[name].get("train") is not None:
         remedy = f"name another, or leave models.{name}.train out"
         yield path, f"model {name!r} is trained; {role} must be frozen: {remedy}"
+
+
+def stop_findings(check: Preflight, path: str, names: Iterable[str]) -> Iterator[Finding]:
+    """Tokens of ``stop_token_ids`` that a model never says.
+
+    Args:
+        check: the configuration.
+        path: of the section that has the setting.
+        names: of the models that are asked so.
+    """
+    tokens = section_at(check.root, path).get("stop_token_ids") or ()
+    for name in dict.fromkeys(names) if tokens else ():
+        look = getattr(check.component(f"models.{name}.inference"), "known_vocabulary", None)
+        known = None if look is None else look(check.root.models[name].source)
+        fault = unfit_stop_token(tokens, name, known)
+        if fault:
+            yield f"{path}.stop_token_ids", fault
 
 
 def _pool_findings(root: Any, trainer: Any) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
@@ -63,22 +64,31 @@ class SamplingParams:
             isinstance(text, str) and text for text in self.stop
         ):
             raise ConfigError(f"stop is {self.stop!r}; a tuple of strings is expected, none empty")
-        if not isinstance(self.stop_token_ids, tuple) or min(self.stop_token_ids, default=0) < 0:
+        if not isinstance(self.stop_token_ids, tuple) or not all(
+            isinstance(token, Integral) and not isinstance(token, bool) and token >= 0
+            for token in self.stop_token_ids
+        ):
             raise ConfigError(
                 f"stop_token_ids is {self.stop_token_ids!r}; a tuple of token ids is expected"
             )
 
-    def ending_at(self, *tokens: int) -> SamplingParams:
-        """The same parameters, with ``tokens`` among those that end the answer."""
-        if all(token in self.stop_token_ids for token in tokens):
+    def ending_at(self, *tokens: int, texts: Sequence[str] = ()) -> SamplingParams:
+        """The same parameters, with ``tokens`` and ``texts`` among those that end the answer."""
+        if all(token in self.stop_token_ids for token in tokens) and not texts:
             return self
-        return _ending_at(self, tokens)
+        return _ending_at(self, tokens, tuple(texts))
 
 
 @lru_cache(maxsize=64)
-def _ending_at(params: SamplingParams, tokens: tuple[int, ...]) -> SamplingParams:
+def _ending_at(
+    params: SamplingParams, tokens: tuple[int, ...], texts: tuple[str, ...]
+) -> SamplingParams:
     # All attempts of a step ask with equal parameters.
-    return replace(params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *tokens))))
+    return replace(
+        params,
+        stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *tokens))),
+        stop=tuple(dict.fromkeys((*params.stop, *texts))),
+    )
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -30,10 +30,10 @@ _STARTING = threading.Lock()
 class Tokenizer(Protocol):
     """What plugrl asks of a tokenizer.
 
-    Two more are used where a tokenizer has them, see :func:`~plugrl.core.text.chat.end_tokens` and
-    :func:`~plugrl.core.text.chat.encode_continuation`: ``end_token_ids``, the tokens besides
-    ``eos_token_id`` that end an answer, and ``encode_continuation``, for tokenizers whose
-    ``encode`` puts something before a text.
+    Three more are used where a tokenizer has them, see :func:`~plugrl.core.text.stops.ending` and
+    :func:`~plugrl.core.text.chat.encode_continuation`: ``end_token_ids`` and ``stop_strings``, the
+    tokens besides ``eos_token_id`` and the texts that end an answer, and ``encode_continuation``,
+    for tokenizers whose ``encode`` puts something before a text.
     """
 
     pad_token_id: int
@@ -131,6 +131,8 @@ class InferenceService(Component, ABC):
     takes_weights: bool = True
     #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
     scores_prompts: bool = True
+    #: Whether answers can end at any token, not at the model's own end tokens alone.
+    stops_at_tokens: bool = True
     #: Whether a list of requests is computed together, so that it gives equal numbers each time.
     #: False: each is alone on its way, as to an API, and may fail alone.
     together: bool = True
@@ -139,6 +141,11 @@ class InferenceService(Component, ABC):
     @classmethod
     def context_length(cls, source: ConfigView) -> int | None:
         """The longest sequence of the model of ``source``, without loading it; None: unknown."""
+        return None
+
+    @classmethod
+    def known_vocabulary(cls, source: ConfigView) -> int | None:
+        """What :attr:`vocabulary_size` will be, without loading the model; None: unknown."""
         return None
 
     @abstractmethod

@@ -29,7 +29,7 @@ from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.scores import evaluated_sample, headline, report_score
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.weight_states import SYNC, Versions
-from plugrl.core.text.worker import RolloutWorker, sampling_of
+from plugrl.core.text.worker import RolloutWorker, check_stops, sampling_of
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ class TrajectoryTrainer(Trainer):
                 prompt_key=params.data.prompt_key,
             )
         self._sampling = sampling_of(section)
+        check_stops(section, worker, models.inference)
         self._rollouts = LockstepRollouts(
             worker,
             models.inference,

@@ -33,13 +33,14 @@ from plugrl.core.text.evaluation import (
 from plugrl.core.text.fibers import wait_for
 from plugrl.core.text.judging import judgement
 from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.stops import check_stop_tokens, stop_texts, stops_of
 from plugrl.core.text.trajectory import NOT_SAMPLED, WRITTEN, Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.evaluation import Evaluator
     from plugrl.core.text.judging import Together
     from plugrl.core.text.returned import Limits
-    from plugrl.core.text.services import Completion, Tokenizer
+    from plugrl.core.text.services import Completion, InferenceService, Tokenizer
 
 
 @dataclass
@@ -83,20 +84,31 @@ class RolloutWorkerConfig:
             raise ConfigError("timeout must be above 0, or null")
 
 
-def stop_texts(value: Sequence[str] | str) -> tuple[str, ...]:
-    """The texts that a setting ``stop`` names, which may be one."""
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
 def sampling_of(section: Any) -> SamplingParams:
     """How a section ``rollout_worker`` has answers sampled."""
     return SamplingParams(
         temperature=section.temperature,
         top_p=section.top_p,
         max_new_tokens=section.max_response_length,
-        stop_token_ids=tuple(section.get("stop_token_ids") or ()),
-        stop=stop_texts(section.get("stop") or ()),
+        **stops_of(section),
     )
+
+
+def check_stops(
+    section: Any, worker: RolloutWorker, services: Mapping[str, InferenceService]
+) -> None:
+    """Refuse ``stop_token_ids`` of a section ``rollout_worker`` at which no answer can end.
+
+    Raises:
+        ConfigError: a model that the worker asks has no such token, or its service cannot do it.
+    """
+    tokens = section.get("stop_token_ids") or ()
+    names: Sequence[Any] = [section.get("model")]
+    if worker.checks_models:
+        names = list(getattr(worker, "models", {}).values())
+    for name in dict.fromkeys(names) if tokens else ():
+        if name in services:
+            check_stop_tokens(tokens, name, services[name], "rollout_worker.stop_token_ids")
 
 
 class Ask(Protocol):

@@ -12,6 +12,8 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.services import Tokenizer
 from plugrl.plugins.openai import wire
+from plugrl.plugins.openai.conversation import Conversation
+from plugrl.plugins.openai.transport import Refused
 
 logger = logging.getLogger(__name__)
 #: Sorts of servers by what they call the owner of their models.
@@ -20,6 +22,8 @@ _OWNERS = {"vllm": "vllm", "sglang": "sglang", "plugrl": "plugrl"}
 _VERSIONED = re.compile(r"/v\d+$")
 #: Sorts whose lists need not hold every model.
 OPEN = ("generic", "chat")
+#: Seconds in which a server that cannot be reached is tried again when a run begins.
+_AT_START = 3.0
 NEEDS = "use a vLLM that has return_token_ids (0.10.2 or newer) or SGLang"
 
 
@@ -34,6 +38,20 @@ class Found:
     model: str
     context: int | None
     listed: bool = True
+
+
+def cards(server: Conversation) -> Any:
+    """The list of a server's models; None: it has no such list.
+
+    Raises:
+        PlugrlError: it cannot be had.
+    """
+    try:
+        return server.get("/models", patience=_AT_START)
+    except Refused as error:
+        if error.status in (404, 405):
+            return None
+        raise
 
 
 def look(cards: Any, config: Any, url: str) -> Found:

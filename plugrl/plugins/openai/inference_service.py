@@ -21,7 +21,7 @@ from plugrl.plugins.openai.conversation import ANSWER, Conversation
 from plugrl.plugins.openai.transport import Again, Refused
 from plugrl.plugins.openai.weights import WeightFolder, sglang, vllm
 from plugrl.plugins.transformers.loading import load_tokenizer, tokenizer_findings
-from plugrl.plugins.transformers.outline import context_length, vocabulary_size
+from plugrl.plugins.transformers.outline import context_length, known_vocabulary, vocabulary_size
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from plugrl.core.config.view import ConfigView
 
 logger = logging.getLogger(__name__)
-#: Seconds in which a server that cannot be reached is tried again when a run begins.
-_AT_START = 3.0
 #: What jobs of the fine-tuning service hand over, by this name.
 MODEL = "model"
 _CONTROLS = {"vllm": vllm, "sglang": sglang}
@@ -60,6 +58,11 @@ class OpenAiInferenceService(InferenceService):
         """The longest sequence of the model, as its configuration says."""
         return context_length(source)
 
+    @classmethod
+    def known_vocabulary(cls, source: ConfigView) -> int | None:
+        """Token ids are below this number, as the model's configuration says."""
+        return known_vocabulary(source)
+
     def load(self, spec: ModelSpec) -> None:
         """Load the tokenizer and ask the server what it is, what it has and what it gives.
 
@@ -73,23 +76,16 @@ class OpenAiInferenceService(InferenceService):
         self._folder: WeightFolder | None = None
         self._told = False
         url = self._address.base
-        found = handshake.look(self._cards(), self.config, url)
+        found = handshake.look(handshake.cards(self._server), self.config, url)
         self._engine = found.engine
         self._dialect = handshake.dialect_of(found, self.config, self._tokenizer)
         self.takes_weights = self._dialect.takes_weights
+        self.stops_at_tokens = self._dialect.stops_at_tokens
         if spec.trained:
             handshake.check_trained(spec.name, found, self._dialect, url)
         self._vocabulary_size = vocabulary_size(spec.source, self._tokenizer)
         self._context = self._known_context(spec, found)
         self._try_out(spec, found)
-
-    def _cards(self) -> Any:
-        try:
-            return self._server.get("/models", patience=_AT_START)
-        except Refused as error:
-            if error.status in (404, 405):
-                return None
-            raise
 
     def _known_context(self, spec: ModelSpec, found: handshake.Found) -> int:
         limits = [self.config.max_context, found.context, context_length(spec.source)]

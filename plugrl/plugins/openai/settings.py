@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from plugrl.core.config.preflight import section_at
 from plugrl.core.config.schema import described
 from plugrl.core.config.view import ConfigView
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.text.remote_settings import check_address, is_local, missing
 from plugrl.plugins.openai.transport import Address
 
@@ -89,11 +90,14 @@ def address_of(config: Any) -> Address:
 
 
 def findings(check: Preflight) -> Iterator[Finding]:
-    """What is missing of the settings; the server is not contacted."""
+    """What is missing of the settings.
+
+    The server is asked what it is where that decides whether it can do what is configured.
+    """
     config, path = check.section, check.path
-    for module in ("httpx", "tenacity"):
-        if importlib.util.find_spec(module) is None:
-            yield path, missing(module, "openai")
+    lacks = [m for m in ("httpx", "tenacity") if importlib.util.find_spec(m) is None]
+    for module in lacks:
+        yield path, missing(module, "openai")
     if not config.base_url:
         yield f"{path}.base_url", "is needed, such as http://127.0.0.1:8000/v1"
     if config.weights_folder and not _can_be_folder(config.weights_folder):
@@ -113,15 +117,29 @@ def findings(check: Preflight) -> Iterator[Finding]:
         yield from _training_findings(config, path, name)
     if config.engine == "vllm":
         yield from _sampling_findings(check, config, name)
-    if config.engine in ("generic", "chat"):
-        for section_path, section in _sampled(check, name).items():
-            if section.get("stop_token_ids"):
-                yield (
-                    f"{section_path}.stop_token_ids",
-                    f"cannot be asked of a server of engine {config.engine}, which serves model "
-                    f"{name!r}; write the text of the tokens in {section_path}.stop, or use vLLM, "
-                    "SGLang or plugrl serve",
-                )
+    stopped = [at for at, own in _sampled(check, name).items() if own.get("stop_token_ids")]
+    engine = _engine(config) if stopped and not lacks else config.engine
+    for section_path in stopped if engine in ("generic", "chat") else ():
+        yield (
+            f"{section_path}.stop_token_ids",
+            f"cannot be asked of a server of engine {engine}, which serves model {name!r}; write "
+            f"the text of the tokens in {section_path}.stop, or use vLLM, SGLang or plugrl serve",
+        )
+
+
+def _engine(config: Any) -> str:
+    """The sort of server; auto: it cannot be asked now, which the start of a run will tell."""
+    from plugrl.plugins.openai import handshake
+    from plugrl.plugins.openai.conversation import Conversation
+
+    if config.engine != "auto":
+        return str(config.engine)
+    try:
+        address = address_of(config)
+        with closing(Conversation(address, frozen=False)) as server:
+            return handshake.look(handshake.cards(server), config, address.base).engine
+    except PlugrlError:
+        return "auto"
 
 
 def _sampling_findings(check: Preflight, config: Any, name: str) -> Iterator[Finding]:

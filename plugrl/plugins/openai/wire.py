@@ -58,6 +58,8 @@ class Dialect(ABC):
     names_model: ClassVar[bool] = True
     #: Whether the server is sent what the tokenizer counts as a prompt.
     counts_alike: ClassVar[bool] = True
+    #: Whether it can be told of tokens that end answers; the model's own do everywhere.
+    stops_at_tokens: ClassVar[bool] = True
     #: Tokens of a context that a prompt can never have.
     reserve: ClassVar[int] = 0
 
@@ -235,6 +237,7 @@ class Generic(Dialect):
     """
 
     exact = False
+    stops_at_tokens = False
 
     def url(self, base: str, root: str) -> str:
         """Where requests go."""

@@ -21,7 +21,7 @@ from plugrl.core.text.services import (
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.connection import Connection, plain
 from plugrl.plugins.transformers.loading import load_tokenizer, tokenizer_findings
-from plugrl.plugins.transformers.outline import context_length, vocabulary_size
+from plugrl.plugins.transformers.outline import context_length, known_vocabulary, vocabulary_size
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +91,11 @@ class TinkerInferenceService(InferenceService):
     def context_length(cls, source: ConfigView) -> int | None:
         """The longest sequence of the model, as its configuration says."""
         return context_length(source)
+
+    @classmethod
+    def known_vocabulary(cls, source: ConfigView) -> int | None:
+        """Token ids are below this number, as the model's configuration says."""
+        return known_vocabulary(source)
 
     def load(self, spec: ModelSpec) -> None:
         """Load the tokenizer, connect and ask for the model.

@@ -16,7 +16,7 @@ from plugrl.core.text.services import Completion, GenerationRequest, InferenceSe
 from plugrl.core.text.services import Tokenizer as TokenizerContract
 from plugrl.plugins.transformers.decoding import Decoder
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer, source_findings
-from plugrl.plugins.transformers.outline import context_length
+from plugrl.plugins.transformers.outline import context_length, known_vocabulary
 from plugrl.plugins.transformers.rows import Row
 from plugrl.plugins.transformers.runner import Runner
 from plugrl.plugins.transformers.serving import ContinuousBatching, Serving, Turns
@@ -56,6 +56,11 @@ class TransformersInferenceService(InferenceService):
     def context_length(cls, source: ConfigView) -> int | None:
         """The longest sequence of the model, as its configuration says."""
         return context_length(source)
+
+    @classmethod
+    def known_vocabulary(cls, source: ConfigView) -> int | None:
+        """Token ids are below this number, as the model's configuration says."""
+        return known_vocabulary(source)
 
     def load(self, spec: ModelSpec) -> None:
         """Load the model and its tokenizer.

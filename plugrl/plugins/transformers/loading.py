@@ -69,7 +69,7 @@ def load_tokenizer(spec: ModelSpec) -> Tokenizer:
 
 
 def hub_tokenizer(folder: str | Path, chat_template: str | None = None) -> HubTokenizer:
-    """The tokenizer of a folder, with the end tokens that the folder names for generation.
+    """The tokenizer of a folder, with the ends that the folder names for generation.
 
     Raises:
         ConfigError: it has no end-of-sequence token.
@@ -78,11 +78,11 @@ def hub_tokenizer(folder: str | Path, chat_template: str | None = None) -> HubTo
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return HubTokenizer(tokenizer, chat_template, end_token_ids(folder))
+    return HubTokenizer(tokenizer, chat_template, *generation_ends(folder))
 
 
-def end_token_ids(folder: str | Path) -> tuple[int, ...]:
-    """The tokens at which ``generate`` of ``transformers`` stops; empty: the folder names none.
+def generation_ends(folder: str | Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The tokens and the texts at which ``generate`` of ``transformers`` stops; empty: none.
 
     They are those of ``generation_config.json``, or else of the model's configuration.
     """
@@ -97,8 +97,10 @@ def end_token_ids(folder: str | Path) -> tuple[int, ...]:
             found = GenerationConfig.from_model_config(config)
         except Exception:
             # A tokenizer alone; what is wrong with a model is said where it is loaded.
-            return ()
-    return _token_ids(found.eos_token_id)
+            return (), ()
+    named = getattr(found, "stop_strings", None)
+    texts = [named] if isinstance(named, str) else named or ()
+    return _token_ids(found.eos_token_id), tuple(t for t in texts if isinstance(t, str) and t)
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:

@@ -38,6 +38,21 @@ def context_length(source: Any) -> int | None:
     return length if isinstance(length, int) else None
 
 
+def known_vocabulary(source: Any) -> int | None:
+    """How many tokens the model of ``source`` has; None: its files do not say."""
+    options = {} if source.path else source.config.to_dict()
+    if not source.path and "vocab_size" not in options:
+        # As it is made: of the characters, padding and end.
+        characters = source.tokenizer.get("characters")
+        return len(set(characters)) + 2 if characters else None
+    try:
+        size = getattr(_configuration(source), "vocab_size", None)
+    except Exception:
+        # Another finding says what is wrong with the source.
+        return None
+    return size if isinstance(size, int) else None
+
+
 def vocabulary_size(source: Any, tokenizer: Any) -> int:
     """How many tokens the model of ``source`` has, at least those of its tokenizer."""
     known = int(tokenizer.vocabulary_size)

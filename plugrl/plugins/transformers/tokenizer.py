@@ -29,6 +29,8 @@ class HubTokenizer:
         tokenizer: of ``transformers``.
         chat_template: Jinja, over the tokenizer's own; None: its own.
         end_token_ids: end an answer, besides the tokenizer's end token.
+        stop_strings: end an answer too. Those in the text of a special token, which answers are
+            decoded without, are kept as this token.
 
     Raises:
         ConfigError: there is no end token.
@@ -39,6 +41,7 @@ class HubTokenizer:
         tokenizer: PreTrainedTokenizerBase,
         chat_template: str | None = None,
         end_token_ids: Sequence[int] = (),
+        stop_strings: Sequence[str] = (),
     ) -> None:
         from transformers import PreTrainedTokenizerBase
 
@@ -49,7 +52,10 @@ class HubTokenizer:
             tokenizer.chat_template = chat_template
         own = tokenizer.eos_token_id
         self.eos_token_id: int = end_token_ids[0] if own is None else own
-        self.end_token_ids = tuple(end_token_ids)
+        special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+        spelt = [token for token, text in special.items() if any(s in text for s in stop_strings)]
+        self.end_token_ids = tuple(dict.fromkeys((*end_token_ids, *spelt)))
+        self.stop_strings = tuple(stop_strings)
         pad = tokenizer.pad_token_id
         self.pad_token_id: int = self.eos_token_id if pad is None else pad
         self.vocabulary_size = len(tokenizer)
@@ -61,7 +67,7 @@ class HubTokenizer:
         self._decode = tokenizer._decode if plain else tokenizer.decode
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HubTokenizer, (self.wrapped, None, self.end_token_ids)
+        return HubTokenizer, (self.wrapped, None, self.end_token_ids, self.stop_strings)
 
     def _encode_once(self, text: str) -> tuple[int, ...]:
         return tuple(self.wrapped(text, add_special_tokens=False)["input_ids"])

@@ -13,7 +13,7 @@ import regex
 
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import chat_tokenizer, end_tokens
+from plugrl.core.text.chat import chat_tokenizer
 from plugrl.core.text.completions import EngineError
 from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.red_team.asking import ask_all
@@ -21,6 +21,7 @@ from plugrl.core.text.red_team.dialogue import Dialogue
 from plugrl.core.text.red_team.scorer import Score, Scorer, ScorerConfig
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
+from plugrl.core.text.stops import ending
 from plugrl.scenarios.evaluators.numbers import parse_number
 from plugrl.scenarios.evaluators.regex import check_repeats
 
@@ -153,9 +154,8 @@ class LlmJudgeScorer(Scorer):
         """
         name = self.config.model
         service = self.model(name)
-        sampling = SamplingParams(
-            temperature=0.0, max_new_tokens=self.config.max_response_length
-        ).ending_at(*end_tokens(service.tokenizer))
+        greedy = SamplingParams(temperature=0.0, max_new_tokens=self.config.max_response_length)
+        sampling = ending(greedy, service.tokenizer)
         rows = [self._tokens(service, text) for text in self._prompts(dialogues)]
         scores = [Score(failure=self._unfit(service, row)) for row in rows]
         asked = [i for i, score in enumerate(scores) if not score.failure]

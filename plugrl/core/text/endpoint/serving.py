@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from plugrl.core.errors import UsageError
-from plugrl.core.saved import Saved, text_trainer
+from plugrl.core.saved import Saved, text_trainer, trained_stops
 from plugrl.core.text import completions
 from plugrl.core.text.agents.parsing import Parser
-from plugrl.core.text.chat import end_tokens
 from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.asked import Asked
 from plugrl.core.text.endpoint.faults import ended
@@ -26,6 +25,7 @@ from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.returned import Limits
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
+from plugrl.core.text.stops import ending
 
 if TYPE_CHECKING:
     from plugrl.core.text.services import InferenceService
@@ -52,7 +52,7 @@ class ServiceSource:
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         request = GenerationRequest(
             tokens,
-            sampling.ending_at(*end_tokens(service.tokenizer)),
+            ending(sampling, service.tokenizer),
             (seed, 0, 0, number, 0),
             asked.prompt_logprobs,
         )
@@ -164,7 +164,7 @@ def serving(
         offer = Offer(
             tokenizers={name: service.tokenizer for name, service in services.items()},
             limits=Limits.of(services),
-            sampling=SamplingParams(max_new_tokens=_ANY_LENGTH),
+            sampling=SamplingParams(max_new_tokens=_ANY_LENGTH, **trained_stops(saved)),
             parsers=parsers,
             call_parsers=call_parsers,
         )

@@ -9,7 +9,7 @@ from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.protocol import make_protocol
 from plugrl.core.protocol_state import Verdict
 from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.preflight import model_findings
+from plugrl.core.text.preflight import model_findings, stop_findings
 from plugrl.core.text.protocol.episode import Episode
 from plugrl.core.text.protocol.prompts import load_prompts
 from plugrl.core.text.protocol.replies import ReplyReader
@@ -104,6 +104,12 @@ class ProtocolRolloutWorker(RolloutWorker):
         owners = {agent for agent, own in section.agents.items() if own.get("model") is not None}
         if check.models and not owners.issuperset(protocol.agent_names):
             yield from model_findings(check, f"{path}.model", section.model)
+        asked = {
+            (section.agents.get(agent) or {}).get("model") or section.model
+            for agent in protocol.agent_names
+            if (section.agents.get(agent) or {}).get("script") is None
+        }
+        yield from stop_findings(check, path, sorted(asked))
         try:
             load_prompts(section.prompts, protocol, _names(section.protocol))
         except ConfigError as error:

@@ -14,7 +14,7 @@ from plugrl.core.text.models import Models
 from plugrl.core.text.parts import held_out, make_loader
 from plugrl.core.text.pure_text.limits import Meter
 from plugrl.core.text.pure_text.sampling import Sampler
-from plugrl.core.text.worker import sampling_of
+from plugrl.core.text.worker import check_stops, sampling_of
 
 if TYPE_CHECKING:
     from plugrl.core.nested_array_dict import NestedArrayDict
@@ -100,6 +100,7 @@ def make_parts(context: TrainerContext, jobs: Path, *, tests: bool, keeps: bool 
     section = params.rollout_worker
     worker: ProtocolRolloutWorker = factory.build("rollout_worker", section, "rollout_worker")
     sampling = sampling_of(section)
+    check_stops(section, worker, models.inference)
     meter = Meter(params.text_rl)
     return Parts(
         worker=worker,

@@ -10,9 +10,9 @@ from plugrl.core.text.chat import (
     Message,
     chat_tokenizer,
     encode_continuation,
-    end_tokens,
 )
 from plugrl.core.text.red_team.section import sampling_of
+from plugrl.core.text.stops import ending
 
 if TYPE_CHECKING:
     from plugrl.core.text.models import Model
@@ -38,7 +38,7 @@ class Shown:
         self._own = "tester" if probes else "target"
         self._sees_prompt = probes or config.sees_prompt
         tokenizer = self.service.tokenizer
-        self.sampling = sampling_of(config).ending_at(*end_tokens(tokenizer))
+        self.sampling = ending(sampling_of(config), tokenizer)
         room = self.service.max_sequence_length - config.max_new_tokens
         if room < 1:
             fault = no_room(config.max_new_tokens, self.name, self.service.max_sequence_length)
