@@ -25,11 +25,15 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     peer_python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Python of the environment of the peer.")
+        str | None,
+        typer.Option(
+            "--peer-python", metavar="PATH", help="Python of the environment of the peer."
+        ),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
     folder: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Folder that holds the benchmarks.")
+        str | None,
+        typer.Option("--folder", metavar="FOLDER", help="Folder that holds the benchmarks."),
     ] = None,
 ) -> None:
     """Run a benchmark and print its numbers beside those of its peer.

@@ -34,6 +34,7 @@ def command(
     output: Annotated[
         str | None,
         typer.Option(
+            "--output",
             metavar="PATH",
             help="Write every attempt as a JSON line; of the trainer's own evaluations, the folder "
             "of the report, where an interrupted one goes on.",

@@ -67,7 +67,7 @@ class Row:
 @app.command("list", epilog=examples(LIST_EXAMPLES))
 def list_plugins(
     kind: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Only this kind, hook or command.")
+        str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, hook or command.")
     ] = None,
     third_party: Annotated[
         bool, typer.Option("--third-party", help="Leave out what plugrl itself provides.")

@@ -21,7 +21,8 @@ def command(
         list[str] | None, typer.Argument(metavar="[PROMPT]...", help="What is asked.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Read prompts from a file, one a line.")
+        str | None,
+        typer.Option("--file", metavar="FILE", help="Read prompts from a file, one a line."),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers a prompt.")] = 1,
     temperature: Annotated[float, typer.Option(min=0, help="0: greedy.")] = 0.0,

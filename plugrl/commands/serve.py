@@ -24,13 +24,20 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
     tool_parser: Annotated[
-        str, typer.Option(metavar="PARSER", help="Reads the calls, if a request has tools.")
+        str,
+        typer.Option(
+            "--tool-parser", metavar="PARSER", help="Reads the calls, if a request has tools."
+        ),
     ] = "hermes",
     reasoning_parser: Annotated[
-        str | None, typer.Option(metavar="PARSER", help="Reads the reasoning of replies.")
+        str | None,
+        typer.Option(
+            "--reasoning-parser", metavar="PARSER", help="Reads the reasoning of replies."
+        ),
     ] = None,
     record: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Append every answer as a JSON line.")
+        str | None,
+        typer.Option("--record", metavar="FILE", help="Append every answer as a JSON line."),
     ] = None,
     checkpoint: Checkpoint = "newest",
     runs_folder: RunsFolder = "runs",

@@ -28,7 +28,11 @@ def command(
     ] = None,
     config_path: Annotated[
         list[str] | None,
-        typer.Option(metavar="FOLDER", help="Further folder in which `defaults` are looked up."),
+        typer.Option(
+            "--config-path",
+            metavar="FOLDER",
+            help="Further folder in which `defaults` are looked up.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

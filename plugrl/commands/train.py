@@ -31,7 +31,11 @@ def command(
     ] = False,
     config_path: Annotated[
         list[str] | None,
-        typer.Option(metavar="FOLDER", help="Further folder in which `defaults` are looked up."),
+        typer.Option(
+            "--config-path",
+            metavar="FOLDER",
+            help="Further folder in which `defaults` are looked up.",
+        ),
     ] = None,
 ) -> None:
     """Train as a configuration says, in a new run folder."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from waiting import DEADLINE
 
+import plugrl.commands
 from plugrl.cli import COMMANDS, main
 from plugrl.commands._group import CommandRow
 from plugrl.commands._main import run
@@ -250,3 +253,14 @@ def test_ctrl_c(tmp_path):
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
     assert err == "error: interrupted\n"
+
+
+def test_options_with_a_metavar_spell_out_their_name():
+    """Typer 0.26 and 0.27 derive the name of an option from its metavar otherwise."""
+    for file in Path(plugrl.commands.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) != "typer.Option":
+                continue
+            if any(keyword.arg == "metavar" for keyword in call.keywords):
+                names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+                assert any(str(name).startswith("-") for name in names), (file, call.lineno)

@@ -65,6 +65,7 @@ def test_bad(plugrl, forked, name, key, problem):
     assert problem in found[key]["problem"]
 
 
+@pytest.mark.integration
 def test_slow_imports_are_timed_and_bounded(plugrl):
     code, found = check(plugrl, "slow")
     assert code == 0

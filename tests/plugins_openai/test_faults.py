@@ -91,6 +91,7 @@ def test_a_server_that_hangs_ends_the_request_after_its_timeout(server, connect)
     assert len(there.bodies) == 1
 
 
+@pytest.mark.integration
 def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(connect, server):
     there = server()
     service = connect(there, timeout=600.0, patience=1.0)
@@ -101,6 +102,7 @@ def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(con
         service.generate([request()])
 
 
+@pytest.mark.integration
 def test_a_server_that_is_down_at_the_start_is_named_soon(server, connect):
     there = server()
     there.stop()

@@ -126,7 +126,9 @@ def untouched(tmp_path_factory):
     there.close()
 
 
-@pytest.mark.parametrize("when", ["while sampling", "at the sync"])
+@pytest.mark.parametrize(
+    "when", [pytest.param("while sampling", marks=pytest.mark.integration), "at the sync"]
+)
 def test_a_run_whose_server_goes_down_ends_and_resumes_without_loss(
     setting, when, tmp_path, untouched
 ):

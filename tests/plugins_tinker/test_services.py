@@ -117,6 +117,7 @@ def test_many_are_answered_at_once_and_one_can_be_given_up(make):
     assert all(answer.tokens for answer in answers)
 
 
+@pytest.mark.integration
 def test_requests_that_are_sent_again_keep_their_parameters(make, server):
     with Door(server.url) as door:
         sampler = make(TinkerInferenceService, door.url)

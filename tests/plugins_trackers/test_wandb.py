@@ -29,6 +29,7 @@ def run_record(folder):
     return first, {item.key: json.loads(item.value_json) for item in first.config.update}
 
 
+@pytest.mark.integration
 def test_everything_of_a_run_is_there_offline(make_run, train, capfd):
     options = {
         "project": "demo", "name": "first", "group": "g", "tags": ["a", "b"], "notes": "why",
@@ -102,6 +103,7 @@ def test_a_run_without_a_checkpoint_begins_anew(make_run, train):
     assert list(logged(run.folder)) == [1, 2, 3]
 
 
+@pytest.mark.integration
 def test_online_without_a_network_is_given_up_with_the_remedy(
     make_run, train, warnings_of, monkeypatch, capfd
 ):

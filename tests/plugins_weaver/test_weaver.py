@@ -190,6 +190,7 @@ def supervised(url, folder, steps):
     return made
 
 
+@pytest.mark.integration
 def test_a_run_trains_syncs_and_goes_on(server, tmp_path):
     whole = plugrl.train(supervised(server.url, tmp_path / "whole", 3))
     parities = [m["sync/parity"] for m in whole.metrics if "sync/parity" in m]

@@ -306,7 +306,9 @@ def serve(address: str, libraries: str) -> dict | None:
     for name in libraries.split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
+    tasks = Path("/proc/self/task").iterdir()
+    threads = [Path(task, "comm").read_text("utf-8").strip() for task in tasks]
+    assert len(threads) == 1, f"threads do not survive a fork: {threads}"
     gc.freeze()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)

@@ -64,7 +64,9 @@ def test_metrics_of_evaluators_sources_and_samples_do_not_depend_on_processes(tr
     assert [m["step"] for m in here] == [0, 1, 2]
     for metrics in here:
         for prefix in ("validation", "validation/x/one", "validation/two"):
-            assert metrics[f"{prefix}/vowels"] == metrics[f"{prefix}/reward"]
+            # Python 3.12 sums lists with less rounding than one by one.
+            expected = pytest.approx(metrics[f"{prefix}/reward"], rel=1e-12)
+            assert metrics[f"{prefix}/vowels"] == expected
             assert metrics[f"{prefix}/evaluator/reward"] == 7.0
             assert metrics[f"{prefix}/best@1"] == pytest.approx(metrics[f"{prefix}/reward"])
             assert metrics[f"{prefix}/pass@1"] <= metrics[f"{prefix}/pass@2"]

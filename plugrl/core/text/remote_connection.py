@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from plugrl.core.blame import one_line
@@ -20,6 +22,28 @@ if TYPE_CHECKING:
 
 _OPENING = threading.Lock()
 _OPEN: weakref.WeakValueDictionary[tuple[type, str, str], Any] = weakref.WeakValueDictionary()
+#: Seconds that a process waits at its exit for the sessions that it ends.
+_EXIT_PATIENCE = 10.0
+_FINALIZERS: set[weakref.finalize[Any, Any]] = set()
+_ENDINGS: set[threading.Thread] = set()
+
+
+def _end_in_background(end: Callable[[Any], None], client: Any) -> None:
+    """End a session without holding up the code that dropped its last reference."""
+    _FINALIZERS.difference_update([f for f in _FINALIZERS if not f.alive])
+    _ENDINGS.difference_update([thread for thread in _ENDINGS if not thread.is_alive()])
+    thread = threading.Thread(target=end, args=(client,), name="plugrl-session-end", daemon=True)
+    _ENDINGS.add(thread)
+    thread.start()
+
+
+@atexit.register
+def _end_at_exit() -> None:
+    deadline = time.monotonic() + _EXIT_PATIENCE
+    for finalizer in list(_FINALIZERS):
+        finalizer()
+    for thread in list(_ENDINGS):
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class HeldPath(str):
@@ -55,7 +79,10 @@ class RemoteConnection(ABC):
         self.key_name = config.api_key or self.default_key
         self._key = key_of(config, self.default_key, self.url, self.local_key)
         self.client: Any = self.calls(config).call("open a session", lambda: self._open(self._key))
-        weakref.finalize(self, self._end, self.client)
+        finalizer = weakref.finalize(self, _end_in_background, self._end, self.client)
+        # Exits of the interpreter are `_end_at_exit`'s, which waits for what it began.
+        finalizer.atexit = False
+        _FINALIZERS.add(finalizer)
 
     @classmethod
     def url_of(cls, config: Any) -> str:
@@ -104,7 +131,7 @@ class RemoteConnection(ABC):
     @staticmethod
     @abstractmethod
     def _end(client: Any) -> None:
-        """End the session of ``client``, within a bounded time."""
+        """End the session of ``client``; it runs in a thread that nobody waits for for long."""
 
     @abstractmethod
     def context_of(self, base_model: str, calls: RemoteCalls) -> int | None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import threading
 from typing import Any, ClassVar
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.remote_calls import RemoteCalls
 from plugrl.core.text.remote_connection import RemoteConnection
 from plugrl.core.text.remote_settings import missing
-
-#: Seconds that a session may take to end.
-_ENDING = 10.0
 
 
 class Connection(RemoteConnection):
@@ -39,9 +35,7 @@ class Connection(RemoteConnection):
 
     @staticmethod
     def _end(client: Any) -> None:
-        ending = threading.Thread(target=client.close, daemon=True)
-        ending.start()
-        ending.join(_ENDING)
+        client.close()
 
     def context_of(self, base_model: str, calls: RemoteCalls) -> int | None:
         """The longest sequence that the service takes for a model, as its name says.

@@ -10,6 +10,8 @@ from plugrl.core.run.garbage import WARM_UP, Garbage
 
 @pytest.fixture(autouse=True)
 def as_before():
+    # What tests before this one left makes full collections slow.
+    gc.freeze()
     yield
     gc.unfreeze()
 

@@ -94,6 +94,7 @@ def test_an_error_anywhere_switches_that_one_off(make_run, caplog, method):
     assert [r["value"] for r in read_jsonl(run.folder / "metrics.jsonl")] == [1, 2, 3]
 
 
+@pytest.mark.integration
 def test_those_that_hang_are_given_up(make_run, caplog):
     """The run ends although none of them ever comes back."""
     released = threading.Event()

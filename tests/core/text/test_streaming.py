@@ -92,7 +92,7 @@ def test_deaths_are_bounded(collect, opened):
         streamed(collect, opened, "ExitsAlways", 2)
 
 
-@pytest.mark.parametrize("name", ["hangs", "Blocks"])
+@pytest.mark.parametrize("name", ["hangs", pytest.param("Blocks", marks=pytest.mark.integration)])
 def test_code_that_hangs_ends_its_process(collect, opened, name):
     collect.fresh(max_restarts=0)
     found = streamed(collect, opened, name, 2, timeout=1.5)
@@ -172,6 +172,7 @@ def test_closing_ends_what_is_open(opened):
     assert not [t for t in threading.enumerate() if t.name == "plugrl-rollouts"]
 
 
+@pytest.mark.integration
 def test_code_that_blocks_the_loop_is_left_behind(opened):
     entered, release = threading.Event(), threading.Event()
 

@@ -105,7 +105,7 @@ def test_one_killed_between_two_steps_is_replaced(collect):
     assert collect.pool.take_restarts() == 1
 
 
-@pytest.mark.parametrize("name", ["hangs", "Blocks"])
+@pytest.mark.parametrize("name", ["hangs", pytest.param("Blocks", marks=pytest.mark.integration)])
 def test_code_that_hangs_ends_its_process(collect, name, caplog, own_processes):
     collect.fresh(max_restarts=0)
     expected = collect("plain", 0)
@@ -139,6 +139,7 @@ def test_a_function_that_hangs_in_the_driver_is_invalid_alone(collect):
     assert [t for t in found if t.valid] == [t for t in expected if t.group_id != "0/1"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("processes", [0, 2])
 def test_code_that_does_not_end_is_stopped_or_left_behind(collect, processes):
     if processes:
@@ -164,6 +165,7 @@ def test_code_that_does_not_end_is_stopped_or_left_behind(collect, processes):
     assert without_pid(collect("Turns", processes)) == collect("plain", 0)
 
 
+@pytest.mark.integration
 def test_a_process_ends_although_code_was_left_behind(tmp_path):
     """Python throws into the coroutines that it collects as it ends; this must not go on."""
     program = f"""
