@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.errors import ConfigError, PlugrlError
+import torch
+
+from plugrl.core.errors import ConfigError, ContractError, PlugrlError
 from plugrl.core.factory import Factory
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.loading import loading_faults
@@ -65,6 +68,7 @@ def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator
         yield (said[1], said[2]) if said else ("agents", str(error))
     else:
         yield from _action_faults(check.path, trained, trainer)
+        yield from _loss_faults(check, trained, trainer)
         yield from _scaling_faults(check, policies)
 
 
@@ -76,6 +80,27 @@ def _action_faults(
             trainer.check_actions(agent)
     except ConfigError as error:
         yield path, str(error)
+
+
+def _loss_faults(check: Preflight, trained: Mapping[str, Agent], trainer: Any) -> Iterator[Finding]:
+    """Ask a trainer of users once for its loss, which need not be what one has to be.
+
+    Other errors than that are left to the run: here is neither one nor an environment.
+    """
+    own = getattr(trainer, "_get_loss_module_and_gae", None)
+    if own is None or own.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return
+    asked = trainer(check.section, hyper_params=check.root)
+    # It may draw random numbers, and warns again in the run.
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for agent in trained.values():
+            try:
+                asked._loss_of(agent)
+            except ContractError as error:
+                yield check.path, str(error)
+            except Exception:
+                return
 
 
 def _scaling_faults(check: Preflight, policies: Policies) -> Iterator[Finding]:

@@ -11,7 +11,12 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.objectives.common import LossModule
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.loss_contract import check_losses, move_targets
+from plugrl.core.tensordict.loss_contract import (
+    check_losses,
+    load_targets_state,
+    move_targets,
+    targets_state,
+)
 from plugrl.core.tensordict.operators import PARAMS
 from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
 
@@ -141,14 +146,19 @@ class Learner:
         total_loss(losses).backward()  # type: ignore[no-untyped-call]
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments of the optimizer, and what the loss module keeps besides the weights."""
-        return {"optimizer": self.optimizer.state_dict(), "loss": self._own_state()}
+        """Moments of the optimizer, what the loss module keeps besides the weights, its targets."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "loss": self._own_state(),
+            "targets": targets_state(self.loss_module),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
         self.optimizer.load_state_dict(state["optimizer"])
         if state["loss"]:
             self.loss_module.load_state_dict(state["loss"], strict=False)
+        load_targets_state(self.loss_module, state.get("targets", {}))
 
     def _own_state(self) -> dict[str, torch.Tensor]:
         weights = {p.data_ptr() for p in self.agent.state_dict().values()}

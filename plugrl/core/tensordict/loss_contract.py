@@ -45,6 +45,26 @@ def move_targets(module: torch.nn.Module) -> None:
         update()
 
 
+def targets_state(module: torch.nn.Module) -> dict[str, Any]:
+    """How far what moves the target networks has come, such as the count of a ``HardUpdate``."""
+    updater = _updater(module)
+    return {} if updater is None else dict(updater.state_dict())
+
+
+def load_targets_state(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Take back what :func:`targets_state` gave."""
+    updater = _updater(module)
+    if updater is not None and state:
+        updater.load_state_dict(state)
+
+
+def _updater(module: torch.nn.Module) -> Any:
+    """The object whose method ``update_targets`` is, with a state that is not the module's."""
+    owner = getattr(getattr(module, "update_targets", None), "__self__", None)
+    has_state = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
+    return owner if has_state and owner is not module else None
+
+
 def _check_targets(module: torch.nn.Module, trainer: str) -> None:
     # TorchRL's losses declare their target networks and leave it to others to move them.
     targets = [

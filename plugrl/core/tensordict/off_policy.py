@@ -124,11 +124,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             self.check_actions(agent)
             drawn_from = seed_of(seed, name, "replay")
             buffer = ReplayBuffer(self.algorithm.buffer_size, seed=drawn_from)
-            self._current = agent
-            try:
-                module, _ = self._loss_module_and_gae()
-            finally:
-                self._current = None
+            module, _ = self._loss_of(agent)
             self._learners[name] = OffPolicyLearner(agent, module.to(self.device), buffer, rl)
 
     def _build_actors(self) -> dict[str, Any]:

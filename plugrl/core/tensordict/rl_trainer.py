@@ -207,18 +207,24 @@ class TensorDictRlTrainer(TensorDictTrainer):
             groups = groups_of_agent(agent, rl.lr)
             # Before the loss module, which may keep views of the parameters.
             optimizer = FlatAdam(groups, eps=rl.adam_eps)
-            self._current = agent
-            try:
-                module, gae = self._loss_module_and_gae()
-            finally:
-                self._current = None
+            module, gae = self._loss_of(agent)
             of_loss = groups_of_loss(agent, module, rl.lr)
             if of_loss:
                 optimizer = FlatAdam([*groups, *of_loss], eps=rl.adam_eps)
             self._learners[name] = Learner(agent, module, gae, optimizer, rl.max_grad_norm)
 
-    def _loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
-        return loss_module_and_gae(self._get_loss_module_and_gae(), type(self).__name__)
+    def _loss_of(self, agent: Agent) -> tuple[torch.nn.Module, Any]:
+        """What :meth:`_get_loss_module_and_gae` gives for an agent.
+
+        Raises:
+            ContractError: it is not a loss module and what estimates advantages, or has target
+                networks that nothing moves.
+        """
+        self._current = agent
+        try:
+            return loss_module_and_gae(self._get_loss_module_and_gae(), type(self).__name__)
+        finally:
+            self._current = None
 
     def _build_actors(self) -> dict[str, Any]:
         seed = self.hyper_params.seed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,20 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from torchrl.objectives import (
     DiscreteIQLLoss,
     DiscreteSACLoss,
+    HardUpdate,
     KLPENPPOLoss,
     SoftUpdate,
     ValueEstimators,
 )
 
-from plugrl.core.errors import ContractError
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.experiment import prepare
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.distributions import distribution_for
 from plugrl.core.tensordict.off_policy import OffPolicyTrainer
 from plugrl.core.tensordict.operators import ParametersDistribution
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
+from plugrl.testing import tiny
 from plugrl.trainers.dqn import DqnTrainer
 from tests.core.tensordict.counting import Counting
 
@@ -73,6 +77,15 @@ class DiscreteIql(WithTargets):
 
 class Unmoved(DiscreteSac):
     moved = False
+
+
+class Copied(DiscreteSac):
+    """Targets are copies, as of every third step."""
+
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        loss, gae = super()._get_loss_module_and_gae()
+        loss.update_targets = HardUpdate(loss, value_network_update_interval=2).step
+        return loss, gae
 
 
 class Penalty(TensorDictRlTrainer):
@@ -159,6 +172,20 @@ def test_target_networks_that_nothing_moves_are_refused() -> None:
         made(Unmoved).train()
 
 
+@pytest.mark.parametrize(("name", "refused"), [("Unmoved", True), ("Copied", False)])
+def test_validate_says_it_before_a_run_begins(tmp_path: Path, name: str, refused: bool) -> None:
+    config = tiny.config("reinforce", tmp_path, TensorDictRlTrainer.conformance)
+    named = {"module_path": __file__, "class_name": name}
+    config["trainer"] = {f"custom_trainer_{key}": value for key, value in named.items()}
+    drawn = torch.random.get_rng_state()
+    if refused:
+        with pytest.raises(ConfigError, match=r"trainer.*DiscreteSACLoss.* nothing moves; .*Soft"):
+            prepare(config)
+    else:
+        prepare(config)
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+
+
 def test_the_penalty_is_on_the_distance_from_the_policy_that_acted() -> None:
     # Of one step there is none yet; of three minibatches of unequal size the later ones move away.
     whole = made(Penalty, minibatch_size=None)
@@ -218,7 +245,7 @@ def test_divergences_are_those_of_torch_and_of_samples(
     np.testing.assert_allclose(estimate, found, atol=0.05)
 
 
-@pytest.mark.parametrize("kind", [DiscreteSac, Penalty])
+@pytest.mark.parametrize("kind", [DiscreteSac, Copied, Penalty])
 def test_a_resumed_run_has_the_target_networks_and_weights_of_one_that_was_not_stopped(
     kind: type[TensorDictRlTrainer],
 ) -> None:
