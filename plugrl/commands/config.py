@@ -10,7 +10,7 @@ import typer
 from plugrl.commands._group import examples, new_app
 
 if TYPE_CHECKING:
-    from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.experiment import Experiment
 
 EXAMPLES = """
 plugrl config show experiment.yaml --origin
@@ -27,6 +27,12 @@ ConfigPath = Annotated[
     list[Path] | None, typer.Option("--config-path", help="A folder with files for `defaults`.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reveal = Annotated[
+    bool,
+    typer.Option(
+        "--reveal", help="Print credentials and text of environment variables, hidden otherwise."
+    ),
+]
 
 SHOW_EXAMPLES = """
 plugrl config show quickstart
@@ -51,6 +57,7 @@ def show(
         bool, typer.Option("--origin", help="Say which file and line wrote each value.")
     ] = False,
     config_path: ConfigPath = None,
+    reveal: Reveal = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the whole configuration, with the defaults filled in."""
@@ -58,19 +65,20 @@ def show(
     from plugrl.core.config.origins import dotted, nearest
     from plugrl.core.config.writer import dump_yaml
 
-    validated = _validated(config, overrides, config_path)
+    experiment = _prepared(config, overrides, config_path)
+    tree = experiment.validated.tree if reveal else _public(experiment)
     if origin:
         rows = [
             {"key": dotted(path), "value": _shown(value), "origin": str(nearest(origins, path))}
-            for origins in [validated.origins]
-            for path, value in _leaves(validated.tree)
+            for origins in [experiment.validated.origins]
+            for path, value in _leaves(tree)
         ]
         emit_table(rows, ("key", "value", "origin"), as_json=as_json)
     elif as_json:
-        emit_json(validated.tree)
+        emit_json(tree)
     else:
-        text = dump_yaml(validated.tree)
-        print(text if can_print(text) else dump_yaml(validated.tree, ascii_only=True), end="")
+        text = dump_yaml(tree)
+        print(text if can_print(text) else dump_yaml(tree, ascii_only=True), end="")
 
 
 @app.command("schema", epilog=examples(SCHEMA_EXAMPLES))
@@ -112,37 +120,47 @@ def diff(
     a: Annotated[str, typer.Argument(help="A YAML file, a recipe or a run folder.")],
     b: Annotated[str, typer.Argument(help="Another one.")],
     config_path: ConfigPath = None,
+    reveal: Reveal = False,
     as_json: AsJson = False,
 ) -> None:
     """List the values in which two configurations differ, defaults included."""
     from plugrl.commands._output import emit_table
     from plugrl.core.config.origins import dotted
 
-    left = dict(_leaves(_validated(a, None, config_path).tree))
-    right = dict(_leaves(_validated(b, None, config_path).tree))
+    both = [_prepared(each, None, config_path) for each in (a, b)]
+    left, right = (dict(_leaves(each.validated.tree)) for each in both)
+    # What is hidden may differ too, and is then a row of two marks.
+    shown = [dict(_leaves(each.validated.tree if reveal else _public(each))) for each in both]
     missing = object()
     rows: list[dict[str, Any]] = []
     for path in dict.fromkeys([*left, *right]):
         mine, other = left.get(path, missing), right.get(path, missing)
         if mine is missing or other is missing or mine != other:
             sides = {
-                side: ("(absent)" if value is missing else _shown(value))
-                for side, value in (("a", mine), ("b", other))
+                side: ("(absent)" if value is missing else _shown(values[path]))
+                for side, value, values in (("a", mine, shown[0]), ("b", other, shown[1]))
             }
             rows.append({"key": dotted(path), **sides})
     emit_table(rows, ("key", "a", "b"), as_json=as_json)
 
 
-def _validated(
+def _prepared(
     config: str, overrides: list[str] | None, config_path: list[Path] | None
-) -> ValidatedConfig:
+) -> Experiment:
     from plugrl.core.experiment import prepare
 
     inside = Path(config) / "config.yaml"
     source = str(inside) if inside.is_file() else config
-    return prepare(
-        source, overrides or (), config_path=config_path or (), preflight=False
-    ).validated
+    return prepare(source, overrides or (), config_path=config_path or (), preflight=False)
+
+
+def _public(experiment: Experiment) -> dict[str, Any]:
+    """The configuration as runs keep it for people: without what stays on the machine."""
+    from plugrl.core.config.hidden import withhold
+
+    composed = experiment.composed
+    written = composed.tree if composed.references else {}
+    return withhold(experiment.validated.tree, composed.references, written)[0]
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[Any, Any]]:

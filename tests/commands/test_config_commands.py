@@ -204,3 +204,51 @@ def test_help_ends_with_examples(command, words):
     code, out, _ = command(*words, "--help")
     assert code == 0
     assert "plugrl " + " ".join(words) in out[out.index("Examples:") :]
+
+
+SECRETS = {
+    "HF_TOKEN": "hf_abcdefgh12345678",
+    "PLACE": "/secret/place",
+    "ADDRESS": "https://user:pass-word@host/x",
+}
+
+
+@pytest.fixture
+def secret(command, tmp_path, monkeypatch):
+    """The same with a credential, one within an address, and text of the environment."""
+    monkeypatch.setenv("MY_PLACE", SECRETS["PLACE"])
+    tree = yaml.safe_load(CONFIG)
+    tree["environment"] = {"variables": {**SECRETS, "PLACE": "${oc.env:MY_PLACE}"}}
+    (tmp_path / "secret.yaml").write_text(yaml.safe_dump(tree))
+    return command
+
+
+@pytest.mark.parametrize(
+    "words", ["show secret.yaml", "show secret.yaml --origin", "show secret.yaml --json",
+              "diff mine.yaml secret.yaml", "diff secret.yaml mine.yaml --json"]
+)  # fmt: skip
+def test_config_shows_what_stays_on_the_machine_only_when_asked(secret, words):
+    code, out, err = secret("config", *words.split())
+    assert (code, err) == (0, "")
+    assert not [text for text in ("abcdefgh", "/secret", "pass-word") if text in out]
+    assert "<hidden>" in out
+    assert "${oc.env:MY_PLACE}" in out
+    assert "https://<hidden>@host/x" in out
+    _, out, _ = secret("config", *words.split(), "--reveal")
+    assert [text for text in SECRETS.values() if text in out] == list(SECRETS.values())
+
+
+def test_config_of_a_run_shows_what_its_file_does(secret, tmp_path):
+    from plugrl.core.experiment import prepare
+    from plugrl.core.run.run import Run
+
+    experiment = prepare("secret.yaml")
+    with Run.create(experiment.validated, experiment.composed) as run:
+        run.finish("done")
+    code, out, _ = secret("config", "show", str(run.folder))
+    assert code == 0
+    assert out == (run.folder / "config.yaml").read_text()
+    _, out, _ = secret("config", "show", str(run.folder), "--reveal")
+    assert [text for text in SECRETS.values() if text in out] == list(SECRETS.values())
+    _, out, _ = secret("config", "diff", "secret.yaml", str(run.folder), "--json")
+    assert json.loads(out) == []

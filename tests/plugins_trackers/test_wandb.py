@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_everything_of_a_run_is_there_offline(make_run, train, capfd):
     assert b"sk-123" not in everything
 
 
-def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train):
+def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["plugrl", "environment.variables.HF_TOKEN=hf_12345678"])
     run = make_run(WandbTracker())
     train(run, 6, save_at=(3,), crash=True)
     run._trackers.finish("failed")  # All six steps are in its file.
@@ -74,6 +76,8 @@ def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train):
     assert list(logged(run.folder)) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert len(sessions(run.folder)) == 2
     first, second = ({history_step(r) for r, _ in records(p)} for p in sessions(run.folder))
+    everything = b"".join(p.read_bytes() for p in run.folder.glob("wandb/**/*") if p.is_file())
+    assert b"hf_12345678" not in everything
     assert first - {None} == {1, 2, 3}
     assert second - {None} == {4, 5, 6, 7, 8}
     ids = {r.run.run_id for p in sessions(run.folder) for r, _ in records(p) if r.HasField("run")}

@@ -162,6 +162,8 @@ class WandbTracker(Tracker):
             disable_code=True,
             init_timeout=45,
             x_disable_stats=True,
+            # The command line, which may hold credentials, is part of it.
+            x_disable_meta=True,
             x_disable_machine_info=True,
             **({"base_url": host} if host else {}),
         )
