@@ -52,7 +52,7 @@ class ReinforceTrainer(TensorDictRlTrainer):
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
         """Besides those of the base: settings of a value head that there is not."""
-        findings = list(super().preflight(check))
+        findings = [*super().preflight(check)]
         reinforce = check.root.reinforce
         if reinforce.use_advantage_and_critic:
             return findings

@@ -103,7 +103,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
         """Besides those of the base: settings that only learners from fresh batches read."""
-        findings = list(super().preflight(check))
+        findings = [*super().preflight(check)]
         defaults = OffPolicyRlConfig()
         for name in _UNREAD:
             if check.root.rl.get(name, getattr(defaults, name)) != getattr(defaults, name):
