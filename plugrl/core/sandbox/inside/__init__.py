@@ -1,0 +1,1 @@
+"""What runs beside a program and in its process; the standard library alone, and no torch."""

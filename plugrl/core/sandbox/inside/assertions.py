@@ -1,0 +1,239 @@
+"""Assertions about a program, in a process in which the program has never been.
+
+The program's functions are stand-ins here: arguments go out and results come back as data, so that
+what is compared is numbers, texts and collections of them, and no object of the program's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import json
+import symtable
+import sys
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+from plugrl.core.sandbox.inside.values import decoded, encoded, parsed
+
+#: Names that tests use as if they were imported, by their modules.
+_KNOWN = {
+    **dict.fromkeys(("Counter", "OrderedDict", "defaultdict", "deque"), "collections"),
+    **dict.fromkeys(("List", "Dict", "Tuple", "Set", "Optional", "Any"), "typing"),
+    "Decimal": "decimal",
+    "Fraction": "fractions",
+    "isclose": "math",
+}
+_SHORT = {"np": "numpy"}
+_SOLUTION = "Solution"
+
+
+def names_of_program(code: str) -> list[str]:
+    """What test code takes from the program: names that it neither has nor imports.
+
+    A built-in function is the program's where the code names nothing else of the program.
+
+    Raises:
+        SyntaxError: it is no Python.
+    """
+    free, called = _free(code), _called(code)
+    modules = {n for n in free if n in sys.stdlib_module_names or n in _SHORT} - called
+    own = {n for n in free - modules if n not in _KNOWN and not hasattr(builtins, n)}
+    return sorted(own or {n for n in free & called if hasattr(builtins, n)})
+
+
+def fault_of(code: str) -> str | None:
+    """Why test code cannot run in a process of its own; None: it can.
+
+    Raises:
+        SyntaxError: it is no Python.
+    """
+    for name in names_of_program(code):
+        constant = name.isupper() and len(name) > 1
+        if name[:1].isupper() and not constant and name != _SOLUTION:
+            return f"makes objects of {name}, a class of the program"
+    return None
+
+
+def _free(code: str) -> set[str]:
+    """Names that are looked up and never bound at the top level."""
+    top = symtable.symtable(code, "test.py", "exec")
+    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    bound |= {s.get_name() for s in top.get_symbols() if s.is_namespace()}
+
+    def used(table: symtable.SymbolTable) -> Iterator[str]:
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (table is top or symbol.is_global()):
+                yield symbol.get_name()
+        for inner in table.get_children():
+            yield from used(inner)
+
+    return {name for name in used(top) if not name.startswith("__")} - bound
+
+
+def _called(code: str) -> set[str]:
+    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    return {function.id for function in calls if isinstance(function, ast.Name)}
+
+
+class _Program:
+    """The other process, by the two descriptors that lead to it."""
+
+    def __init__(self, answers: IO[str], questions: IO[str]) -> None:
+        self._answers = answers
+        self._questions = questions
+        self._instances = 0
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        self._questions.write(json.dumps(question) + "\n")
+        self._questions.flush()
+        line = self._answers.readline()
+        if not line:
+            raise EOFError("the program has ended")
+        answer = parsed(line)
+        if not isinstance(answer, dict):
+            raise ValueError("the program gave no answer")
+        return answer
+
+    def call(self, target: Mapping[str, Any], arguments: Any, keywords: Any) -> Any:
+        sent = [encoded(each, _stand_in) for each in arguments]
+        named = {key: encoded(value, _stand_in) for key, value in keywords.items()}
+        answer = self.ask({**target, "arguments": sent, "keywords": named})
+        if "raised" in answer:
+            raise _exception(str(answer["raised"]), str(answer.get("text", "")))
+        if isinstance(answer.get("arguments"), list):
+            for own, new in zip(arguments, answer["arguments"], strict=False):
+                _changed(own, decoded(new, self.stand_in))
+        return decoded(answer["value"], self.stand_in)
+
+    def stand_in(self, kind: str, held: Any) -> Any:
+        if kind != "function":
+            raise ValueError(f"no value: {kind}")
+        return _Function(self, str(held))
+
+    def name(self, name: str) -> Any:
+        """What stands for a name: a constant, or a function that can be called."""
+        if name == _SOLUTION:
+            return self._instance
+        answer = self.ask({"get": name})
+        return (
+            decoded(answer["value"], self.stand_in) if "value" in answer else _Function(self, name)
+        )
+
+    def _instance(self) -> _Instance:
+        self._instances += 1
+        return _Instance(self, self._instances)
+
+
+class _Function:
+    """A function of the program; it is equal to itself alone."""
+
+    def __init__(self, program: _Program, name: str) -> None:
+        self._program = program
+        self.__name__ = name
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._program.call({"call": self.__name__}, arguments, keywords)
+
+
+class _Instance:
+    """An object of the program's class ``Solution``, of which methods alone are used."""
+
+    def __init__(self, program: _Program, number: int) -> None:
+        self._program = program
+        self._number = number
+
+    def __getattr__(self, name: str) -> Any:
+        target = {"call": name, "instance": self._number}
+        return lambda *a, **k: self._program.call(target, a, k)
+
+
+def _stand_in(value: Any) -> Any:
+    return {"function": value.__name__} if isinstance(value, _Function) else None
+
+
+def _exception(name: str, text: str) -> Exception:
+    """An exception of the built-in class of that name, or RuntimeError."""
+    found = getattr(builtins, name, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        try:
+            return found(text)
+        except TypeError:
+            pass
+    return RuntimeError(f"{name}: {text}")
+
+
+def _changed(own: Any, new: Any) -> None:
+    """Write into an argument what the function made of its copy."""
+    if isinstance(own, list) and isinstance(new, list):
+        own[:] = new
+    elif (isinstance(own, dict) and isinstance(new, dict)) or (
+        isinstance(own, set) and isinstance(new, set)
+    ):
+        own.clear()
+        own.update(new)
+
+
+def run_tests(code: str, answers: IO[str], questions: IO[str]) -> None:
+    """Run test code with stand-ins for what it takes from the program; raises what it raises."""
+    program = _Program(answers, questions)
+    names: dict[str, Any] = {"__name__": "test"}
+    for name in sorted(_free(code)):
+        module = _KNOWN.get(name)
+        if module is not None:
+            names[name] = getattr(importlib.import_module(module), name)
+        elif name in _SHORT or name in sys.stdlib_module_names:
+            names[name] = importlib.import_module(_SHORT.get(name, name))
+    for name in names_of_program(code):
+        names[name] = program.name(name)
+    exec(compile(code, "test.py", "exec"), names)
+
+
+def answer_questions(names: dict[str, Any], questions: IO[str], answers: IO[str]) -> None:
+    """In the process of the program: call what is asked for until nobody asks any more."""
+    instances: dict[int, Any] = {}
+
+    def function(kind: str, held: Any) -> Any:
+        return _found(names, str(held))
+
+    for line in questions:
+        question = parsed(line)
+        try:
+            answer = _answered(question, names, instances, function)
+        except Exception as error:
+            answer = {"raised": type(error).__name__, "text": str(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _answered(
+    question: Mapping[str, Any], names: dict[str, Any], instances: dict[int, Any], function: Any
+) -> dict[str, Any]:
+    def stand_in(value: Any) -> Any:
+        shown = str(getattr(value, "__name__", ""))
+        return {"function": shown} if callable(value) and names.get(shown) is value else None
+
+    if "get" in question:
+        return {"value": encoded(_found(names, question["get"]), stand_in)}
+    if "instance" in question:
+        number = question["instance"]
+        instances.setdefault(number, None)
+        instances[number] = instances[number] or names[_SOLUTION]()
+        called = getattr(instances[number], question["call"])
+    else:
+        called = _found(names, question["call"])
+    arguments = [decoded(each, function) for each in question["arguments"]]
+    keywords = {key: decoded(each, function) for key, each in question["keywords"].items()}
+    answer = {"value": encoded(called(*arguments, **keywords), stand_in)}
+    try:
+        after = [encoded(each, stand_in) for each in arguments]
+    except (TypeError, ValueError):
+        return answer
+    return answer if after == question["arguments"] else {**answer, "arguments": after}
+
+
+def _found(names: Mapping[str, Any], name: str) -> Any:
+    if name in names:
+        return names[name]
+    return getattr(builtins, name)

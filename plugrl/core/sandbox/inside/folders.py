@@ -1,0 +1,84 @@
+"""Folders that a program wrote to: what is in them, and how they go away."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+
+_LOOK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def measured(folder: str, most: int) -> tuple[int, int]:
+    """How many files and folders are in a folder, and their bytes together.
+
+    It looks at little more than ``most`` of them, and follows no path, which may be too long.
+    """
+    count = size = 0
+    waiting = [os.open(folder, _LOOK)]
+    while waiting:
+        here = waiting.pop()
+        try:
+            for name in os.listdir(here):
+                found = _seen(name, here)
+                if found is None or count > most:
+                    continue
+                count, size = count + 1, size + found.st_size
+                if stat.S_ISDIR(found.st_mode):
+                    waiting.append(_entered(name, here))
+        except OSError:
+            # It went away while it was looked at.
+            continue
+        finally:
+            os.close(here)
+    return count, size
+
+
+def _seen(name: str, here: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=here, follow_symlinks=False)
+    except OSError:
+        return None
+
+
+def _entered(name: str, here: int) -> int:
+    try:
+        return os.open(name, _LOOK, dir_fd=here)
+    except PermissionError:
+        os.chmod(name, 0o700, dir_fd=here)
+        return os.open(name, _LOOK, dir_fd=here)
+
+
+def remove(folder: str) -> None:
+    """Remove a folder however deep it is: folders in folders are moved up until there are none."""
+    here = os.open(folder, _LOOK)
+    try:
+        while names := os.listdir(here):
+            for name in names:
+                found = _seen(name, here)
+                if found is None:
+                    continue
+                if not stat.S_ISDIR(found.st_mode):
+                    os.unlink(name, dir_fd=here)
+                    continue
+                inner = _entered(name, here)
+                try:
+                    for each in os.listdir(inner):
+                        _raised(each, inner, secrets.token_hex(16), here)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(here)
+    os.rmdir(folder)
+
+
+def _raised(name: str, inner: int, other: str, here: int) -> None:
+    """Move an entry up, or remove it where it is no folder."""
+    found = _seen(name, inner)
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        # A folder without rights for its owner cannot be moved.
+        os.chmod(name, 0o700, dir_fd=inner)
+        os.rename(name, other, src_dir_fd=inner, dst_dir_fd=here)
+    elif found is not None:
+        os.unlink(name, dir_fd=inner)

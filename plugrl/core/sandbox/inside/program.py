@@ -1,0 +1,288 @@
+"""The process of one program: takes away what it may not have, then becomes it.
+
+The program runs in this very process, so that nothing has to be started once processes are refused.
+Nothing lies in it that decides the verdict: what is expected of the program is known elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn
+
+from plugrl.core.sandbox.inside import assertions, calls, hook, kernel
+
+#: Where each descriptor is in the process of a program.
+_RESULT, _STATUS, _CHANNEL, _QUESTIONS, _ANSWERS = 3, 4, 5, 6, 7
+_MEGABYTE = 1 << 20
+#: Folders and files that programs may read besides their own.
+READABLE = ("/usr", "/lib", "/lib64", "/etc/localtime", "/dev/zero", "/dev/urandom")
+DEVICES = ("/dev/null",)
+_SHRINK, _GROW, _WRITE, _SEAL = 2, 4, 8, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The descriptors that a program's process is given.
+
+    Attributes:
+        pipes: what it writes ``output``, ``errors``, ``status`` and ``result`` to.
+        channel: a socket over which the listener of its filter goes.
+        questions: of a program, what it is asked and where it answers; of tests, the other way
+            round: where answers come from, and what they ask.
+    """
+
+    pipes: Mapping[str, int]
+    channel: int
+    questions: tuple[int, int] | None
+
+
+def readable() -> list[str]:
+    """What programs may read: the system's libraries and this Python."""
+    return [*READABLE, *dict.fromkeys((sys.prefix, sys.base_prefix))]
+
+
+def run_program(job: Mapping[str, Any], box: str, payload: int, ends: Ends) -> NoReturn:
+    """Be the program of ``job`` from here on; of the control stream ``payload`` bytes are its."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        given = json.loads(read_exactly(0, payload))
+        os.write(ends.pipes["status"], b" ")
+        _prepare(job, box, given, ends)
+        signal.setitimer(signal.ITIMER_PROF, job["limits"]["seconds"])
+        code = _ended(job["mode"], given)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _leave(code)
+
+
+def read_exactly(file: int, count: int) -> bytes:
+    """The next ``count`` bytes, or all there are."""
+    found = bytearray()
+    while len(found) < count and (data := os.read(file, min(count - len(found), 1 << 20))):
+        found += data
+    return bytes(found)
+
+
+def _leave(code: int) -> NoReturn:
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except BaseException:
+        code = code or 120
+    finally:
+        os._exit(code)
+
+
+def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: Ends) -> None:
+    source = given["program"].encode("utf-8", "replace")
+    with open(os.path.join(box, "program.py"), "wb") as file:
+        file.write(source)
+    _place(_sealed(given.get("stdin", "").encode("utf-8", "replace")), ends)
+    os.chdir(box)
+    os.environ.update(HOME=box, TMPDIR=box)
+    tempfile.tempdir = None
+    _stream("stdin", 0, "r", "surrogateescape")
+    _stream("stdout", 1, "w", "surrogateescape")
+    _stream("stderr", 2, "w", "backslashreplace")
+    sys.argv = ["program.py"]
+    sys.path.insert(0, box)
+    done = _restrict(job, box)
+    os.write(_STATUS, json.dumps(done).encode())
+    os.close(_STATUS)
+    os.close(_CHANNEL)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plugrl"]:
+        del sys.modules[name]
+
+
+def _stream(name: str, file: int, mode: str, errors: str) -> None:
+    """Open a standard stream as a new interpreter does."""
+    buffering = 1 if name == "stderr" else -1
+    stream = open(file, mode, buffering, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+def _sealed(data: bytes) -> int:
+    """A descriptor of a file in memory with ``data``, which cannot be changed where seals are."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            file.write(data)
+            file.seek(0)
+            return os.dup(file.fileno())
+    made = os.memfd_create("stdin", os.MFD_ALLOW_SEALING)
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(made, rest) :]
+    os.lseek(made, 0, os.SEEK_SET)
+    fcntl.fcntl(made, fcntl.F_ADD_SEALS, _SHRINK | _GROW | _WRITE | _SEAL)
+    return made
+
+
+def _place(stdin: int, ends: Ends) -> None:
+    """Give each descriptor its number, and close all others."""
+    pipes = ends.pipes
+    wanted = [stdin, pipes["output"], pipes["errors"], pipes["result"], pipes["status"]]
+    wanted += [ends.channel, *(ends.questions or ())]
+    above = [fcntl.fcntl(each, fcntl.F_DUPFD, 64) for each in wanted]
+    for number, each in enumerate(above):
+        os.dup2(each, number)
+    os.closerange(len(wanted), max(above) + 1)
+    os.closerange(max(above) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _restrict(job: Mapping[str, Any], box: str) -> list[str]:
+    """Apply the limits; the names of what the kernel enforces."""
+    given = job["limits"]
+    limits = {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_CPU": math.ceil(given["seconds"]) + 1,
+        "RLIMIT_FSIZE": given["file_bytes"],
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_MEMLOCK": _MEGABYTE,
+        "RLIMIT_AS": given["memory_bytes"],
+    }
+    for name, value in limits.items():
+        try:
+            resource.setrlimit(getattr(resource, name), (value, value))
+        except (AttributeError, ValueError, OSError):
+            if name in ("RLIMIT_CPU", "RLIMIT_FSIZE"):
+                raise
+    done = _ask_kernel(job["own_root"], box) if job["kernel"] else []
+    if "calls" not in done:
+        # It counts all processes of the user, so that not even a thread can be started.
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    if len(done) < 2:
+        hook.refuse(readable(), box)
+    return done
+
+
+def _ask_kernel(own_root: bool, box: str) -> list[str]:
+    done: list[str] = []
+    try:
+        kernel.die_with_parent(signal.SIGKILL)
+        kernel.drop_capabilities()
+    except (OSError, KeyError, AttributeError):
+        return done
+    # What is not to be read is not there in a root of its own.
+    folders = ["/"] if own_root else readable()
+    with contextlib.suppress(OSError):
+        kernel.confine_files(folders, [box], DEVICES)
+        done.append("files")
+    for notify in (True, False):
+        rules = calls.Rules(
+            own_pid=os.getpid(),
+            channel=_CHANNEL,
+            notify=notify,
+            counts_files=not own_root,
+            by_path=own_root,
+        )
+        try:
+            listener = kernel.filter_calls(calls.program(rules), listen=notify)
+        except (OSError, KeyError):
+            continue
+        if notify:
+            channel = socket.socket(fileno=_CHANNEL)
+            socket.send_fds(channel, [b"l"], [listener])
+            channel.detach()
+            os.close(listener)
+        done.append("calls")
+        break
+    return done
+
+
+def _ended(mode: str, given: Mapping[str, Any]) -> int:
+    """Run it; the exit code."""
+    try:
+        _run(mode, given)
+        return 0
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        # The frames of this file say nothing about the program.
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        return 1
+    finally:
+        if mode == "script":
+            _finish()
+
+
+def _finish() -> None:
+    """What an interpreter does at its end: wait for threads, call what was registered."""
+    import atexit
+    import threading
+
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+
+
+def _run(mode: str, given: Mapping[str, Any]) -> None:
+    if mode == "tests":
+        answers, questions = _conversation()
+        with answers, questions:
+            assertions.run_tests(given["program"], answers, questions)
+        os.write(_RESULT, b"true")
+        return
+    # Classes of a program are looked up there by what copies them.
+    module = types.ModuleType("__main__" if mode == "script" else "program")
+    sys.modules[module.__name__] = module
+    names = module.__dict__
+    exec(compile(given["program"], "program.py", "exec"), names)
+    if mode == "asserts":
+        exec(compile(given["code"], "test.py", "exec"), names)
+        os.write(_RESULT, b"true")
+    elif mode == "function":
+        _write(json.dumps(_called(names, given), default=_plain))
+    elif mode == "questions":
+        questions, answers = _conversation()
+        with questions, answers:
+            assertions.answer_questions(names, questions, answers)
+
+
+def _conversation() -> tuple[IO[str], IO[str]]:
+    """Where the other process is heard, and where it is spoken to."""
+    return open(_QUESTIONS, encoding="utf-8"), open(_ANSWERS, "w", encoding="utf-8")
+
+
+def _write(text: str) -> None:
+    rest = memoryview(text.encode("utf-8", "surrogatepass"))
+    while rest:
+        rest = rest[os.write(_RESULT, rest) :]
+
+
+def _called(names: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    function = names.get(given["name"])
+    if function is None and "Solution" in names:
+        function = getattr(names["Solution"](), given["name"], None)
+    if not callable(function):
+        raise NameError(f"the program has no function {given['name']!r}")
+    return function(*given["arguments"])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a result of type {type(value).__name__} cannot be compared")

@@ -1,0 +1,127 @@
+"""Namespaces: a view of the machine in which there is little but Python.
+
+Each function raises OSError where the kernel, or the container, does not allow it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable
+
+from plugrl.core.sandbox.inside.kernel import syscall
+
+_MOUNT, _USER, _IPC, _PROCESS, _NETWORK = 0x20000, 0x10000000, 0x8000000, 0x20000000, 0x40000000
+_NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
+_DETACH, _AT_EMPTY_PATH, _AT_RECURSIVE, _AT_CWD = 2, 0x1000, 0x8000, -100
+_READ_ONLY = 1
+#: Who a program is, where it can be somebody else.
+_NOBODY = 65534
+#: Folders over which the new root may be built: one of them is everywhere.
+_PLACES = ("/tmp", "/var/tmp", "/mnt", "/run", "/usr")
+
+
+def mount(kind: str | None, source: str, target: str, flags: int = 0, options: str = "") -> None:
+    """Mount ``source`` at ``target``."""
+    words = [None if w is None else os.fsencode(w) for w in (source, target, kind)]
+    syscall("mount", *words, flags, os.fsencode(options) if options else None)
+
+
+def leave() -> None:
+    """Enter namespaces of users, mounts, network and messages, and have children in a new one of
+    processes.
+
+    Whoever may mount without a namespace of users does so where there is none.
+    """
+    user, group = os.geteuid(), os.getegid()
+    flags = _MOUNT | _IPC | _PROCESS | _NETWORK
+    try:
+        syscall("unshare", flags | _USER)
+    except OSError:
+        if user != 0:
+            raise
+        syscall("unshare", flags)
+        return
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{_NOBODY} {user} 1")
+    _write("/proc/self/gid_map", f"{_NOBODY} {group} 1")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def private_mounts() -> None:
+    """Enter a namespace of mounts: what is mounted in it goes with its last process."""
+    syscall("unshare", _MOUNT)
+
+
+def new_root(readable: Iterable[str], boxes: Iterable[str]) -> None:
+    """Leave of all files those of ``readable``, which nobody can change, and empty ``boxes``.
+
+    Args:
+        readable: files and folders; what is not there is left out.
+        boxes: absolute paths, at which there will be an empty folder each.
+    """
+    syscall("mount", b"none", b"/", None, _REC | _PRIVATE, None)
+    links, found = _opened(readable)
+    base = next(place for place in _PLACES if os.path.isdir(place))
+    mount("tmpfs", "plugrl", base, _NOSUID | _NODEV, "mode=755,size=1m,nr_inodes=4096")
+    for path, target in links.items():
+        os.makedirs(os.path.dirname(base + path), exist_ok=True)
+        os.symlink(target, base + path)
+    for path, descriptor in found.items():
+        _bound(descriptor, base + path)
+        os.close(descriptor)
+    for box in boxes:
+        os.makedirs(base + box)
+    os.chdir(base)
+    syscall("pivot_root", b".", b".")
+    syscall("umount2", b".", _DETACH)
+    os.chdir("/")
+    _read_only("/", recursive=False)
+
+
+def _opened(readable: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
+    """Links by what they lead to, and descriptors of all else, without what lies in another."""
+    links: dict[str, str] = {}
+    found: dict[str, int] = {}
+    for path in sorted({os.path.normpath(path) for path in readable}, key=len):
+        if any(path.startswith(f"{other}/") for other in found):
+            continue
+        if os.path.islink(path):
+            links[path] = os.readlink(path)
+        elif os.path.exists(path):
+            found[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    return links, found
+
+
+def _bound(descriptor: int, target: str) -> None:
+    source = f"/proc/self/fd/{descriptor}"
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
+    mount(None, source, target, _BIND | _REC)
+    _read_only(target, recursive=True)
+
+
+def _read_only(path: str, *, recursive: bool) -> None:
+    attributes = struct.pack("QQQQ", _READ_ONLY | _NOSUID, 0, 0, 0)
+    flags = _AT_RECURSIVE if recursive else 0
+    syscall("mount_setattr", _AT_CWD, os.fsencode(path), flags, ctypes.c_char_p(attributes), 32)
+
+
+def limited_folder(path: str, size: int, files: int) -> None:
+    """Mount a folder in memory whose bytes and inodes the kernel counts.
+
+    Args:
+        path: where.
+        size: bytes of all files together.
+        files: files and folders, without the folder itself.
+    """
+    options = f"mode=700,size={size},nr_inodes={files + 1}"
+    mount("tmpfs", "box", path, _NOSUID | _NODEV, options)
