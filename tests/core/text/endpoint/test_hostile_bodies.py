@@ -139,3 +139,15 @@ def test_a_body_may_take_longer_than_headers(monkeypatch):
             time.sleep(0.3)
             connection.sendall(data)
             assert connection.recv(2**16).startswith(ANSWERED.encode())
+
+
+def test_headers_that_come_in_pieces_are_read():
+    with served(Written()) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=DEADLINE) as connection:
+            # The second comes on a connection that has answered already.
+            for _ in range(2):
+                for piece in (HALF[:1], HALF[1:10], HALF[10:], b"\r\n"):
+                    connection.sendall(piece)
+                    time.sleep(0.02)
+                assert connection.recv(2**16).startswith(ANSWERED.encode())

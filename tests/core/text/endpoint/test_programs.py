@@ -1,0 +1,67 @@
+"""Programs end with whatever they started, wherever it hides and however they end themselves."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import wait_until
+
+from plugrl.core.text.endpoint import programs, reaper
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the environment of processes")
+# A child keeps away from: the session's mark, the group, and SIGTERM.
+HIDING = {
+    "stubborn": "trap '' TERM; sleep 1000 & echo $! > note; trap - TERM",
+    "without the mark": "trap '' TERM; env -i sleep 1000 & echo $! > note; trap - TERM",
+    "outside the group": "setsid sleep 1000 & echo $! > note",
+}
+
+
+def run(script, folder, *, until=None):
+    """Run a script of a shell; with ``until`` it is cancelled as soon as that file is written."""
+
+    async def inner():
+        session = f"program-{os.getpid()}"
+        words = ["sh", "-c", script]
+        variables = {reaper.MARK: session}
+        running = asyncio.ensure_future(
+            programs.run_program(
+                words, variables=variables, given=b"in", folder=folder, session=session
+            )
+        )
+        while until is not None and not (until.exists() and until.read_text().endswith("\n")):
+            await asyncio.sleep(0.01)
+        if until is not None:
+            running.cancel()
+        return await running
+
+    return asyncio.run(inner())
+
+
+def gone(pid):
+    """Whether a process has ended, though nobody may have asked how."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text("utf-8")
+    except FileNotFoundError:
+        return True
+
+
+@linux
+@pytest.mark.parametrize("how", ["ends", "is cancelled"])
+@pytest.mark.parametrize("hiding", HIDING)
+def test_no_child_outlives_its_program(tmp_path, hiding, how):
+    note = tmp_path / "note"
+    if how == "ends":
+        assert run(f"{HIDING[hiding]}; cat; exit 3", tmp_path).code == 3
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            run(f"{HIDING[hiding]}; wait", tmp_path, until=note)
+    pid = int(note.read_text())
+    wait_until(lambda: gone(pid))
+
+
+def test_outputs_exit_code_and_input(tmp_path):
+    ended = run("cat; echo out; echo err >&2; exit 4", tmp_path)
+    assert ended == programs.Ended(4, "inout\n", "err\n")
