@@ -32,7 +32,7 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         path = folder / LOCK_FILE
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise disk_error(error, "take the lock of the run", folder) from error
         try:
@@ -93,7 +93,7 @@ def owner_of(folder: Path) -> str:
 def is_locked(folder: Path) -> bool:
     """Say whether some process owns the run now; never blocks and changes nothing."""
     try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:

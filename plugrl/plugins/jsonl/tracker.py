@@ -125,7 +125,7 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 def _locked(path: Path) -> Iterator[IO[bytes]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise disk_error(error, "open the file of the tracker jsonl", path) from error
     with open(descriptor, "r+b", buffering=0) as file:

@@ -58,11 +58,22 @@ def test_it_does_not_follow_its_source():
     assert view.a == (1,)
 
 
+class Equal:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
 def test_equality_is_by_content():
     assert ConfigView({"a": [1]}) == {"a": [1]}
     assert ConfigView({"a": [1]}) == ConfigView({"a": (1,)}, "x", checked=True)
     assert ConfigView({"a": 1}) != {"a": 2}
     assert ConfigView({}) != 5
+    assert (ConfigView({}) == 5) is False
+    # Another kind of thing is asked in its turn.
+    assert ConfigView({}) == Equal()
+    assert Equal() == ConfigView({})
 
 
 @pytest.mark.parametrize("cls", [ConfigView, HyperParameters, ExperimentSettings])

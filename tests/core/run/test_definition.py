@@ -60,6 +60,7 @@ def changed(path, value):
         ("seed", 2, "seed was 1 and is now 2"),
         ("data.shuffle", False, "data.shuffle was true and is now false"),
         ("trainer.type", "grpo", 'trainer.type was "sequence" and is now "grpo"'),
+        ("trainer.type", "größer", 'trainer.type was "sequence" and is now "größer"'),
         ("trainer.phases.0.trainer.type", "y", 'trainer.phases[0].trainer.type was "x"'),
         ("trainer.phases.1.name", "c", 'trainer.phases[1].name was "b" and is now "c"'),
     ],

@@ -2,13 +2,14 @@
 
 import os
 import shutil
+import threading
 import time
 
 import pytest
 from run_driver import Toy
 
 from plugrl.core.run.folder import create, summarize
-from plugrl.core.run.lock import RunLock
+from plugrl.core.run.lock import LOCK_FILE, RunLock, is_locked
 from plugrl.core.run.metrics import last_step
 from plugrl.core.run.run import Run
 
@@ -116,3 +117,18 @@ def test_a_resume_removes_what_the_killed_run_left_half_written(make_run):
         (run.folder / name).write_text("half")
     Run.open(run.folder).finish("failed")
     assert not list(run.folder.rglob(".tmp-*"))
+
+
+def test_a_look_at_the_lock_never_waits_and_tells_who_has_it(tmp_path):
+    assert not is_locked(tmp_path)
+    lock = RunLock(tmp_path)
+    assert is_locked(tmp_path)
+    lock.release()
+    assert not is_locked(tmp_path)
+    (tmp_path / LOCK_FILE).unlink()
+    os.mkfifo(tmp_path / LOCK_FILE)
+    # To open such a file waits for a writer, who never comes.
+    looking = threading.Thread(target=is_locked, args=(tmp_path,), daemon=True)
+    looking.start()
+    looking.join(20)
+    assert not looking.is_alive()

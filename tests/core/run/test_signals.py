@@ -5,11 +5,12 @@ import signal
 
 import pytest
 from run_driver import Toy
+from waiting import wait_until
 
 from plugrl.core.errors import RunInterrupted, RunTerminated
 from plugrl.core.run.folder import summarize
 from plugrl.core.run.run import Run
-from plugrl.core.run.signals import kept_for_the_run
+from plugrl.core.run.signals import SignalWatch, kept_for_the_run
 
 ASKED = [
     (signal.SIGTERM, RunTerminated, "terminated"),
@@ -82,3 +83,21 @@ def test_a_signal_that_no_run_has_taken_counts_afterwards():
 
     with pytest.raises(KeyboardInterrupt):
         fail()
+
+
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_once_and_both_who_watch_see_the_second(asked):
+    """The handler and the thread: neither waits for the other, whoever comes first."""
+    before, first, second = signal.getsignal(asked), [], []
+    watch = SignalWatch(first.append, second.append)
+    watch.install()
+    try:
+        signal.raise_signal(asked)
+        wait_until(lambda: watch.requested == asked, seconds=20)
+        signal.raise_signal(asked)
+        wait_until(lambda: len(second) == 2, seconds=20)
+    finally:
+        watch.uninstall()
+    assert first == [asked]
+    assert second == [asked] * 2
+    assert signal.getsignal(asked) is before

@@ -4,16 +4,17 @@ import json
 import logging
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from run_driver import Toy
 
-from plugrl.core.run import feed
+from plugrl.core.run import feed, tracking
 from plugrl.core.run.metrics import read_jsonl
 from plugrl.core.run.run import Run
 from plugrl.core.run.tables import SampleTable, SampleTables, markdown
-from plugrl.core.run.trackers import Tracker
-from plugrl.core.run.tracking import tracker_hangs
+from plugrl.core.run.trackers import TrackedRun, Tracker
+from plugrl.core.run.tracking import TrackerGroup, tracked, tracker_hangs
 
 
 class Noted(Tracker):
@@ -219,6 +220,32 @@ def test_a_checkpoint_waits_until_trackers_have_what_came_before(make_run):
         order.clear()
         run.save()
         assert order
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(60.0, 5.0), (3.0, 3.0)])
+def test_a_checkpoint_waits_5_seconds_or_as_long_as_a_call_may_take(
+    monkeypatch, tmp_path, timeout, seconds
+):
+    until = []
+    monkeypatch.setattr(feed.Feed, "drain", lambda self, end: until.append(end))
+    monkeypatch.setattr(tracking, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    group = TrackerGroup([Noted(), Noted()], timeout)
+    group.drain()
+    assert until == []
+    group.start(tracked(tmp_path, {}, -1, resumed=False))
+    group.drain()
+    assert until == [1000.0 + seconds] * 2
+    monkeypatch.undo()
+    group.finish("done")
+
+
+def test_a_new_run_of_which_nothing_is_set_is_what_a_tracker_may_be_tried_with(tmp_path):
+    said = tracked(tmp_path, {}, -1, resumed=False)
+    assert said == TrackedRun(id=tmp_path.name, folder=tmp_path, config={})
+    tree = {"experiment_name": "e", "project_name": "p"}
+    said = tracked(tmp_path, tree, 4, resumed=True)
+    assert (said.step, said.resumed, said.experiment, said.project) == (4, True, "e", "p")
+    assert said.config == tree
 
 
 def test_two_of_a_kind_are_told_apart(make_run, caplog):

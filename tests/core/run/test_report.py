@@ -1,0 +1,57 @@
+"""The curves of the report, from the numbers on disk."""
+
+import json
+import re
+
+import pytest
+
+from plugrl.core.run.report import REPORT_FILE, curves, write_report
+
+
+def drawn(folder, values):
+    """The points of a metric's curve, as they stand in the report."""
+    lines = [json.dumps({"step": step, "loss": value}) for step, value in enumerate(values)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    write_report(folder, {"state": "done"}, {})
+    text = (folder / REPORT_FILE).read_text("utf-8")
+    found = re.search(r'<polyline points="([^"]*)"', text)
+    assert "<th>metric</th>" in text
+    if found is None:
+        return re.search(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text).groups()
+    return [tuple(map(float, point.split(","))) for point in found[1].split()]
+
+
+# The picture is 360 wide and 110 high, with a margin of 4: the lower left corner is (4, 106).
+@pytest.mark.parametrize(
+    ("values", "points"),
+    [
+        ([5.0, 7.0, 6.0], [(4, 106), (180, 4), (356, 55)]),
+        ([2.0, 2.0], [(4, 55), (356, 55)]),
+        ([3.0], ("180.0", "55.0")),
+    ],
+)
+def test_a_curve_fills_its_picture(tmp_path, values, points):
+    assert drawn(tmp_path, values) == points
+
+
+@pytest.mark.parametrize("count", [400, 401, 1000, 5000])
+def test_a_long_curve_is_drawn_by_400_points_evenly_from_the_first_to_the_last(tmp_path, count):
+    points = drawn(tmp_path, [step >= count / 2 for step in range(count)])
+    assert len(points) == 400
+    assert (points[0], points[-1]) == ((4, 106), (356, 4))
+    steps = [(x - 4) / 352 * (count - 1) for x, _ in points]
+    # Places have one digit behind the point, and steps are whole.
+    slack = 1 + 0.1 / 352 * count
+    assert all(abs(step - place * (count - 1) / 399) <= slack for place, step in enumerate(steps))
+    assert len({x for x, _ in points}) == 400
+    assert [y for _, y in points] == [106] * 200 + [4] * 200
+
+
+def test_only_finite_numbers_at_steps_are_in_a_curve():
+    records = [
+        {"step": 0, "a": 1, "b": float("nan"), "time/unix": 5.0},
+        {"a": 7},
+        {"step": "x", "a": 7},
+        {"step": 2, "a": 2.5, "b": None, "c": "text"},
+    ]
+    assert curves(records) == {"a": [(0, 1), (2, 2.5)]}
