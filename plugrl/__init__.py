@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from plugrl.core.registry import register_parser as register_parser
     from plugrl.core.registry import register_protocol as register_protocol
     from plugrl.core.registry import register_rollout_worker as register_rollout_worker
+    from plugrl.core.registry import register_sandbox as register_sandbox
     from plugrl.core.registry import register_scenario as register_scenario
     from plugrl.core.registry import register_scorer as register_scorer
     from plugrl.core.registry import register_tracker as register_tracker
@@ -62,6 +63,11 @@ if TYPE_CHECKING:
     from plugrl.core.run.run import Run as Run
     from plugrl.core.run.trackers import TrackedRun as TrackedRun
     from plugrl.core.run.trackers import Tracker as Tracker
+    from plugrl.core.sandbox.jobs import ProgramJob as ProgramJob
+    from plugrl.core.sandbox.jobs import ProgramLimits as ProgramLimits
+    from plugrl.core.sandbox.jobs import ProgramOutcome as ProgramOutcome
+    from plugrl.core.sandboxes import LocalSandbox as LocalSandbox
+    from plugrl.core.sandboxes import Sandbox as Sandbox
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
     from plugrl.core.tensordict.advantages import GeneralisedAdvantage as GeneralisedAdvantage
@@ -211,6 +217,7 @@ _MODULES = {
         "register_parser",
         "register_protocol",
         "register_rollout_worker",
+        "register_sandbox",
         "register_scenario",
         "register_scorer",
         "register_tracker",
@@ -219,6 +226,8 @@ _MODULES = {
     ),
     "plugrl.core.run.run": ("Run",),
     "plugrl.core.run.trackers": ("TrackedRun", "Tracker"),
+    "plugrl.core.sandbox.jobs": ("ProgramJob", "ProgramLimits", "ProgramOutcome"),
+    "plugrl.core.sandboxes": ("LocalSandbox", "Sandbox"),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
     "plugrl.core.tensordict.advantages": ("GeneralisedAdvantage",),
     "plugrl.core.tensordict.environment": ("AgentSpaces", "AgentStep", "VectorEnvironment"),

@@ -106,6 +106,13 @@ _ROWS = (
         form="parse(self, text) -> ParsedReply",
     ),
     Kind(
+        name="sandbox",
+        plural="sandboxes",
+        summary="runs programs that nobody has read",
+        base="plugrl.core.sandboxes:Sandbox",
+        form="run(self, job, limits) -> ProgramOutcome; and fault",
+    ),
+    Kind(
         name="inference_service",
         plural="inference_services",
         summary="answers requests to a model",

@@ -50,6 +50,7 @@ __all__ = [
     "register_parser",
     "register_protocol",
     "register_rollout_worker",
+    "register_sandbox",
     "register_scenario",
     "register_scorer",
     "register_tracker",
@@ -315,6 +316,7 @@ class _Decorator:
 register_trainer = _Decorator("trainer")
 register_evaluator = _Decorator("evaluator")
 register_rollout_worker = _Decorator("rollout_worker")
+register_sandbox = _Decorator("sandbox")
 register_scenario = _Decorator("scenario")
 register_advantage = _Decorator("advantage")
 register_loss = _Decorator("loss")

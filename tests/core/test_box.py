@@ -10,9 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from plugrl.core.sandbox.box import Box, Limits
+from plugrl.core.sandbox.box import Box
+from plugrl.core.sandbox.jobs import ProgramLimits
 
-LIMITS = Limits(seconds=0.5, wall_seconds=20, memory_mb=256, file_kb=64, files=8, output_kb=16)
+LIMITS = ProgramLimits(
+    seconds=0.5, wall_seconds=20, memory_mb=256, file_kb=64, files=8, output_kb=16
+)
 #: For programs without end.
 SHORT = replace(LIMITS, seconds=0.2)
 KERNEL = Box(LIMITS)
@@ -93,7 +96,7 @@ def test_verdicts(box, program, verdict):
 
 
 def test_a_program_that_sleeps_is_ended_by_the_clock():
-    box = Box(Limits(seconds=1, wall_seconds=1))
+    box = Box(ProgramLimits(seconds=1, wall_seconds=1))
     started = time.monotonic()
     assert box.script("import time; time.sleep(600)").verdict == "time"
     assert time.monotonic() - started < 300
@@ -228,6 +231,6 @@ def test_equal_programs_print_equal_sets():
 def test_installed_packages_are_there_only_when_asked_for():
     program = "import numpy; print(numpy.arange(3).sum())"
     assert KERNEL.script(program).verdict == "raised"
-    box = Box(Limits(seconds=5, packages=True))
+    box = Box(ProgramLimits(seconds=5, packages=True))
     outcome = box.script(program)
     assert outcome.output == "3\n", outcome.errors

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from plugrl.core.errors import RunError
 from plugrl.core.sandbox.inside.values import parsed
-from plugrl.core.sandbox.limits import Limits, Outcome
+from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner
 from plugrl.core.sandbox.servers import ServerGoneError, Wrap, command, servers
 
+#: How a program, or its tests, is run, and what of a job each of the processes is told. The first
+#: one is that of the program: what is expected of it is not among this.
+_PARTS: Mapping[str, tuple[str, tuple[Mapping[str, str], ...]]] = {
+    "script": ("script", ({"program": "program", "stdin": "stdin"},)),
+    "function": (
+        "function", ({"program": "program", "name": "name", "arguments": "arguments"},)
+    ),
+    "tests": ("questions", ({"program": "program"}, {"program": "code"})),
+    "trusted_tests": ("asserts", ({"program": "program", "code": "code"},)),
+}  # fmt: skip
 
-class Box:
+
+class Box(Runner):
     """Runs programs, each in a process and a folder of its own; it may be used from many threads.
 
     Args:
@@ -25,42 +35,49 @@ class Box:
     """
 
     def __init__(
-        self, limits: Limits | None = None, *, kernel: bool = True, wrap: Wrap | None = None
+        self, limits: ProgramLimits | None = None, *, kernel: bool = True, wrap: Wrap | None = None
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or ProgramLimits()
         self._kernel = kernel
         words = command(packages=self.limits.packages)
         self._servers = servers(wrap(words) if wrap else words, own_root=kernel)
 
-    def script(self, program: str, stdin: str = "") -> Outcome:
-        """Run ``program`` as a script that reads ``stdin``."""
-        return self._run("script", {"program": program, "stdin": stdin})
+    def run(self, job: ProgramJob) -> ProgramOutcome:
+        """What came of a job.
 
-    def asserts(self, program: str, code: str, *, inside: bool = False) -> Outcome:
-        """Run ``program``, and test code that calls its functions; ``done``: it came to its end.
-
-        Args:
-            program: what is tested.
-            code: the tests. They run in a process of their own, in which the program's functions
-                are stand-ins, so that values are compared and no objects of the program.
-            inside: whether they run among the names of the program instead, which can then
-                deceive them.
+        Raises:
+            RunError: no process or folder can be made for it.
         """
-        if inside:
-            return self._run("asserts", {"program": program, "code": code})
-        return self._run("questions", {"program": program}, {"program": code})
-
-    def call(self, program: str, name: str, arguments: list[Any]) -> Outcome:
-        """Run ``program``, then its function ``name``, or that method of its ``Solution``."""
-        given = {"program": program, "name": name, "arguments": arguments}
-        outcome = self._run("function", given)
-        if outcome.verdict != "done":
-            return replace(outcome, value=None)
+        mode, parts = _PARTS[job.mode]
+        told = [{key: getattr(job, name) for key, name in part.items()} for part in parts]
         try:
-            return replace(outcome, value=parsed(str(outcome.value)))
-        except ValueError as error:
-            errors = f"{outcome.errors}\nthe result is no data: {error}".strip()
-            return replace(outcome, verdict="raised", errors=errors, value=None)
+            answer = self._servers.ask(
+                {
+                    "mode": mode,
+                    "kernel": self._kernel,
+                    "folder": tempfile.gettempdir(),
+                    "limits": self._given(),
+                },
+                [json.dumps(each).encode() for each in told],
+            )
+        except ServerGoneError:
+            # Twice, with this program: whatever it did, it has failed.
+            return ProgramOutcome("killed", errors="the process that runs programs ended")
+        if answer["kernel"] is None:
+            raise RunError(f"a box could not be set up: {answer['errors'][-300:]}")
+        return _outcome(answer, is_call=job.mode == "function")
+
+    def _given(self) -> dict[str, Any]:
+        limits = self.limits
+        return {
+            "seconds": limits.seconds,
+            "wall_seconds": limits.wall_seconds,
+            "memory_bytes": limits.memory_mb << 20,
+            "file_bytes": limits.file_kb << 10,
+            "all_bytes": limits.file_kb << 14,
+            "files": limits.files,
+            "output_bytes": limits.output_kb << 10,
+        }
 
     def confines(self) -> tuple[str, ...]:
         """What the kernel of this machine enforces: ``files``, ``calls``, both or neither."""
@@ -70,34 +87,16 @@ class Box:
         """Whether programs have a root of their own, in which the kernel counts what they write."""
         return bool(self._servers.hello["own_root"])
 
-    def _run(self, mode: str, *given: Mapping[str, Any]) -> Outcome:
-        limits = self.limits
-        job = {
-            "mode": mode,
-            "kernel": self._kernel,
-            "folder": tempfile.gettempdir(),
-            "limits": {
-                "seconds": limits.seconds,
-                "wall_seconds": limits.wall_seconds,
-                "memory_bytes": limits.memory_mb << 20,
-                "file_bytes": limits.file_kb << 10,
-                "all_bytes": limits.file_kb << 14,
-                "files": limits.files,
-                "output_bytes": limits.output_kb << 10,
-            },
-        }
+
+def _outcome(answer: Mapping[str, Any], *, is_call: bool) -> ProgramOutcome:
+    verdict, errors, value = answer["verdict"], answer["errors"], None
+    if is_call and verdict == "done":
         try:
-            answer = self._servers.ask(job, [json.dumps(each).encode() for each in given])
-        except ServerGoneError:
-            # Twice, with this program: whatever it did, it has failed.
-            return Outcome("killed", errors="the process that runs programs ended")
-        if answer["kernel"] is None:
-            raise RunError(f"a box could not be set up: {answer['errors'][-300:]}")
-        return Outcome(
-            answer["verdict"],
-            answer["output"],
-            answer["errors"],
-            answer["result"],
-            tuple(answer["kernel"]),
-            tuple(answer["refused"]),
-        )
+            value = parsed(answer["result"])
+        except ValueError as error:
+            # A program may write to where its result is expected whatever it wants to.
+            verdict = "raised"
+            errors = f"{errors}\nthe result is no data: {error}".strip()
+    return ProgramOutcome(
+        verdict, answer["output"], errors, value, tuple(answer["kernel"]), tuple(answer["refused"])
+    )

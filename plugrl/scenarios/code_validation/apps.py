@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.sandbox.box import Box, Limits
+from plugrl.core.sandbox.box import Box
+from plugrl.core.sandbox.jobs import ProgramLimits
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.files import place_of_problem, read_files
 from plugrl.scenarios.code_validation.examined import Examined, Program
@@ -69,7 +70,7 @@ def read_apps(files: Sequence[str], options: AppsOptions) -> list[Examined]:
     """
     rows = [_row(item, place_of_problem(item, n)) for n, item in enumerate(_chosen(files, options))]
     deadline = Deadline(options.truth_seconds)
-    box = Box(Limits(seconds=options.seconds))
+    box = Box(ProgramLimits(seconds=options.seconds))
 
     def work(row: _Row) -> Examined:
         return _examine(row, box, options, deadline)

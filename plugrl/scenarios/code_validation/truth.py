@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.sandbox.box import Box, Limits
+from plugrl.core.sandbox.box import Box
+from plugrl.core.sandbox.jobs import ProgramLimits
 
 #: Boxes that run at a time.
 AT_ONCE = 2
@@ -76,7 +77,7 @@ def answers(programs: Sequence[str], function: str, cases: Sequence[Sequence[Any
     Raises:
         RunError: no box can be made.
     """
-    box = Box(Limits(seconds=20.0, wall_seconds=120.0))
+    box = Box(ProgramLimits(seconds=20.0, wall_seconds=120.0))
     arguments = [json.dumps(list(case)) for case in cases]
     found = _judged(box, list(programs), function, arguments)
     return ["\n".join(each) for each in found]

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
-from plugrl.core.errors import ConfigError
-from plugrl.core.sandbox.box import Box, Limits, Outcome
+from plugrl.core.config.schema import component, described
+from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
+from plugrl.core.sandbox.jobs import ProgramLimits, ProgramOutcome
+from plugrl.core.sandboxes import Programs, confined, make_sandbox
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
 from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests
 
@@ -49,13 +51,20 @@ class CodeConfig:
     file_kb: int = described(1024, "size of a file that a program writes")
     output_kb: int = described(256, "what a program may print")
     packages: bool = described(False, "let programs import installed packages, such as numpy")
-    isolation: Literal["any", "kernel"] = described(
-        "any", "kernel: refuse to run where the kernel cannot confine files and system calls"
+    assertions: Literal["separate", "trusted"] = described(
+        "separate", "assert code runs in a process of its own; or trusted, in the program's own, "
+        "where it may use its objects, and programs can deceive it",
+    )  # fmt: skip
+    sandbox: Any = component("sandbox", "local", help="where programs run")
+    unsafe: bool = described(False, "run also where the sandbox cannot confine programs")
+    isolation: Literal["any", "kernel"] | None = described(
+        None, "deprecated: any is unsafe=true, kernel the default"
     )
+    files: int = described(64, "files and folders that a program makes")
     parallel: int | None = described(None, "tests that run at once; null: one for each processor")
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "wall_seconds", "memory_mb", "file_kb", "output_kb"):
+        for name in ("seconds", "wall_seconds", "memory_mb", "file_kb", "files", "output_kb"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
         for name in ("max_tests", "parallel"):
@@ -64,6 +73,13 @@ class CodeConfig:
                 raise ConfigError(f"{name} must be at least 1, or null")
         if self.tolerance < 0:
             raise ConfigError("tolerance must not be negative")
+        if self.isolation is not None:
+            other = "unsafe: true" if self.isolation == "any" else "nothing, it is the default"
+            warnings.warn(
+                f"isolation={self.isolation} of evaluator code goes away; write {other}",
+                PlugrlDeprecationWarning,
+                stacklevel=2,
+            )
 
 
 class CodeEvaluator(Evaluator):
@@ -82,26 +98,36 @@ class CodeEvaluator(Evaluator):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        names = ("seconds", "wall_seconds", "memory_mb", "file_kb", "output_kb", "packages")
-        self._box = Box(Limits(**{name: self.config[name] for name in names}))
+        names = [field.name for field in fields(ProgramLimits)]
+        limits = ProgramLimits(**{name: self.config[name] for name in names})
+        sandbox = confined(self.config.sandbox, unsafe=_is_unsafe(self.config))
+        self._programs = Programs(sandbox, limits)
         self._comparison = Comparison(self.config.compare, self.config.tolerance)
         self._threads: ThreadPoolExecutor | None = None
         self._warned = False
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Whether this machine can confine programs as asked."""
+        """Whether the sandbox can confine programs here, and the first tests can be run."""
+        section = check.section
         if os.name != "posix":
             yield check.path, "programs can be limited on Linux and other POSIX systems alone"
-        elif check.section.isolation == "kernel":
-            enforced = Box().script("").kernel
-            if len(enforced) < 2:
-                has = ", ".join(enforced) or "nothing"
-                yield (
-                    f"{check.path}.isolation",
-                    f"the kernel confines {has} here, and files and calls are asked for; use "
-                    "Linux 5.13 or later with Landlock and seccomp, or isolation=any",
-                )
+            return
+        fault = None if _is_unsafe(section) else make_sandbox(section.sandbox).fault()
+        if fault is not None:
+            yield (
+                f"{check.path}.unsafe",
+                f"{fault}, or let programs do what they want with unsafe: true",
+            )
+        for split, items in (check.scenario or {}).items():
+            for item in items:
+                if item.get(section.tests_key) is None:
+                    continue
+                try:
+                    read_tests(item[section.tests_key], trusted=section.assertions == "trusted")
+                except ValueError as error:
+                    yield f"{check.path}.assertions", f"tests of {split} problems: {error}"
+                    break
 
     @classmethod
     def columns(
@@ -120,7 +146,7 @@ class CodeEvaluator(Evaluator):
             ValueError: its tests cannot be read.
             RunError: no box can be made.
         """
-        tests = read_tests(data[self.config.tests_key])[: self.config.max_tests]
+        tests = self._tests(data)[: self.config.max_tests]
         program = extract_program(evaluation_target.final_answer, self.config.fence)
         if program is None:
             metrics = {"passed": 0.0, "correct": 0.0, "extracted": 0.0, "timeouts": 0.0}
@@ -133,17 +159,24 @@ class CodeEvaluator(Evaluator):
         return EvaluationRunResult(
             reward=correct if self.config.reward == "all" else passed,
             metrics={"passed": passed, "correct": correct, "extracted": 1.0, "timeouts": late},
-            extra_info={"verdicts": [outcome.verdict for _, outcome in results]},
+            extra_info={
+                "verdicts": [outcome.verdict for _, outcome in results],
+                "refused": sorted({call for _, outcome in results for call in outcome.refused}),
+            },
         )
 
-    async def _run(self, tests: list[Test], program: str) -> list[tuple[bool, Outcome]]:
+    def _tests(self, data: Mapping[str, Any]) -> list[Test]:
+        trusted = self.config.assertions == "trusted"
+        return read_tests(data[self.config.tests_key], trusted=trusted)
+
+    async def _run(self, tests: list[Test], program: str) -> list[tuple[bool, ProgramOutcome]]:
         loop = asyncio.get_running_loop()
         if self._threads is None:
             count = self.config.parallel or os.cpu_count() or 1
             self._threads = ThreadPoolExecutor(count, "plugrl-code")
 
-        def run(test: Test) -> tuple[bool, Outcome]:
-            return test.run(self._box, program, self._comparison)
+        def run(test: Test) -> tuple[bool, ProgramOutcome]:
+            return test.run(self._programs, program, self._comparison)
 
         if self.config.reward == "fraction":
             waiting = [loop.run_in_executor(self._threads, run, test) for test in tests]
@@ -161,10 +194,14 @@ class CodeEvaluator(Evaluator):
         if len(enforced) < 2 and not self._warned:
             self._warned = True
             logger.warning(
-                "evaluator code: the kernel of this machine confines %s of programs; the rest is "
+                "evaluator code: unsafe=true, and the kernel confines %s of programs; the rest is "
                 "refused by the interpreter, which hostile code gets around",
                 " and ".join(enforced) or "nothing",
             )
+
+
+def _is_unsafe(section: Any) -> bool:
+    return bool(section.unsafe) or section.isolation == "any"
 
 
 def extract_program(text: str, fence: str = "prefer") -> str | None:

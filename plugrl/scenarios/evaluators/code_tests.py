@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from plugrl.core.sandbox.box import Box, Outcome
+from plugrl.core.sandbox.inside.assertions import fault_of
+from plugrl.core.sandbox.jobs import ProgramOutcome, Runner
 
 _NONE = object()
 #: Keys of what a test expects.
@@ -54,7 +55,7 @@ class InputTest:
     given: str
     expected: str
 
-    def run(self, box: Box, program: str, comparison: Comparison) -> tuple[bool, Outcome]:
+    def run(self, box: Runner, program: str, comparison: Comparison) -> tuple[bool, ProgramOutcome]:
         """Whether ``program`` passes, and what came of it."""
         outcome = box.script(program, self.given)
         passed = outcome.verdict == "done" and comparison.equal(outcome.output, self.expected)
@@ -63,13 +64,17 @@ class InputTest:
 
 @dataclass(frozen=True, slots=True)
 class AssertTest:
-    """Code that runs among the names of a program and must not raise."""
+    """Code that calls functions of a program and must not raise.
+
+    It runs in a process of its own, or, where it is ``trusted``, among the names of the program.
+    """
 
     code: str
+    trusted: bool = False
 
-    def run(self, box: Box, program: str, comparison: Comparison) -> tuple[bool, Outcome]:
+    def run(self, box: Runner, program: str, comparison: Comparison) -> tuple[bool, ProgramOutcome]:
         """Whether ``program`` passes, and what came of it."""
-        outcome = box.asserts(program, self.code)
+        outcome = box.asserts(program, self.code, trusted=self.trusted)
         return outcome.verdict == "done", outcome
 
 
@@ -81,7 +86,7 @@ class CallTest:
     arguments: list[Any]
     expected: Any
 
-    def run(self, box: Box, program: str, comparison: Comparison) -> tuple[bool, Outcome]:
+    def run(self, box: Runner, program: str, comparison: Comparison) -> tuple[bool, ProgramOutcome]:
         """Whether ``program`` passes, and what came of it."""
         outcome = box.call(program, self.name, self.arguments)
         expected = json.loads(json.dumps(self.expected))
@@ -90,17 +95,27 @@ class CallTest:
 
 
 def _same(found: Any, expected: Any, tolerance: float) -> bool:
+    """Whether a result is the expected one, however deep both are."""
+    pairs = [(found, expected)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(other, list) and isinstance(one, list) and len(one) == len(other):
+            pairs += zip(one, other, strict=True)
+        elif isinstance(other, dict) and isinstance(one, dict) and one.keys() == other.keys():
+            pairs += [(one[key], other[key]) for key in other]
+        elif not _equal(one, other, tolerance):
+            return False
+    return True
+
+
+def _equal(found: Any, expected: Any, tolerance: float) -> bool:
+    """Whether two values are equal that hold no others."""
+    if isinstance(found, (list, dict)) or isinstance(expected, (list, dict)):
+        return False
     if isinstance(expected, bool) or isinstance(found, bool):
         return found is expected
     if isinstance(expected, (int, float)) and isinstance(found, (int, float)):
         return found == expected or _near(found, expected, tolerance)
-    if isinstance(expected, list) and isinstance(found, list):
-        pairs = zip(found, expected, strict=False)
-        return len(found) == len(expected) and all(_same(a, b, tolerance) for a, b in pairs)
-    if isinstance(expected, dict) and isinstance(found, dict):
-        return found.keys() == expected.keys() and all(
-            _same(found[key], expected[key], tolerance) for key in expected
-        )
     return bool(found == expected)
 
 
@@ -115,7 +130,7 @@ def _near(found: float, expected: float, tolerance: float) -> bool:
 Test = InputTest | AssertTest | CallTest
 
 
-def read_tests(value: Any) -> list[Test]:
+def read_tests(value: Any, *, trusted: bool = False) -> list[Test]:
     """The test cases of a problem.
 
     Args:
@@ -123,9 +138,11 @@ def read_tests(value: Any) -> list[Test]:
             code; ``{input, output}`` or ``{stdin, stdout}``; ``{assert}``; or
             ``{function, arguments, expected}``, where ``expected`` may be null. Also ``{inputs,
             outputs}`` with lists, and with ``fn_name`` for a function.
+        trusted: whether assert code runs in the program's own process.
 
     Raises:
-        ValueError: there are none, or one has another form.
+        ValueError: there are none, one has another form, or assert code cannot run in a process of
+            its own.
     """
     if isinstance(value, str):
         value = _decoded(value)
@@ -139,7 +156,22 @@ def read_tests(value: Any) -> list[Test]:
         raise ValueError(f"tests of type {type(value).__name__}; a list of cases is expected")
     if not tests:
         raise ValueError("the problem has no tests")
-    return tests
+    return [_judged_as(test, trusted) for test in tests]
+
+
+def _judged_as(test: Test, trusted: bool) -> Test:
+    if not isinstance(test, AssertTest):
+        return test
+    try:
+        fault = None if trusted else fault_of(test.code)
+    except SyntaxError as error:
+        raise ValueError(f"assert code in line {error.lineno} is no Python: {error.msg}") from None
+    if fault is not None:
+        raise ValueError(
+            f"assert code {fault}, which cannot leave its process; test functions, or set "
+            "assertions=trusted, which programs can deceive"
+        )
+    return replace(test, trusted=trusted)
 
 
 def _decoded(text: str) -> Any:

@@ -1,0 +1,158 @@
+"""Sandboxes: where programs run that a model wrote and nobody has read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from plugrl.core.component import Component, build
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.registry import default_registry
+from plugrl.core.sandbox.box import Box
+from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner, Verdict
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+
+class Sandbox(Component, ABC):
+    """Runs programs where they can do no harm; subclass it for another place to run them.
+
+    It is used from several threads at once. Whatever a program does is its outcome and no error;
+    what is expected of a program is never told to it, nor to the sandbox, but for test code.
+    """
+
+    @abstractmethod
+    def run(self, job: ProgramJob, limits: ProgramLimits) -> ProgramOutcome:
+        """What came of a program.
+
+        Raises:
+            RunError: no program can be run; it ends the attempt without a reward.
+        """
+
+    def fault(self) -> str | None:
+        """Why programs are not confined here, on one line; None: they are.
+
+        Evaluators refuse to run then, unless they are told ``unsafe: true``.
+        """
+        return None
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Whether what runs programs is there; whoever uses it asks for :meth:`fault`."""
+        return ()
+
+
+class LocalSandbox(Sandbox):
+    """Programs run on this machine, confined by its kernel; ``command`` puts them elsewhere.
+
+    Linux refuses all system calls but those of a list (seccomp) and all files but Python's
+    (Landlock). Where namespaces are allowed, programs have a root, processes and a network of their
+    own, and a folder in memory whose bytes and inodes the kernel counts.
+    """
+
+    def command(self, words: Sequence[str]) -> Sequence[str]:
+        """The command that starts the process which runs programs.
+
+        Args:
+            words: what starts it here: Python, options and a program of plugrl, which reads its
+                standard input and writes to its standard output.
+
+        Returns:
+            these words, or a command that runs them somewhere else, such as in a container.
+        """
+        return words
+
+    def run(self, job: ProgramJob, limits: ProgramLimits) -> ProgramOutcome:
+        """What came of a program, in a process and a folder of its own.
+
+        Raises:
+            RunError: no process can be made.
+        """
+        return Box(limits, wrap=self.command).run(job)
+
+    def fault(self) -> str | None:
+        """What the kernel lacks."""
+        enforced = _enforced(tuple(self.command(("python",))), self)
+        if len(enforced) == 2:
+            return None
+        has = {"files": "their files", "calls": "their system calls"}
+        kept = " and ".join(has[name] for name in enforced) or "nothing"
+        return (
+            f"the kernel confines {kept} of programs here; run on Linux 5.13 or later with "
+            "Landlock and seccomp"
+        )
+
+
+_found: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+
+def _enforced(key: tuple[str, ...], sandbox: LocalSandbox) -> tuple[str, ...]:
+    """What the kernel enforces where a sandbox runs programs, looked up once in a process."""
+    if key not in _found:
+        _found[key] = Box(wrap=sandbox.command).confines()
+    return _found[key]
+
+
+class Programs(Runner):
+    """The programs of one user of a sandbox: all with the same limits.
+
+    Args:
+        sandbox: where they run.
+        limits: what each may use.
+    """
+
+    def __init__(self, sandbox: Sandbox, limits: ProgramLimits) -> None:
+        self._sandbox = sandbox
+        self.limits = limits
+
+    def run(self, job: ProgramJob) -> ProgramOutcome:
+        """What came of a job.
+
+        Raises:
+            RunError: no program can be run.
+            ContractError: the sandbox answered with something else.
+        """
+        outcome: Any = self._sandbox.run(job, self.limits)
+        if not isinstance(outcome, ProgramOutcome) or outcome.verdict not in get_args(Verdict):
+            shown = getattr(outcome, "verdict", type(outcome).__name__)
+            raise ContractError(
+                f"sandbox {type(self._sandbox).__name__} answered {shown!r}; a ProgramOutcome with "
+                f"one of {', '.join(get_args(Verdict))} is expected"
+            )
+        return outcome
+
+
+def make_sandbox(section: Mapping[str, Any]) -> Sandbox:
+    """The sandbox of a section, resolved in this process.
+
+    Raises:
+        PlugrlError: there is no such sandbox, or it cannot be loaded.
+    """
+    registry = default_registry()
+    file = section.get("custom_sandbox_module_path")
+    if file is not None:
+        record = registry.load_path("sandbox", file, section["custom_sandbox_class_name"])
+    else:
+        record = registry.resolve("sandbox", section["type"])
+    sandbox: Sandbox = build(registry.load(record), section)
+    return sandbox
+
+
+def confined(section: Mapping[str, Any], *, unsafe: bool) -> Sandbox:
+    """The sandbox of a section, in which programs are confined.
+
+    Args:
+        section: what picks it.
+        unsafe: whether it is taken also where it cannot confine them.
+
+    Raises:
+        ConfigError: it cannot confine them; the text says why, and the remedy.
+        PlugrlError: as :func:`make_sandbox`.
+    """
+    sandbox = make_sandbox(section)
+    fault = None if unsafe else sandbox.fault()
+    if fault is not None:
+        raise ConfigError(f"{fault}, or let programs do what they want with unsafe: true")
+    return sandbox

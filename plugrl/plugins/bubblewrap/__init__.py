@@ -1,0 +1,1 @@
+"""Bubblewrap: programs run in containers that ordinary users may make."""

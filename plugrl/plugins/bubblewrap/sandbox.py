@@ -1,0 +1,60 @@
+"""The sandbox ``bubblewrap``: one more wall around the processes that run programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from plugrl.core.config.schema import described
+from plugrl.core.sandbox.inside.program import READABLE, readable
+from plugrl.core.sandboxes import LocalSandbox
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+#: The folder of plugrl's package.
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+@dataclass
+class BubblewrapConfig:
+    """Options of the sandbox ``bubblewrap``."""
+
+    program: str = described("bwrap", "the program of bubblewrap: a name or a path")
+
+
+class BubblewrapSandbox(LocalSandbox):
+    """Programs run within bubblewrap, which is to be installed, and confined as by ``local``.
+
+    See https://github.com/containers/bubblewrap. What runs them has namespaces of its own and sees
+    Python, plugrl and nothing else of the machine before it confines each program.
+    """
+
+    Config: ClassVar[type] = BubblewrapConfig
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Whether it is installed."""
+        name = check.section.program
+        if shutil.which(name) is None:
+            yield (
+                f"{check.path}.program",
+                f"there is no program {name!r}; install bubblewrap or use sandbox=local",
+            )
+
+    def command(self, words: Sequence[str]) -> Sequence[str]:
+        """These words within bubblewrap."""
+        program = shutil.which(self.config.program) or self.config.program
+        options = ["--unshare-all", "--new-session", "--proc", "/proc", "--dev", "/dev"]
+        options += ["--tmpfs", "/tmp"]
+        for path in (*readable(), _PACKAGE):
+            if path in READABLE and path.startswith("/dev"):
+                continue
+            if os.path.islink(path):
+                options += ["--symlink", os.readlink(path), path]
+            elif os.path.exists(path):
+                options += ["--ro-bind", path, path]
+        return [program, *options, "--", *words]
