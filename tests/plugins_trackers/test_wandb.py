@@ -64,6 +64,7 @@ def test_everything_of_a_run_is_there_offline(make_run, train, capfd):
     assert b"sk-123" not in everything
 
 
+@pytest.mark.integration
 def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["plugrl", "environment.variables.HF_TOKEN=hf_12345678"])
     run = make_run(WandbTracker())

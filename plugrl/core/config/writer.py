@@ -11,15 +11,13 @@ from plugrl.core.config.hidden import Reference
 from plugrl.core.config.reader import plain_scalar
 
 _YAML: Any = yaml
-_BASE: Any = yaml.SafeDumper
-
 
 #: Line ends that PyYAML escapes between double quotes only.
 _SEPARATORS = frozenset("\r\x85\u2028\u2029\ufeff")
 
 
-class _Dumper(_BASE):  # type: ignore[misc]
-    """PyYAML's dumper, that also quotes what only YAML 1.2 takes for a number."""
+class _Quoting:
+    """A dumper of PyYAML that also quotes what only YAML 1.2 takes for a number."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -30,7 +28,16 @@ def _text(dumper: Any, data: str) -> Any:
     return dumper.represent_scalar("tag:yaml.org,2002:str", data, style='"' if quoted else None)
 
 
-_Dumper.add_representer(str, _text)
+class _Dumper(_Quoting, yaml.SafeDumper):
+    pass
+
+
+class _FastDumper(_Quoting, getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    pass
+
+
+for _dumper in (_Dumper, _FastDumper):
+    _dumper.add_representer(str, _text)
 
 
 def dump_yaml(tree: Mapping[str, Any], *, ascii_only: bool = False) -> str:
@@ -38,9 +45,12 @@ def dump_yaml(tree: Mapping[str, Any], *, ascii_only: bool = False) -> str:
 
     With ``ascii_only``, other characters are written as YAML's own escapes.
     """
-    text: str = _YAML.dump(
-        _escaped(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=not ascii_only, width=100
-    )
+    value = _escaped(tree)
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": not ascii_only, "width": 100}
+    text: str = _YAML.dump(value, Dumper=_FastDumper, **options)
+    if not ascii_only and "\\U" in text:
+        # libyaml escapes what lies beyond the basic plane, such as emoji.
+        text = _YAML.dump(value, Dumper=_Dumper, **options)
     return text
 
 
