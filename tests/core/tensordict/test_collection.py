@@ -92,6 +92,38 @@ def test_the_first_batch_is_scaled_by_the_statistics_of_the_warm_up() -> None:
     assert made.total_frames == 8
 
 
+# Of Counting([5]) with discount 0.5, the returns of three steps from the beginning.
+RETURNS = [1, 2.5, 4.25]
+
+
+def test_a_warm_up_scales_rewards_though_observations_stay() -> None:
+    made = collector(Counting([5]), 3, rewards=True)
+    made.warm_up(3, seed=0)
+    made.begin(0)
+    batch = made.collect()["shared"]
+    assert seen(batch, "observation") == [[0, 1, 2]]
+    expected = np.array([[1, 2, 3]]) / np.std(RETURNS)
+    np.testing.assert_allclose(batch["next", "reward"].squeeze(-1), expected, rtol=1e-5)
+
+
+def test_without_anything_to_scale_nothing_is_warmed_up() -> None:
+    made = collector(Counting([5]), 3)
+    made.collect()
+    made.warm_up(30, seed=0)
+    assert seen(made.collect()["shared"], "observation") == [[3, 4, 0]]
+
+
+def test_returns_begin_anew_with_the_episodes() -> None:
+    made = collector(Counting([5]), 3, rewards=True)
+    for _ in range(2):
+        made.begin(0)
+        made.collect()
+    made.begin(0)
+    expected = np.array([[1, 2, 3]]) / np.std(RETURNS * 2)
+    rewards = made.collect()["shared"]["next", "reward"]
+    np.testing.assert_allclose(rewards.squeeze(-1), expected, rtol=1e-5)
+
+
 def test_steps_that_only_begin_an_episode_count_for_no_budget() -> None:
     # Episodes of 1 and 3 steps and a step to begin anew: of 4 steps, 2 and 3 are real, or 2 and 4.
     made = collector(

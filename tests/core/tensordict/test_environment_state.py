@@ -205,6 +205,21 @@ def test_what_cannot_be_seen_is_named(held, reason):
         take(Holder(**held))
 
 
+@pytest.mark.parametrize(
+    "held", [random.Random(3), spaces.Discrete(3, seed=1), np.random.default_rng(1)], ids=repr
+)
+@pytest.mark.parametrize("other", [None, 5, {"a": 1}])
+def test_what_only_an_environment_can_make_goes_nowhere_else(held, other):
+    """A generator of numpy is made anew; what has a state of its own must be there already."""
+    target = Holder(a=other)
+    if isinstance(held, np.random.Generator):
+        assert moved(Holder(a=held), target).a.random() == held.random()
+        return
+    kind = f"builtins.{type(other).__name__}"
+    with pytest.raises(Unsavable, match=f"Holder.a is a {kind}, and was something else"):
+        moved(Holder(a=held), target)
+
+
 def test_functions_classes_and_modules_stay_as_they_are():
     target = moved(
         Holder(f=len, g=json, h=Thing, i=lambda: 1), kept := Holder(f=max, g=np, h=Pair, i=None)

@@ -98,6 +98,44 @@ def test_metrics_may_be_plain_numbers() -> None:
     assert [m["train/n"] for m in trainer.run.metrics if "train/n" in m] == [3, 3]
 
 
+class Telling(LogLikelihood):
+    """Tells a number of its own, and one of each of three rows."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(agent)
+        self.register_buffer("scale", torch.tensor(1.5))
+
+    def forward(self, td: Any) -> dict[str, torch.Tensor]:
+        told = {"scale": self.scale, "each": torch.tensor([1, 2, 6])}
+        return {**super().forward(td), **told, "n": 3}  # type: ignore[dict-item]
+
+
+def test_learners_from_old_steps_report_means_and_change_nothing_that_they_were_told() -> None:
+    class Trainer(OffPolicyTrainer):
+        sections = {**TENSORDICT, "rl": DqnRlConfig, "dqn": DqnConfig}
+        section = "dqn"
+
+        def _get_loss_module_and_gae(self) -> Any:
+            modules.append(Telling(self.agent))
+            return modules[-1], None
+
+    modules: list[Telling] = []
+    rl = {"num_iterations": 2, "frames_per_batch": 32, "minibatch_size": 4}
+    sections = {
+        "rl": rl,
+        "dqn": {"learning_starts": 0, "train_freq": 1},
+        "validate": {"enabled": False},
+    }
+    trainer = Trainer(scenario_instance=task(), hyper_params=sections)
+    trainer.train()
+    (module,) = modules
+    assert float(module.scale) == 1.5
+    assert len(module.seen) > 10
+    for numbers in trainer.run.metrics[-2:]:
+        found = [numbers[f"train/{name}"] for name in ("scale", "each", "n")]
+        assert found == [1.5, 3.0, 3.0]
+
+
 class Scaled(LogLikelihood):
     """Has a weight of its own, which is to become 5."""
 

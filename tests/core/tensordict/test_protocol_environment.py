@@ -291,11 +291,39 @@ def test_rules_of_messages_are_masks_where_an_agent_speaks() -> None:
     assert narrowed > 20
 
 
+class Last(MessageSpace):
+    """Only the last message may be said, in every channel that an agent hears."""
+
+    def allowed(self, agent, items, history):
+        return np.broadcast_to(np.arange(self.size) == self.size - 1, (len(history), 1, self.size))
+
+
+def test_a_rule_may_be_one_for_all_channels() -> None:
+    environment = environment_of(protocol_of("debate"), messages=Last(SIZE))
+    seen, channels = environment.reset(0), 0
+    for agent in environment.spaces:
+        *messages, _ = [*choices(environment, agent, seen), None]
+        turns = part(environment, agent, seen, "speaks") > 0
+        for channel in range(turns.shape[1]):
+            speaks = turns[:, channel]
+            np.testing.assert_array_equal(
+                messages[channel], np.eye(3)[np.where(speaks, SIZE - 1, 0)]
+            )
+            channels = max(channels, turns.shape[1])
+    assert channels > 1
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (lambda n: np.zeros((n, 1, SIZE), bool), "leaves verifier nothing to say"),
         (lambda n: np.ones((n, SIZE), bool), r"gave shape \[5, 3\]; give \[5, 1, 3\]"),
+        (lambda n: np.ones((n, 1, SIZE, 1), bool), r"gave shape \[5, 1, 3, 1\]; give"),
+        (lambda n: np.ones((n - 1, 1, SIZE), bool), r"gave shape \[4, 1, 3\]; give"),
+        (lambda n: np.ones((1, 1, SIZE), bool), r"gave shape \[1, 1, 3\]; give"),
+        (lambda n: np.ones((n, 2, SIZE), bool), r"gave shape \[5, 2, 3\]; give"),
+        (lambda n: np.ones((n, 1, SIZE - 1), bool), r"gave shape \[5, 1, 2\]; give"),
+        (lambda n: np.ones((n, 1, 1), bool), r"gave shape \[5, 1, 1\]; give"),
     ],
 )
 def test_rules_that_cannot_be_are_refused(given, message) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -204,6 +205,23 @@ def test_all_iterations_are_known_beforehand() -> None:
 def test_test_episodes_after_training_are_samples() -> None:
     run: Any = trained(task(), rl={"num_test_iterations": 3}).run
     assert [s["agents"]["agent"] for s in run.samples["test"]] == [(3.0, 2), (6.0, 3), (3.0, 2)]
+    assert [s["episode"] for s in run.samples["test"]] == [0, 1, 2]
+
+
+class Silent(Counting):
+    """Its agents take turns, and it has not asked for what their networks gave."""
+
+    def acting(self) -> dict[str, Any]:
+        return {agent: np.ones(self.num_envs, bool) for agent in self.spaces}
+
+    def take_params(self, params: Any) -> None:
+        raise AssertionError("nobody asked for them")
+
+
+def test_only_environments_that_ask_for_them_get_the_parameters_of_actions() -> None:
+    instance = ScenarioInstance(name="counting", make_environment=lambda split: Silent([2, 3]))
+    last = trained(instance).run.metrics[-1]
+    assert last["validation/mean_episode_return"] == (3 + 6) / 2
 
 
 def test_without_a_run_or_a_task_it_says_what_is_missing() -> None:
