@@ -64,8 +64,9 @@ class Reaper:
             self._tell(f"- {session} 0\n")
 
     def _tell(self, line: str) -> None:
-        if self._process is None or self._process.stdin is None:
+        if self._process is None:
             return
+        assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()

@@ -30,6 +30,12 @@ def sleeper(session):
     return subprocess.Popen(["/bin/sleep", "1000"], env=env, start_new_session=True)
 
 
+def test_nothing_is_started_to_forget_what_was_never_watched():
+    own = reaper.Reaper()
+    own.forget("s")
+    assert own._process is None
+
+
 def test_what_a_killed_owner_had_started_is_killed_and_nothing_else():
     name = f"reaped-{os.getpid()}"
     group, marked = sleeper(None), sleeper(f"{name}-1")
