@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.blame import failure_key, warn_once
@@ -21,7 +20,7 @@ from plugrl.core.text.returned import Limits, check_request, checked
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion, GenerationRequest
 from plugrl.core.text.stops import ending
-from plugrl.core.text.timing import Clock, Marked
+from plugrl.core.text.timing import PATIENCE, Clock, Marked
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.worker import CURRENT, RolloutTask, RolloutWorker
 
@@ -140,7 +139,8 @@ class Attempts:
             # Whatever class it has: code of a worker may raise anything.
             reason = None
             if clock.expired or isinstance(error, Overrun):
-                code = error.code if isinstance(error, Overrun) else ""
+                # In a task of the code, it is not what the attempt itself ended with.
+                code = clock.overran.code if clock.overran is not None else ""
                 abandoned = clock.abandoned
                 reason = overrun(self._worker, self._timeout, abandoned=abandoned, code=code)
             return [self._failure(prompt, occasion, error, reason)]
@@ -158,7 +158,9 @@ class Attempts:
         if self._is_asynchronous:
             attempt: Any = self._worker.rollout(task)
             return await clock.bound(marked(attempt))
-        result: Any = await marked(self._plain(task))
+        plain = marked(self._plain(task, clock))
+        # It may wait, for an evaluator that never ends.
+        result: Any = await (clock.bound(plain) if self._bounds_plain else plain)
         return await clock.bound(marked(result)) if inspect.isawaitable(result) else result
 
     @cached_property
@@ -173,22 +175,30 @@ class Attempts:
     async def _timed(self, clock: Clock, function: Callable[[], Any]) -> Any:
         """Call plain code, which cannot be cancelled, in a thread that can be left behind."""
         context = contextvars.copy_context()
-        started = time.monotonic()
+        # What cleans up after the end has a moment for it, as all async code.
+        seconds = PATIENCE if clock.expired else clock.left
         try:
-            return await self._fibers.run(lambda: context.run(function), clock.left)
-        finally:
-            # The event loop stood still, which is nobody else's fault.
-            held = time.monotonic() - started
-            for other in self._clocks - {clock}:
-                other.excuse(held)
+            return await self._fibers.run(
+                lambda: context.run(function), seconds, partial(self._excuse, clock)
+            )
+        except Overrun as error:
+            clock.overran = clock.overran or error
+            raise
 
-    async def _plain(self, task: RolloutTask) -> object:
+    def _excuse(self, clock: Clock, held: float) -> None:
+        """Code of the attempt of ``clock`` held up the event loop: nobody else's fault."""
+        for other in self._clocks - {clock}:
+            other.excuse(held)
+
+    async def _plain(self, task: RolloutTask, clock: Clock) -> object:
         rollout = self._worker.rollout
         if not (self._worker.asks_now or self._bounds_plain):
             return rollout(task)
         seconds = self._timeout if self._bounds_plain else None
         context = contextvars.copy_context()
-        return await self._fibers.run(lambda: context.run(rollout, task), seconds)
+        return await self._fibers.run(
+            lambda: context.run(rollout, task), seconds, partial(self._excuse, clock)
+        )
 
     def _task(
         self, round_: Round, number: int, prompt: Prompt, occasion: Occasion, clock: Clock
@@ -274,7 +284,7 @@ class Attempts:
         self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None
     ) -> Trajectory:
         said = reason or raised(self._worker, error)
-        whose = "" if isinstance(error, Overrun) and error.code else "worker "
+        whose = "" if reason is not None and reason.startswith("evaluator ") else "worker "
         message = f"an attempt is invalid: {whose}{said}; the traceback is in log.txt"
         warn_once(self._worker, failure_key(self._worker, error), message, error)
         return failed(self._worker, prompt, said, is_val=occasion.is_val)

@@ -12,7 +12,9 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from asyncio.events import _get_running_loop, _set_running_loop
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -37,10 +39,10 @@ class _Abandoned(BaseException):
     stops = True
 
 
-#: Calls plain code of an attempt that has a time limit; it raises :class:`Overrun`.
-PLAIN: ContextVar[Callable[[Callable[[], Any]], Awaitable[Any]] | None] = ContextVar(
-    "plugrl_plain", default=None
-)
+#: Calls a function within the time that is left, and raises :class:`Overrun`.
+Call = Callable[[Callable[[], Any]], Awaitable[Any]]
+#: Calls plain code of an attempt that has a time limit.
+PLAIN: ContextVar[Call | None] = ContextVar("plugrl_plain", default=None)
 
 
 async def called(function: Callable[[], Any], code: Callable[[], str]) -> Any:
@@ -50,7 +52,7 @@ async def called(function: Callable[[], Any], code: Callable[[], str]) -> Any:
         Overrun: it took longer; ``code`` says what messages call it.
         BaseException: whatever the function raises.
     """
-    calls = PLAIN.get()
+    calls = calls_of(code)
     if calls is None:
         return function()
     try:
@@ -58,6 +60,28 @@ async def called(function: Callable[[], Any], code: Callable[[], str]) -> Any:
     except Overrun as error:
         error.code = error.code or code()
         raise
+
+
+def calls_of(code: Callable[[], str]) -> Call | None:
+    """What calls code of an attempt within its time; None: it has as much as it likes.
+
+    Args:
+        code: what messages call it.
+    """
+    calls = PLAIN.get()
+    thread = threading.current_thread()
+    if calls is None or not isinstance(thread, _Thread):
+        return calls
+
+    # The call that it is part of has the limit, and is told whose code took the time.
+    async def within(function: Callable[[], Any]) -> Any:
+        thread.codes.append(code)
+        try:
+            return function()
+        finally:
+            thread.codes.pop()
+
+    return within
 
 
 class _Thread(threading.Thread):
@@ -69,6 +93,8 @@ class _Thread(threading.Thread):
         self.news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self.abandoned = False
+        #: What messages call the code that runs, that of a part last.
+        self.codes: list[Callable[[], str]] = []
         self.start()
 
     def run(self) -> None:
@@ -116,6 +142,26 @@ def wait_for(awaited: Coroutine[Any, Any, T], instead: str) -> T:
     return result
 
 
+def end_if_left_behind() -> None:
+    """End code, before it asks for something, that nobody waits for any more."""
+    thread = threading.current_thread()
+    if isinstance(thread, _Thread) and thread.abandoned:
+        raise _Abandoned
+
+
+@contextmanager
+def in_place_of(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Be the thread of ``loop``, which waits, for code that belongs into the event loop."""
+    thread, _local.thread = getattr(_local, "thread", None), None
+    before = _get_running_loop()
+    _set_running_loop(loop)
+    try:
+        yield
+    finally:
+        _set_running_loop(before)
+        _local.thread = thread
+
+
 class Fibers:
     """Threads that are kept for the next function, for as long as this object lives."""
 
@@ -123,12 +169,18 @@ class Fibers:
         self._idle: list[_Thread] = []
         weakref.finalize(self, _end, self._idle)
 
-    async def run(self, function: Callable[[], T], seconds: float | None = None) -> T:
+    async def run(
+        self,
+        function: Callable[[], T],
+        seconds: float | None = None,
+        held: Callable[[float], None] | None = None,
+    ) -> T:
         """The result of ``function``, which may call :func:`wait_for`.
 
         Args:
             function: is called in a thread.
             seconds: how long it may run; the time that it waits is not counted.
+            held: told how long the event loop stood still each time.
 
         Raises:
             Overrun: it ran longer. Its thread is left behind, since Python cannot stop it.
@@ -144,9 +196,15 @@ class Fibers:
             except queue.Empty:
                 thread.abandoned = True
                 thread.calls.put(None)
-                raise Overrun from None
+                # Of a part that ended just now there may be none.
+                code = next(iter(thread.codes[-1:]), None)
+                raise Overrun(code() if code is not None else "") from None
+            finally:
+                spent = time.monotonic() - started
+                if held is not None:
+                    held(spent)
             if left is not None:
-                left = max(0.0, left - (time.monotonic() - started))
+                left = max(0.0, left - spent)
             if kind != "await":
                 self._idle.append(thread)
                 if kind == "error":

@@ -24,7 +24,8 @@ from plugrl.core.text.evaluation import (
     own_item,
     works_on_batches,
 )
-from plugrl.core.text.fibers import Overrun, called
+from plugrl.core.text.fibers import Overrun, called, end_if_left_behind
+from plugrl.core.text.steps import stepped
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
@@ -44,6 +45,7 @@ class _Asking:
     async def ask(
         self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
     ) -> Completion:
+        end_if_left_behind()
         try:
             return await self._task.ask(model, tokens, sampling)
         except PlugrlError as error:
@@ -106,7 +108,7 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
             lambda: evaluator.evaluate_batch(items), lambda: code_of(evaluator, "evaluate_batch")
         )
         if inspect.isawaitable(results):
-            results = await results
+            results = await stepped(results, lambda: code_of(evaluator, "evaluate_batch"))
     except BaseException as error:
         if is_stop(error) or isinstance(error, Overrun):
             raise

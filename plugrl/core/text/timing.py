@@ -97,6 +97,7 @@ class Clock:
 
     Attributes:
         abandoned: whether the code went on after it was cancelled.
+        overran: what plain code of the attempt, or a step of a coroutine, was ended with.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -104,6 +105,7 @@ class Clock:
         self._scope: asyncio.Timeout | None = None
         self._waits = 0
         self.abandoned = False
+        self.overran: Overrun | None = None
 
     @property
     def left(self) -> float | None:

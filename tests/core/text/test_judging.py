@@ -4,10 +4,11 @@ import asyncio
 import math
 import sys
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
-from waiting import DEADLINE
+from waiting import DEADLINE, wait_until
 
 from plugrl.core.blame import TRACE
 from plugrl.core.component import build
@@ -27,7 +28,7 @@ from plugrl.core.text.metrics import rollout_metrics
 from plugrl.core.text.rollouts import LockstepRollouts
 from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import Completion
-from plugrl.core.text.worker import RolloutWorker, trajectory_of, written
+from plugrl.core.text.worker import CURRENT, RolloutWorker, trajectory_of, written
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Unloaded
@@ -296,6 +297,28 @@ class BlocksBatches(Blocks):
         return [self.evaluate(*item) for item in items]
 
 
+class BlocksLoop(Blocks):
+    """The same in the event loop."""
+
+    async def evaluate(self, data, evaluation_target):
+        await asyncio.sleep(0)
+        return Blocks.evaluate(self, data, evaluation_target)
+
+
+class BlocksTasks(BlocksLoop):
+    """The same in a task that it starts."""
+
+    async def evaluate(self, data, evaluation_target):
+        (result,) = await asyncio.gather(BlocksLoop.evaluate(self, data, evaluation_target))
+        return result
+
+
+class BlocksLoopBatches(BlocksBatches):
+    async def evaluate_batch(self, items):
+        await asyncio.sleep(0)
+        return BlocksBatches.evaluate_batch(self, items)
+
+
 class CallsAnother(Evaluator):
     """Combines another one in a coroutine, as ``weighted`` does."""
 
@@ -324,9 +347,13 @@ class InPlace(RolloutWorker):
         (lambda: CallsAnother(Blocks()), Worker),
         (Blocks, plain),
         (Blocks, InPlace),
+        (BlocksLoop, Worker),
+        (BlocksLoop, plain),
+        (BlocksTasks, Worker),
+        (lambda: CallsAnother(BlocksTasks()), Worker),
     ],
 )
-def test_plain_code_that_does_not_come_back_costs_its_attempt(made, worker):
+def test_code_that_does_not_come_back_costs_its_attempt(made, worker):
     evaluator = made()
     found = rolled(evaluator, worker=worker, timeout=0.2)
     getattr(evaluator, "inner", evaluator).free.set()
@@ -334,16 +361,78 @@ def test_plain_code_that_does_not_come_back_costs_its_attempt(made, worker):
     assert [t.reward for t in found if t.valid] == [1.0, 3.0]
     assert "passed rollout_worker.timeout=0.2 seconds" in found[1].failure
     if worker is Worker:
-        assert found[1].failure.startswith("evaluator Blocks (tests/core/text/test_judging.py:")
+        name = type(getattr(evaluator, "inner", evaluator)).__name__
+        assert found[1].failure.startswith(f"evaluator {name} (tests/core/text/test_judging.py:")
 
 
-def test_batches_that_do_not_come_back_cost_attempts_alone():
-    evaluator = BlocksBatches()
+@pytest.mark.parametrize("worker", [Worker, plain])
+def test_an_evaluator_that_waits_for_ever_costs_its_attempt(worker):
+    class Waits(Evaluator):
+        async def evaluate(self, data, evaluation_target):
+            if data["prompt"] == "bb":
+                await asyncio.Event().wait()
+            return EvaluationRunResult(1.0)
+
+    found = rolled(Waits({}), worker=worker, timeout=0.2)
+    assert [t.valid for t in found] == [True, False, True]
+    assert "passed rollout_worker.timeout=0.2 seconds" in found[1].failure
+
+
+@pytest.mark.parametrize("kind", [BlocksBatches, BlocksLoopBatches])
+def test_batches_that_do_not_come_back_cost_attempts_alone(kind):
+    evaluator = kind()
     found = rolled(evaluator, timeout=0.2)
     evaluator.free.set()
     failures = [t.failure for t in found if not t.valid]
     assert failures
-    assert all(f.startswith("evaluator BlocksBatches (tests/") for f in failures)
+    assert all(f.startswith(f"evaluator {kind.__name__} (tests/") for f in failures)
+
+
+def test_async_code_with_a_time_limit_is_in_the_event_loop_as_far_as_it_can_tell():
+    variable = ContextVar("variable", default=0)
+
+    class Looks(Judge):
+        async def evaluate(self, data, evaluation_target):
+            variable.set(7)
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
+                child = group.create_task(self.child(loop, task))
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(asyncio.sleep(DEADLINE), 0.01)
+            in_thread = await asyncio.to_thread(lambda: variable.get())
+            assert asyncio.current_task() is task
+            assert (await child, in_thread, variable.get()) == (True, 7, 7)
+            with pytest.raises(UsageError, match="write `await task.ask"):
+                CURRENT.get().ask_now("policy", [1])
+            return await super().evaluate(data, evaluation_target)
+
+        async def child(self, loop, task):
+            await asyncio.sleep(0)
+            return asyncio.get_running_loop() is loop and asyncio.current_task() is not task
+
+    found = rolled(Looks({}), timeout=60)
+    assert [(t.reward, t.failure) for t in found] == [(4.0, "")] * 3
+    assert variable.get() == 0
+
+
+def test_code_that_was_left_behind_asks_for_nothing():
+    asked = []
+
+    class Asks(BlocksLoop):
+        async def evaluate(self, data, evaluation_target):
+            blocks = evaluation_target.final_answer == "bb"
+            result = await super().evaluate(data, evaluation_target)
+            asked.append(blocks)
+            await self.ask("policy", [1], SamplingParams(max_new_tokens=1))
+            asked.append("answered")
+            return result
+
+    evaluator = Asks()
+    found = rolled(evaluator, timeout=0.2)
+    assert [t.valid for t in found] == [True, False, True]
+    evaluator.free.set()
+    wait_until(lambda: True in asked)
+    assert asked == [False, False, "answered", "answered", True]
 
 
 @pytest.mark.parametrize("worker", [Worker, plain])
