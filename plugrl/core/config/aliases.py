@@ -185,7 +185,7 @@ def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fa
     if target is None or new_path[-1] in target:
         other = nearest(layer.origins, new_path)
         message = f"is the same as {as_written(new_path)} ({other}); write it in one place only"
-        faults.append(Fault(as_written(old_path), origin, message))
+        faults.append(Fault(name, origin, message))
         return False
     target[str(new_path[-1])] = value
     if reshape is not None and origin is not None:

@@ -158,7 +158,7 @@ class Round:
         try:
             gathered = await own.turn
         except asyncio.CancelledError:
-            if own.turn.done() and not own.turn.cancelled():
+            if not own.turn.cancelled():
                 self._again(own, own.turn.result())
             raise
         finally:

@@ -136,13 +136,13 @@ def _policy(
     log_ratio = logs[index, rows]
     log_ratio -= columns["action_log_prob"]
     ratio = np.exp(log_ratio)
-    # -min(r A, clip(r) A): the clipped term is never below -A - epsilon |A| and, where it is
-    # above that, equal to -r A.
+    # -min(r A, clip(r) A): the clipped term is never below -A - epsilon |A| and, where -r A is
+    # not below that either, equal to it. At the bound itself torch's clamp has a gradient too.
     cost = ratio * advantage
     np.negative(cost, out=cost)
     floor = -options.clip_epsilon * np.abs(advantage)
     floor -= advantage
-    slope = cost * (cost > floor)
+    slope = cost * (cost >= floor)
     slope /= count
     of_objective = p * slope
     np.negative(of_objective, out=of_objective)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
 
 from plugrl.core.config.compose import compose
-from plugrl.core.config.schema import PHASES, component, described
+from plugrl.core.config.schema import component, described, phases
 from plugrl.core.config.sections import DataConfig
 from plugrl.core.config.validation import validate
 from plugrl.core.errors import ConfigError
@@ -104,7 +104,7 @@ class PhaseConfig:
 
 @dataclass
 class PhasesConfig:
-    phases: list[PhaseConfig] = field(default_factory=list, metadata={PHASES: True})
+    phases: list[PhaseConfig] = phases("one after the other")
 
 
 class PhasesTrainer(Trainer):

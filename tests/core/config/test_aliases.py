@@ -167,11 +167,28 @@ def test_second_spellings(files, given, tree):
             "rollout_worker: {evaluator_module_path: mine.py}",
             "rollout_worker.evaluator_module_path (a.yaml:1): must be file.py:ClassName, not 'mine.py'",
         ),
+        # What has moved before is told by the key that stands in the file.
+        (
+            "algorithm:\n  do_old_log_prob_compute: 5\n",
+            "algorithm.do_old_log_prob_compute (a.yaml:2): must be true or false, not 5",
+        ),
+        (
+            "algorithm:\n  ppo_epochs: 2\n  epochs: 1\n",
+            "algorithm.ppo_epochs (a.yaml:2): is the same as trainer.algorithm.epochs (a.yaml:3);"
+            " write it in one place only",
+        ),
     ],
 )
 def test_both_spellings_at_once_and_bad_ones(files, text, line):
     files(a=text)
     assert [str(fault) for fault in compose("a.yaml").faults] == [line]
+
+
+def test_a_section_that_nobody_wrote_as_a_whole_is_named_by_its_key(files):
+    files(a="seed: 1\n")
+    (fault,) = compose("a.yaml", ["logger.board.folder=x"]).faults
+    assert fault.path == "logger"
+    assert "has no `backend`" in fault.message
 
 
 def test_precedence_does_not_depend_on_the_spelling(files):

@@ -57,8 +57,16 @@ class Heir(WithConfig):
     """Has no Config of its own."""
 
 
-class Odd:
+class Text:
     Config = "no schema"
+
+
+class Number:
+    Config = int
+
+
+class Instance:
+    Config = Inner()
 
 
 def test_every_field_that_can_be_written_has_a_row():
@@ -69,7 +77,7 @@ def test_every_field_that_can_be_written_has_a_row():
     ("component", "rows"),
     [
         *((WithConfig, ROWS), (Heir, [*ROWS, row("algorithm.*", "any", None, FREE)])),
-        *((len, []), (Odd, []), (object(), [])),
+        *((each, []) for each in (len, Text, Number, Instance)),
     ],
 )
 def test_a_component_has_the_rows_of_its_schema_and_none_without(component, rows):
