@@ -1,5 +1,5 @@
 """The conformance kit: what plugrl expects of a component, as tests that its author runs.
 
-``pytest --pyargs plugrl.testing.suite --plugrl-trainer NAME``, and ``--plugrl-evaluator`` and
-``--plugrl-scorer`` in the same way.
+``pytest --pyargs plugrl.testing.suite --plugrl-trainer NAME``, and ``--plugrl-evaluator``,
+``--plugrl-scorer`` and ``--plugrl-sandbox`` in the same way.
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-KINDS = ("trainer", "evaluator", "scorer")
+KINDS = ("trainer", "evaluator", "scorer", "sandbox")
 
 pytest.register_assert_rewrite("plugrl.testing.suite")
 
@@ -54,6 +54,12 @@ def plugrl_evaluator(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="class")
 def plugrl_scorer(request: pytest.FixtureRequest) -> str:
     """The name of the scorer that the suite checks."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="class")
+def plugrl_sandbox(request: pytest.FixtureRequest) -> str:
+    """The name of the sandbox that the suite checks."""
     return str(request.param)
 
 

@@ -5,6 +5,7 @@ trainings, is tried there with one of each family, and with the others in the in
 """
 
 import copy
+import shutil
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from plugrl.core.text.red_team.scorer import make_scorer, scored
 from plugrl.testing import tiny
 from plugrl.testing.plugin import KINDS
 from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
+from plugrl.testing.suite.test_sandbox import SandboxContract
 from plugrl.testing.suite.test_scorer import DEFAULT as DIALOGUE
 from plugrl.testing.suite.test_scorer import ScorerContract
 from plugrl.testing.suite.test_trainer import TrainerContract
@@ -395,6 +397,17 @@ def random_model(folder, auto, kind, **options):
     torch.manual_seed(0)
     auto.from_config(config).save_pretrained(folder)
     tokenizer.wrapped.save_pretrained(folder)
+
+
+class TestLocal(SandboxContract):
+    __test__ = True
+    plugrl_sandbox = "local"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+class TestBubblewrap(SandboxContract):
+    __test__ = True
+    plugrl_sandbox = "bubblewrap"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -234,6 +234,7 @@ def _answered(
 
 
 def _found(names: Mapping[str, Any], name: str) -> Any:
-    if name in names:
-        return names[name]
-    return getattr(builtins, name)
+    found = names.get(name, getattr(builtins, name, None))
+    if found is None and name not in names:
+        raise NameError(f"the program has no function {name!r}")
+    return found

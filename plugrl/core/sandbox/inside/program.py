@@ -93,7 +93,7 @@ def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: E
     source = given["program"].encode("utf-8", "replace")
     with open(os.path.join(box, "program.py"), "wb") as file:
         file.write(source)
-    _place(_sealed(given.get("stdin", "").encode("utf-8", "replace")), ends)
+    _place(_file_of(given.get("stdin", "").encode("utf-8", "replace"), box), ends)
     os.chdir(box)
     os.environ.update(HOME=box, TMPDIR=box)
     tempfile.tempdir = None
@@ -118,14 +118,15 @@ def _stream(name: str, file: int, mode: str, errors: str) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def _sealed(data: bytes) -> int:
-    """A descriptor of a file in memory with ``data``, which cannot be changed where seals are."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as file:
+def _file_of(data: bytes, box: str) -> int:
+    """A descriptor of a file with ``data``; where there are files in memory, nothing changes it."""
+    try:
+        made = os.memfd_create("stdin", os.MFD_ALLOW_SEALING)
+    except (AttributeError, OSError):
+        with tempfile.TemporaryFile(dir=box) as file:
             file.write(data)
             file.seek(0)
             return os.dup(file.fileno())
-    made = os.memfd_create("stdin", os.MFD_ALLOW_SEALING)
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(made, rest) :]
