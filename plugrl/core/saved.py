@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +16,7 @@ from plugrl.core.experiment import Experiment, build_trainer, enter, prepare
 from plugrl.core.run import checkpoint as checkpoints
 from plugrl.core.run.checkpoint_folder import checkpoints_of
 from plugrl.core.run.folder import find
+from plugrl.core.run.folders import appearing, remove_killed
 from plugrl.core.run.start import read_tree
 from plugrl.core.runless import UnrecordedRun
 from plugrl.core.states import take_weights
@@ -300,12 +298,13 @@ def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = Fals
     from safetensors import SafetensorError
 
     folder = Path(folder)
+    remove_killed(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty; name a new folder")
     trainer = text_trainer(saved)
     with closing(trainer.loaded_models()) as models:
         try:
-            with _appearing(folder) as unfinished:
+            with appearing(folder) as unfinished:
                 trainer.export(models[model], unfinished, adapter=adapter)
         except (OSError, SafetensorError) as error:
             said = getattr(error, "strerror", None) or error
@@ -316,29 +315,6 @@ def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = Fals
         return written
     # In generation_config.json texts would make generate() of transformers ask for a tokenizer.
     return f"{written}; its answers ended at {' and '.join(stops)} too, which no model folder says"
-
-
-@contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """A hidden folder whose files appear in ``folder`` at the end, all or none.
-
-    An empty folder that is there may be a mounted disk: it stays, and is filled. Only a process
-    that is killed leaves the hidden folder behind.
-    """
-    place = Path(os.path.realpath(folder))
-    there = place.is_dir()
-    unfinished = (place if there else place.parent) / f".{place.name}-{secrets.token_hex(4)}"
-    unfinished.mkdir(parents=True)
-    try:
-        yield unfinished
-        if not there:
-            os.rename(unfinished, place)
-            return
-        # By config.json others know a model folder, so it comes last.
-        for path in sorted(unfinished.iterdir(), key=lambda path: path.name == "config.json"):
-            os.rename(path, place / path.name)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 class TextTrainer(Protocol):

@@ -3,6 +3,9 @@
 import json
 import resource
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -185,6 +188,46 @@ def test_an_export_that_fails_leaves_nothing(call, folder, tmp_path, there):
     names = {path.name for path in target.iterdir()}
     assert {"config.json", "model.safetensors"} < names
     assert not [name for name in names if name.startswith(".")]
+
+
+KILLED = """
+import os, signal, sys
+from plugrl.core.run.folders import appearing
+with appearing(sys.argv[1]) as unfinished:
+    (unfinished / "model.safetensors").touch()
+    print(unfinished.name, flush=True)
+    if sys.argv[2:]:
+        sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_next_export_removes_what_a_killed_one_left(call, folder, tmp_path, there):
+    target = tmp_path / "to" / "model"
+    target.parent.mkdir()
+    if there:
+        target.mkdir()
+    parent = target if there else target.parent
+    words = [sys.executable, "-c", KILLED, target]
+    killed = subprocess.run(words, stdout=subprocess.PIPE, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name for path in parent.iterdir() if path.is_dir() and path != target] == [
+        killed.stdout.decode().strip()
+    ]
+    assert call("export", folder, target)[0] == 0
+    assert (target / "config.json").is_file()
+    assert not list(tmp_path.glob("to/**/.*"))
+
+
+def test_an_export_that_goes_on_is_left_alone(call, folder, tmp_path):
+    (tmp_path / "to").mkdir()
+    words = [sys.executable, "-c", KILLED, tmp_path / "to" / "model", "waits"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        name = other.stdout.readline().decode().strip()
+        assert call("export", folder, tmp_path / "to" / "model")[0] == 0
+        assert (tmp_path / "to" / name / "model.safetensors").is_file()
+        other.stdin.close()
 
 
 def test_a_model_folder_has_no_checkpoints(call, folder):
