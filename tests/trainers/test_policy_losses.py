@@ -154,6 +154,15 @@ def test_losses_and_gradients_equal_those_of_trl_now(tmp_path):
         torch.testing.assert_close(ours(name)[1], torch.tensor(gradient), rtol=1e-4, atol=1e-6)
 
 
+def test_cross_entropy_by_hand():
+    value, gradient, metrics = outcome(weighted("cross_entropy"), batch())
+    # Ten tokens: -5.0 in the first row, -4.0 in the second, -2.0 - 0.9 - 0.4 in the third.
+    assert value == pytest.approx(12.3 / 10)
+    assert gradient.tolist() == [pytest.approx([-0.1 * m for m in row]) for row in NUMBERS["mask"]]
+    total, count = metrics["log_prob"]
+    assert (float(total), float(count)) == (pytest.approx(-12.3), 10.0)
+
+
 def test_importance_sampling_by_hand():
     # -A r of the trained tokens, by ten of them; the gradient in logp is the same.
     value, gradient, metrics = outcome(weighted("importance_sampling"), batch())

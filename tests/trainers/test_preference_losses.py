@@ -16,6 +16,7 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.coefficients import dead_coefficients
 from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.trainers.losses.preferences import awake, log_ratios
 from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer, mismatched
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -125,6 +126,24 @@ def test_metrics_by_hand():
     # Implicit rewards as those of dpo, whatever the reference point is.
     assert means["reward_chosen"] == pytest.approx(0.1)
     assert means["reward_rejected"] == pytest.approx(0.025)
+
+
+def test_a_probe_has_log_ratios_from_minus_2_to_2_nats_a_row_whatever_its_length():
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.arange(9) < torch.arange(2000)[:, None] % 10).long()
+    probe = Batch({"loss_mask": mask})
+    logp = torch.randn(mask.shape, generator=generator, requires_grad=True)
+    awake(probe, logp)
+    assert not probe.values["ref_log_probs"].requires_grad
+    ratios = log_ratios(logp.detach(), probe, "dpo")
+    nothing = mask.sum(1) == 0
+    assert not ratios[nothing].any()
+    trained = ratios[~nothing]
+    # Of 1800 even draws the smallest and the largest are not 0.02 nats off the ends.
+    assert trained.min().item() == pytest.approx(-2, abs=0.02)
+    assert trained.max().item() == pytest.approx(2, abs=0.02)
+    assert trained.mean().item() == pytest.approx(0, abs=0.15)
+    assert trained.abs().max().item() <= 2 + 1e-5
 
 
 def test_an_answer_without_trained_tokens_is_in_no_metric_of_kto():
