@@ -351,6 +351,18 @@ def test_a_trainer_may_check_the_whole(files, check, faults):
     assert faults("b.yaml") == ["data.batch_size: is more than trainer.steps"]
 
 
+def test_phases_are_configurations_of_their_own(files, check, faults):
+    phase = "{name: a, trainer: {type: toy, steps: %s}}"
+    text = "trainer: {type: phases, phases: [" + phase + "]}\nseed: 4\n"
+    files(a=text % 3, b=text % -3)
+    (made,) = check("a.yaml").phases
+    tree = made[1].tree
+    assert (tree["trainer"]["steps"], tree["seed"]) == (3, 4)
+    assert tree["data"]["batch_size"] == 32
+    line = "trainer.phases[0].trainer.steps (b.yaml:1): must not be negative"
+    assert faults("b.yaml") == [line]
+
+
 def test_a_renamed_key_warns_and_works(files, check, faults):
     files(a="trainer: {type: toy, learning_rate: 2}")
     with pytest.warns(PlugrlDeprecationWarning, match="trainer.learning_rate is now called lr"):
