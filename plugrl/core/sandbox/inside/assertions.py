@@ -88,6 +88,9 @@ class _Program:
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         self._questions.write(json.dumps(question) + "\n")
         self._questions.flush()
+        return self.heard()
+
+    def heard(self) -> dict[str, Any]:
         line = self._answers.readline()
         if not line:
             raise EOFError("the program has ended")
@@ -178,6 +181,8 @@ def _changed(own: Any, new: Any) -> None:
 def run_tests(code: str, answers: IO[str], questions: IO[str]) -> None:
     """Run test code with stand-ins for what it takes from the program; raises what it raises."""
     program = _Program(answers, questions)
+    # A program that does not come to its end fails, whatever is tested.
+    program.heard()
     names: dict[str, Any] = {"__name__": "test"}
     for name in sorted(_free(code)):
         module = _KNOWN.get(name)
@@ -197,14 +202,18 @@ def answer_questions(names: dict[str, Any], questions: IO[str], answers: IO[str]
     def function(kind: str, held: Any) -> Any:
         return _found(names, str(held))
 
+    def say(answer: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    say({})
     for line in questions:
         question = parsed(line)
         try:
             answer = _answered(question, names, instances, function)
         except Exception as error:
             answer = {"raised": type(error).__name__, "text": str(error)}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        say(answer)
 
 
 def _answered(
