@@ -97,7 +97,8 @@ class MaltTrainer(PureTextRlTrainer):
             numbers[row, : len(path)] = path
         rollouts["node_id"] = numbers
         # The turn of the problem tells the trees of all iterations apart, with the attempt.
-        rollouts["tree"] = np.full_like(numbers, task.seed[2] * 1000 + task.run_id)
+        attempts = self.hyper_params.data.rollout_repeat_n
+        rollouts["tree"] = np.full_like(numbers, task.seed[2] * attempts + task.run_id)
         return rollouts
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:

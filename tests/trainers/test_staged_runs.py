@@ -438,7 +438,10 @@ def test_a_tree_has_every_reply_to_every_reply_and_learns_at_the_first_turn_too(
     rollouts = NestedArrayDict.load(run.folder / "rollouts" / "iteration-0001.npz")
     # Nine leaves of each of four trees: three arguments, three verdicts after each.
     assert rollouts.batch_size == (36, 2)
-    for tree in set(rollouts["tree"][:, 0].tolist()):
+    later = NestedArrayDict.load(run.folder / "rollouts" / "iteration-0002.npz")["tree"]
+    trees = [set(each[:, 0].tolist()) for each in (rollouts["tree"], later)]
+    assert [len(each) for each in (*trees, trees[0] | trees[1])] == [4, 4, 8]
+    for tree in trees[0]:
         own = rollouts["tree"][:, 0] == tree
         assert len(set(rollouts["node_id"][own, 0].tolist())) == 3
         assert len(set(rollouts["node_id"][own, 1].tolist())) == 9
@@ -467,11 +470,18 @@ def test_plugins_are_told_of_the_trajectories_of_every_episode(whole):
 
 
 def test_plugins_are_told_of_the_trajectories_of_trees(tmp_path):
-    tree = text_agents.config("malt_pure_text", tmp_path, text_rl=SHORT)
+    data = {"batch_size": 2, "rollout_repeat_n": 2}
+    tree = text_agents.config("malt_pure_text", tmp_path, text_rl=SHORT, data=data)
     plugin = Listening()
     trees = Whole(tiny.train(tree, plugin), plugin.told)
     assert [step for step, _, _ in trees.told] == [2]
     check_told(trees)
+    # Each of two attempts at each of two problems is a tree of four leaves.
+    rollouts = NestedArrayDict.load(trees.run.folder / "rollouts" / "iteration-0001.npz")
+    numbers, leaves = np.unique(rollouts["tree"][:, 0], return_counts=True)
+    assert leaves.tolist() == [4] * 4
+    for number in numbers:
+        assert len(set(rollouts["datapoint_id"][rollouts["tree"][:, 0] == number, 0])) == 1
 
 
 def check_told(whole):
