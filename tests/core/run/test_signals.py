@@ -2,20 +2,46 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from run_driver import Toy
-from waiting import wait_until
 
 from plugrl.core.errors import RunInterrupted, RunTerminated
 from plugrl.core.run.folder import summarize
 from plugrl.core.run.run import Run
-from plugrl.core.run.signals import SignalWatch, kept_for_the_run
+from plugrl.core.run.signals import kept_for_the_run
 
 ASKED = [
     (signal.SIGTERM, RunTerminated, "terminated"),
     (signal.SIGINT, RunInterrupted, "interrupted"),
 ]
+
+
+WATCHED = """
+import signal, sys, time
+from plugrl.core.run.signals import SignalWatch
+
+asked, first, second = signal.Signals[sys.argv[1]], [], []
+before = signal.getsignal(asked)
+watch = SignalWatch(first.append, second.append)
+watch.install()
+signal.raise_signal(asked)
+while not first: time.sleep(0.01)
+signal.raise_signal(asked)
+while len(second) < 2: time.sleep(0.01)
+watch.uninstall()
+assert first == [asked] and second == [asked] * 2 and watch.requested is asked
+assert signal.getsignal(asked) is before
+"""
+
+
+@pytest.mark.parametrize("asked", ["SIGINT", "SIGTERM"])
+def test_the_first_signal_asks_once_and_both_who_watch_see_the_second(asked):
+    """The handler and the thread: neither waits for the other, whoever comes first."""
+    # In a process of its own: a handler that waits could not be left again.
+    subprocess.run([sys.executable, "-c", WATCHED, asked], check=True, timeout=30)
 
 
 class Finite(Toy):
@@ -83,21 +109,3 @@ def test_a_signal_that_no_run_has_taken_counts_afterwards():
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-
-
-@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_once_and_both_who_watch_see_the_second(asked):
-    """The handler and the thread: neither waits for the other, whoever comes first."""
-    before, first, second = signal.getsignal(asked), [], []
-    watch = SignalWatch(first.append, second.append)
-    watch.install()
-    try:
-        signal.raise_signal(asked)
-        wait_until(lambda: watch.requested == asked, seconds=20)
-        signal.raise_signal(asked)
-        wait_until(lambda: len(second) == 2, seconds=20)
-    finally:
-        watch.uninstall()
-    assert first == [asked]
-    assert second == [asked] * 2
-    assert signal.getsignal(asked) is before
