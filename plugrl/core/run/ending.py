@@ -172,8 +172,8 @@ class Ending:
             open(log, "a", encoding="utf-8", errors="backslashreplace") as file,
         ):
             file.write(message + "\n")
-            file.flush()
             if stacks:
+                # Which writes what is buffered first.
                 faulthandler.dump_traceback(file=file, all_threads=True)
         say(message)
         if stacks:
