@@ -85,6 +85,11 @@ class Server:
             self.close()
             raise RunError(f"the process that runs programs did not start: {self.hello['fault']}")
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         return cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
 
@@ -228,6 +233,11 @@ class Servers:
             self._made.remove(server)
         server.close()
 
+    def made(self) -> list[Server]:
+        """Those that are idle or at work."""
+        with self._lock:
+            return list(self._made)
+
     def close(self) -> None:
         """End the servers that are not at work."""
         with self._lock:
@@ -249,6 +259,11 @@ _all: dict[tuple[tuple[str, ...], bool], Servers] = {}
 def servers(words: Sequence[str], *, own_root: bool) -> Servers:
     """The servers of this process that are started by ``words``."""
     return _all.setdefault((tuple(words), own_root), Servers(words, own_root=own_root))
+
+
+def running() -> list[Server]:
+    """The processes that run programs for this one now."""
+    return [server for each in _all.values() for server in each.made()]
 
 
 def close_servers() -> None:

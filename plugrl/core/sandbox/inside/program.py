@@ -119,14 +119,16 @@ def _stream(name: str, file: int, mode: str, errors: str) -> None:
 
 
 def _file_of(data: bytes, box: str) -> int:
-    """A descriptor of a file with ``data``; where there are files in memory, nothing changes it."""
+    """A descriptor of a file with ``data`` that nobody can change."""
     try:
         made = os.memfd_create("stdin", os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError):
-        with tempfile.TemporaryFile(dir=box) as file:
+        path = os.path.join(box, "stdin")
+        with open(path, "wb") as file:
             file.write(data)
-            file.seek(0)
-            return os.dup(file.fileno())
+        found = os.open(path, os.O_RDONLY)
+        os.unlink(path)
+        return found
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(made, rest) :]
