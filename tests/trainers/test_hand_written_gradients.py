@@ -121,6 +121,32 @@ def summed(losses, weights):
     return sum(weight * part for weight, part in zip(weights, parts, strict=False))
 
 
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+def test_a_ratio_at_the_bound_itself_learns_as_with_torchs_clamp(advantage):
+    options = ppo_in_numpy.ClippedOptions(
+        clip_epsilon=0.0, critic_coef=0.0, entropy_eps=0.0, normalize_advantage=False,
+        clip_value=None,
+    )  # fmt: skip
+    rows = TensorDict(
+        {
+            "action": torch.zeros(1, dtype=torch.int64),
+            "action_log_prob": torch.tensor([0.5]).log(),
+            "advantage": torch.tensor([[advantage]]),
+            "value_target": torch.zeros(1, 1),
+        },
+        batch_size=[1],
+    )
+    logits, other = (torch.zeros(1, 2, requires_grad=True) for _ in range(2))
+    value = torch.zeros(1, requires_grad=True)
+    distribution = Categorical(2)
+    losses, metrics = ppo_in_numpy.clipped_losses(distribution, logits, value, rows, options)
+    assert metrics["kl"] == 0
+    losses["loss_objective"].backward()
+    ratio = (other.log_softmax(1)[:, 0] - rows["action_log_prob"]).exp()
+    (-torch.minimum(ratio * advantage, ratio.clamp(1.0, 1.0) * advantage)).backward()
+    assert logits.grad.tolist() == other.grad.tolist() == [[-advantage / 2, advantage / 2]]
+
+
 def test_losses_in_numpy_refuse_a_second_derivative():
     logits, value, rows = several_choices(torch.float32, False)
     agent = TableAgent(logits.tolist(), value.tolist(), start=7)

@@ -54,18 +54,6 @@ def test_both_sides_of_the_clip(ratio, advantage, loss, slope):
     assert logits[0].tolist() == pytest.approx([slope / 2, -slope / 2])
 
 
-@pytest.mark.parametrize("advantage", [2.0, -2.0])
-def test_a_ratio_at_the_bound_itself_learns_as_with_torchs_clamp(advantage):
-    agent, other = fair_coin(), torch.zeros(2, requires_grad=True)
-    rows = rows_of([1.0], [advantage])
-    losses = PpoObjective(agent, clip_epsilon=0.0, normalize_advantage=False, critic_coef=0.0)(rows)
-    ratio = (other.log_softmax(0)[0] - rows["action_log_prob"][0]).exp()
-    assert ratio.item() == 1.0
-    (-torch.minimum(ratio * advantage, ratio.clamp(1.0, 1.0) * advantage)).backward()
-    logits, _ = gradients(agent, losses)
-    assert logits[0].tolist() == other.grad.tolist() == [-advantage / 2, advantage / 2]
-
-
 def test_metrics_of_the_clip():
     losses = PpoObjective(fair_coin(), clip_epsilon=0.2)(
         rows_of([1.0, 1.1, 1.5, 0.5], [1.0, 2.0, 3.0, 4.0])

@@ -170,15 +170,7 @@ class ProtocolView:
             return
         shape = (len(rows), len(self._seen), self.messages.size)
         said = np.asarray(said, bool)
-        if (
-            said.ndim != 3
-            or said.shape[0] != shape[0]
-            or said.shape[1:]
-            not in (
-                shape[1:],
-                (1, shape[2]),
-            )
-        ):
+        if said.shape not in (shape, (len(rows), 1, self.messages.size)):
             raise ContractError(
                 f"{type(self.messages).__name__}.allowed() gave shape {list(said.shape)}; give "
                 f"{list(shape)}"

@@ -279,6 +279,8 @@ def test_actions_are_clipped_to_finite_bounds_alone() -> None:
     ("space", "squash", "remedy"),
     [
         (spaces.Text(3), False, "wrap the environment"),
+        (spaces.Box(0, 1, (2, 0)), False, "consist of nothing; mend the action space"),
+        (spaces.MultiDiscrete(np.zeros((0,), np.int64)), False, "consist of nothing; mend"),
         (spaces.Dict({"a": spaces.Discrete(2)}), False, "MultiDiscrete"),
         (spaces.Box(0, 9, (2,), np.int64), False, "a Box of real numbers"),
         (spaces.Box(-np.inf, np.inf, (2,)), True, "that are not finite; let the environment"),

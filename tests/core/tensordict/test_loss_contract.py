@@ -134,6 +134,10 @@ def test_learners_from_old_steps_report_means_and_change_nothing_that_they_were_
     for numbers in trainer.run.metrics[-2:]:
         found = [numbers[f"train/{name}"] for name in ("scale", "each", "n")]
         assert found == [1.5, 3.0, 3.0]
+    # Nor are the graphs of losses kept until the report.
+    (learner,) = trainer._learning.values()
+    learner.update(module(module.seen[0]), lambda *found: None)
+    assert not any(total.requires_grad for total in learner._sums.values())
 
 
 class Scaled(LogLikelihood):
