@@ -57,8 +57,11 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def _imports_stay_in_their_test(monkeypatch):
-    """What ``-p`` imports is put into the environment for child processes: only for this test's."""
-    monkeypatch.setenv("PLUGRL_IMPORTS", "")
+    """What ``-p`` imports is known to this process and its children: for this test alone."""
+    from plugrl.core import loading
+
+    monkeypatch.setattr(loading, "_imported", {})
+    monkeypatch.setenv(loading.IMPORTS_VARIABLE, "")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ imported, and each failure is recorded with its package, phase, error and second
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.blame import first_line
-from plugrl.core.errors import PluginError
+from plugrl.core.errors import PluginError, PlugrlError
 from plugrl.core.installed import (
     COMMAND_GROUP,
     HOOK_GROUP,
@@ -25,7 +26,7 @@ from plugrl.core.installed import (
     normalize,
     scan,
 )
-from plugrl.core.loading import describe_error, import_target
+from plugrl.core.loading import describe_error, import_target, user_modules
 from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ def load_hook_plugins(
 ) -> LoadedPlugins:
     """Load the selected hook plugins and let them register their components.
 
+    Modules that ``-p`` named are plugins too, if they have hooks.
+
     Args:
         selection: which plugins; by default the registry's selection.
         strict: raise on the first failure instead of logging one warning for it.
@@ -126,7 +129,7 @@ def load_hook_plugins(
         entries: the installed entry points; by default the registry's.
 
     Raises:
-        PluginError: a plugin failed and ``strict`` is set.
+        PluginError: a plugin failed and ``strict`` is set, or a module of ``-p`` has wrong hooks.
     """
     from plugrl.core.registry import default_registry
 
@@ -151,7 +154,34 @@ def load_hook_plugins(
             logger.warning("%s", failure.message)
             registry.failed.append(failure.message)
     result.loaded.reverse()
+    for name, module in user_modules().items():
+        _load_hooks_of(name, module, result.manager, registry)
     return result
+
+
+def _load_hooks_of(
+    name: str, module: ModuleType, manager: pluggy.PluginManager, registry: Registry
+) -> None:
+    """Use the hooks of a module that ``-p`` named, if it has some.
+
+    Raises:
+        PluginError: they are wrong; whoever names a file wants it.
+    """
+    if manager.is_registered(module):
+        # Of an installed package.
+        return
+    try:
+        check_hook_plugin(module)
+        marks = [getattr(value, "plugrl_impl", None) for value in vars(module).values()]
+        if not any(isinstance(mark, dict) for mark in marks):
+            return
+        manager.register(module, f"-p {name}")
+        _register_components(manager, module, registry)
+    except (PlugrlError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        said = str(error) if isinstance(error, _Refused) else describe_error(error, name)
+        raise PluginError(f"-p {name}: {said}") from error
 
 
 def _load(entry: EntryPoint, result: LoadedPlugins, registry: Registry) -> LoadFailure | None:
@@ -216,17 +246,24 @@ def check_hook_plugin(plugin: Any) -> None:
         value = getattr(plugin, attribute, None)
         options = getattr(value, "plugrl_impl", None)
         if isinstance(options, dict):
-            _check_hook(attribute, options, known)
+            _check_hook(attribute, value, options, known)
         elif attribute in known and callable(value) and _is_local(plugin, value):
             raise _Refused("hooks", f"{attribute} is not marked with @plugrl.hookimpl")
 
 
-def _check_hook(attribute: str, options: dict[str, Any], known: set[str]) -> None:
+def _check_hook(attribute: str, hook: Any, options: dict[str, Any], known: set[str]) -> None:
+    from plugrl.core import hookspecs
+
     name = options.get("specname") or attribute
     if name not in known:
         raise _Refused("hooks", f"unknown hook {name}{did_you_mean(name, sorted(known), 1)}")
     if options.get("hookwrapper") or options.get("wrapper"):
         raise _Refused("hooks", f"{name} is a wrapper; hooks observe and cannot wrap one another")
+    has = inspect.signature(getattr(hookspecs, name)).parameters
+    for argument in inspect.signature(hook).parameters:
+        if argument not in has:
+            close = did_you_mean(argument, has, 1) or f"; it has: {', '.join(has)}"
+            raise _Refused("hooks", f"{name} has no argument {argument!r}{close}")
 
 
 def _is_local(plugin: Any, value: Any) -> bool:

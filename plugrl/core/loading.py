@@ -28,7 +28,7 @@ from plugrl.core.suggest import did_you_mean
 
 #: What ``-p`` imported, one name a line, for the child processes.
 IMPORTS_VARIABLE = "PLUGRL_IMPORTS"
-_imported: set[str] = set()
+_imported: dict[str, ModuleType | None] = {}
 _USER_MODULE = re.compile(rf"({USER_PACKAGE_PREFIX}[0-9a-f]{{12}})((?:\.\w+)*)")
 
 
@@ -244,23 +244,29 @@ def import_user_module(name: str) -> None:
         name = os.path.abspath(name)
     if name in _imported:
         return
-    _imported.add(name)
+    # Its own import may ask for the registry, which imports the same.
+    _imported[name] = None
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     try:
         with same_working_folder():
             if name.endswith(".py"):
-                load_file(name)
+                _imported[name] = load_file(name)
             else:
-                importlib.import_module(name)
+                _imported[name] = importlib.import_module(name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        _imported.discard(name)
+        del _imported[name]
         raise PluginError(f"-p {name} cannot be imported: {describe_error(error, name)}") from error
     exported = os.environ.get(IMPORTS_VARIABLE, "").splitlines()
     os.environ[IMPORTS_VARIABLE] = "\n".join(dict.fromkeys([*exported, name]))
+
+
+def user_modules() -> dict[str, ModuleType]:
+    """What :func:`import_user_module` has imported, by the name that it was given."""
+    return {name: module for name, module in _imported.items() if module is not None}
 
 
 def import_exported() -> None:

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from plugrl.core import loading
 from plugrl.core.discovery import load_hook_plugins
 from plugrl.core.errors import PluginError, UnknownComponentError
 from plugrl.core.installed import HOOK_GROUP, EntryPoint, PluginSelection
@@ -88,3 +89,43 @@ def test_a_plugin_that_is_not_selected_is_not_imported(plugin):
     registry = Registry(entries, PluginSelection(blocked=frozenset({"rl-b"})))
     assert [entry.name for entry in load_hook_plugins(registry=registry).loaded] == ["a"]
     assert "hooks_b" not in sys.modules
+
+
+@pytest.fixture
+def named(tmp_path):
+    """Write a file for ``-p`` and give its path."""
+
+    def write(text):
+        (tmp_path / "steps.py").write_text(f"import plugrl\nSEEN = []\n{text}")
+        return tmp_path / "steps.py"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("@plugrl.hookimpl\ndef plugrl_step_ended(): pass", "unknown hook plugrl_step_ended; did"),
+        ("def plugrl_step_end(): pass", "plugrl_step_end is not marked with @plugrl.hookimpl"),
+        (
+            "@plugrl.hookimpl\ndef plugrl_step_end(stp): pass",
+            "no argument 'stp'; did you",
+        ),
+        ("PLUGRL_HOOK_API = 99", "hook API 99"),
+        (
+            "@plugrl.hookimpl\ndef plugrl_register_components(registry): raise SystemExit(3)",
+            "SystemExit: 3 at .*steps.py",
+        ),
+    ],
+)
+def test_wrong_hooks_of_such_a_file_are_refused_in_one_line(named, text, said):
+    loading.import_user_module(str(named(text)))
+    with pytest.raises(PluginError, match=rf"^-p .*steps.py: .*{said}") as failure:
+        load_hook_plugins(registry=Registry([], PluginSelection()))
+    assert "\n" not in str(failure.value)
+
+
+def test_a_file_without_hooks_is_no_plugin(named):
+    loading.import_user_module(str(named("")))
+    loaded = load_hook_plugins(registry=Registry([], PluginSelection()), strict=True)
+    assert loaded.manager.get_plugins() == set()
