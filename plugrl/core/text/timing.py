@@ -19,6 +19,8 @@ PATIENCE = 1.0
 _ROUNDS = 5
 #: What a clock without a limit does while a model is waited for.
 _UNLIMITED = nullcontext()
+#: What ``asyncio`` says of a loop that was stopped before its end.
+_STOPPED = "Event loop stopped before Future completed."
 #: What was left behind.
 _left_behind: list[asyncio.Task[Any]] = []
 
@@ -42,6 +44,13 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
         return _run(coroutine)
     except SystemExit as error:
         raise RunError(f"a task that a worker started called exit ({error})") from error
+    except RuntimeError as error:
+        if str(error) != _STOPPED:
+            raise
+        raise RunError(
+            "code of a worker or evaluator stopped the event loop that it runs in; take "
+            "loop.stop() out, which ends the code of all others too"
+        ) from error
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -53,7 +62,7 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         try:
             end_all(loop)
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            _complete(loop, loop.shutdown_asyncgens())
         finally:
             asyncio.set_event_loop(None)
             loop.close()
@@ -67,7 +76,25 @@ def end_all(loop: asyncio.AbstractEventLoop) -> None:
         if not tasks:
             return
         with suppress(SystemExit, KeyboardInterrupt):
-            loop.run_until_complete(_end(tasks))
+            _complete(loop, _end(tasks))
+
+
+def _complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run ``coroutine`` to its end in a loop that does not run.
+
+    A wish to stop may still wait there, of somebody who did not know that the loop had stopped
+    already, or of what it ran for until an interrupt; code of a worker may have one, too.
+    """
+    task = loop.create_task(coroutine)
+    for _ in range(_ROUNDS):
+        try:
+            loop.run_until_complete(task)
+        except RuntimeError:
+            if task.done():
+                raise
+        else:
+            return
+    leave_behind(task)
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:
