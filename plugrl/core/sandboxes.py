@@ -75,16 +75,20 @@ class LocalSandbox(Sandbox):
     def fault(self) -> str | None:
         """What the kernel lacks."""
         enforced = _enforced(tuple(self.command(("python",))), self)
-        if len(enforced) == 2:
+        lacking = [text for name, text in _MEANS.items() if name not in enforced]
+        if not lacking:
             return None
-        has = {"files": "their files", "calls": "their system calls"}
-        kept = " and ".join(has[name] for name in enforced) or "nothing"
         return (
-            f"the kernel confines {kept} of programs here; run on Linux 5.13 or later with "
-            "Landlock and seccomp"
+            f"here nothing limits {' and '.join(lacking)}; run where the kernel and the container "
+            "allow it"
         )
 
 
+#: What the kernel confines of a program, and by what.
+_MEANS = {
+    "files": "which files programs open (Landlock, Linux 5.13 or later)",
+    "calls": "which system calls programs make (seccomp)",
+}
 _found: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
@@ -154,5 +158,10 @@ def confined(section: Mapping[str, Any], *, unsafe: bool) -> Sandbox:
     sandbox = make_sandbox(section)
     fault = None if unsafe else sandbox.fault()
     if fault is not None:
-        raise ConfigError(f"{fault}, or let programs do what they want with unsafe: true")
+        raise ConfigError(with_remedy(fault))
     return sandbox
+
+
+def with_remedy(fault: str) -> str:
+    """A fault of a sandbox, with what else can be done about it."""
+    return f"{fault}, or let programs do what they want with unsafe: true"

@@ -1,18 +1,34 @@
 """The evaluator ``code``: forms of tests, rewards, hostile programs, and a run with it."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
+import hostile
 import pytest
 
 from plugrl.core.component import build
 from plugrl.core.config.view import configure
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.experiment import prepare, start
+from plugrl.core.registry import register_sandbox
+from plugrl.core.sandbox.jobs import ProgramOutcome
+from plugrl.core.sandboxes import Sandbox
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
 from plugrl.scenarios.evaluators.code import CodeEvaluator, extract_program
 from plugrl.scenarios.evaluators.code_tests import Comparison, read_tests
 from plugrl.testing import tiny
 
+#: Programs that write to every descriptor, or read what there is, before they end.
+SPOILERS = [
+    "import os\nfor f in range(3, 20):\n try: os.read(f, 1)\n except OSError: pass",
+    "import os\nfor f in range(3, 20):\n try: os.write(f, bytes(range(256)) * 999)\n"
+    " except OSError: pass",
+    "import sys\nsys.stdout.write('\\ud800\\x00')",
+    "import os\nos.write(1, b'\\xff\\xfe')\nos.write(2, b'\\xff' * 99)\nos.abort()",
+    "raise BaseException('\\ud800')",
+]
 ADD = "a, b = map(int, input().split())\nprint(a + b)"
 FUNCTION = "def add(a, b):\n    return a + b"
 
@@ -72,6 +88,143 @@ def test_a_share_of_tests_may_be_the_reward():
 def test_hostile_and_broken_programs_get_nothing(program):
     tests = [{"function": "add", "arguments": [1, 2], "expected": 3}]
     assert judged(program, tests).reward == 0.0
+
+
+FORMS = [
+    [{"function": "add", "arguments": [1, 2], "expected": 3}],
+    ["assert add(1, 2) == 3"],
+    [{"input": "", "output": "3"}],
+]
+
+
+@pytest.mark.parametrize("tests", FORMS)
+@pytest.mark.parametrize("text", [*hostile.FORGERS[::6], *SPOILERS])
+def test_whatever_a_program_does_it_is_wrong_and_never_invalid(text, tests):
+    """A failure of the evaluator would leave a wrong answer out of the means and of training."""
+    result = judged(text, tests)
+    assert (result.reward, result.metrics["correct"]) == (0.0, 0.0)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("text", hostile.FORGERS)
+def test_no_forger_is_right_or_invalid(text):
+    for tests in FORMS[:2]:
+        assert judged(text, tests).reward == 0.0
+
+
+def test_what_programs_were_refused_is_told():
+    result = judged("import os\nos.fork()", FORMS[2])
+    assert result.extra_info["refused"] == ["clone"]
+
+
+def test_results_may_be_as_deep_as_what_is_expected():
+    tests = [{"function": "f", "arguments": [], "expected": nested(300, 1)}]
+    program = "def f():\n x = 1\n for _ in range(300): x = [x]\n return x"
+    assert judged(program, tests).reward == 1.0
+    assert judged(program.replace("x = 1", "x = 2"), tests).reward == 0.0
+
+
+def nested(depth, value):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+STACK = "class Stack(list):\n push = list.append"
+USES_STACK = "s = Stack()\ns.push(1)\nassert s.pop() == 1"
+
+
+def test_tests_that_need_objects_of_the_program_are_refused_unless_they_are_trusted():
+    says = "makes objects of Stack, a class of the program.* or set assertions=trusted"
+    with pytest.raises(EvaluationFailedError, match=says):
+        judged(STACK, [USES_STACK])
+    assert judged(STACK, [USES_STACK], assertions="trusted").reward == 1.0
+    assert judged("Stack = 1", [USES_STACK], assertions="trusted").reward == 0.0
+
+
+def test_assert_code_that_is_no_python_is_a_fault_of_the_data():
+    with pytest.raises(EvaluationFailedError, match="assert code in line 2 is no Python"):
+        judged(FUNCTION, ["x = 1\nassert add(1, 2 == 3"])
+
+
+@pytest.mark.parametrize(("old", "new"), [("any", "unsafe: true"), ("kernel", "nothing")])
+def test_the_old_option_is_taken_with_a_warning(old, new):
+    with pytest.warns(PlugrlDeprecationWarning, match=f"isolation={old}.*write {new}"):
+        assert judged(ADD, [{"input": "1 2", "output": "3"}], isolation=old).reward == 1.0
+
+
+class Elsewhere(Sandbox):
+    """Runs nothing, and says so."""
+
+    answer = None
+
+    def run(self, job, limits):
+        return self.answer or ProgramOutcome("done", output=f"{job.stdin}{limits.files}")
+
+    def fault(self):
+        return "here is nothing"
+
+
+def test_a_sandbox_of_ones_own_is_used(registry):
+    tests = [{"input": "4", "output": "47"}]
+    register_sandbox("elsewhere")(Elsewhere)
+    with pytest.raises(ConfigError, match="here is nothing, or let programs .* unsafe: true"):
+        judged("x", tests, sandbox="elsewhere")
+    assert judged("x", tests, sandbox="elsewhere", unsafe=True, files=7).reward == 1.0
+
+
+def test_a_sandbox_that_answers_something_else_is_named(registry, monkeypatch):
+    register_sandbox("elsewhere")(Elsewhere)
+    monkeypatch.setattr(Elsewhere, "answer", ProgramOutcome("fine"))
+    with pytest.raises(EvaluationFailedError, match="sandbox Elsewhere answered 'fine'; a Program"):
+        judged("x", [{"input": "", "output": ""}], sandbox="elsewhere", unsafe=True)
+
+
+LACKING = """
+import sys
+from plugrl.core.sandboxes import confined
+for unsafe in (False, True):
+    try:
+        print(type(confined({"type": "local"}, unsafe=unsafe)).__name__)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="filters of calls are Linux's")
+@pytest.mark.parametrize(
+    ("lacks", "says"),
+    [
+        (["landlock_create_ruleset"], "which files programs open (Landlock, Linux 5.13 or later)"),
+        (["seccomp", "prctl_seccomp"], "which system calls programs make (seccomp)"),
+    ],
+)
+def test_a_system_that_cannot_confine_programs_is_refused(lacks, says):
+    support = Path(hostile.__file__).with_name("lacking.py")
+    command = [sys.executable, str(support), *lacks, "--", sys.executable, "-c", LACKING]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"ConfigError here nothing limits {says}; run where the kernel")
+    assert first.endswith("with unsafe: true")
+    assert second == "LocalSandbox"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_validate_finds_that_programs_cannot_be_confined(tmp_path, unsafe):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    file = tmp_path / "code.jsonl"
+    file.write_text(json.dumps({"prompt": "a", "tests": FORMS[1]}) + "\n", "utf-8")
+    tree["data"]["data_files"] = tree["validate"]["data"]["data_files"] = [str(file)]
+    tree["rollout_worker"]["evaluator"] = {"type": "code", "unsafe": unsafe}
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(tree), "utf-8")
+    support = Path(hostile.__file__).with_name("lacking.py")
+    command = [sys.executable, str(support), "landlock_create_ruleset", "--"]
+    command += [sys.executable, "-m", "plugrl.cli", "validate", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == unsafe, done.stderr
+    assert ("or let programs do what they want with unsafe: true" in done.stderr) != unsafe
 
 
 def test_timeouts_are_counted():

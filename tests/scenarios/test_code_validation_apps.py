@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.sandbox.box import Box
+from plugrl.core.sandbox.jobs import Runner
 from plugrl.scenarios.code_validation.scenario import CodeValidationScenario
 
 FILE = Path(__file__).parent / "apps" / "problems.jsonl"
@@ -73,7 +73,7 @@ def test_a_file_is_run_again_when_it_has_changed_and_not_before(tmp_path, monkey
     section = _written(tmp_path)
     first = CodeValidationScenario(section).build(0).datasets
     with monkeypatch.context() as patch:
-        patch.setattr(Box, "script", lambda *_: pytest.fail("a program was run"))
+        patch.setattr(Runner, "script", lambda *_: pytest.fail("a program was run"))
         assert CodeValidationScenario(section).build(0).datasets == first
     # Now each program of the first problem fails a test.
     changed = _written(tmp_path, input_output=json.dumps({"inputs": ["1"], "outputs": ["no"]}))

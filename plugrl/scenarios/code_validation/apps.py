@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.sandbox.box import Box
-from plugrl.core.sandbox.jobs import ProgramLimits
+from plugrl.core.sandbox.jobs import ProgramLimits, Runner
+from plugrl.core.sandboxes import Programs, confined
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.files import place_of_problem, read_files
 from plugrl.scenarios.code_validation.examined import Examined, Program
@@ -35,6 +35,7 @@ class AppsOptions:
         min_passed: the share of tests that a wrong program must pass.
         seconds: processor time of a test.
         truth_seconds: the time that all may take.
+        unsafe: whether programs are run also where nothing confines them.
     """
 
     difficulty: str | None
@@ -44,6 +45,7 @@ class AppsOptions:
     min_passed: float
     seconds: float
     truth_seconds: float
+    unsafe: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +59,29 @@ class _Row:
     wrong: list[str]
 
 
-def read_apps(files: Sequence[str], options: AppsOptions) -> list[Examined]:
+def read_apps(
+    files: Sequence[str], options: AppsOptions, sandbox: Mapping[str, Any]
+) -> list[Examined]:
     """The problems of files, with programs that were run to know which are right.
 
     A row has ``question``, ``solutions`` and ``input_output``; ``problem_id``, ``difficulty`` and
     ``buggy_solutions`` may be there. Lists may be JSON text. Where a problem has too few wrong
     programs, mutants of its right ones are tried.
 
+    Args:
+        files: paths of them.
+        options: what is taken.
+        sandbox: the section that picks where programs run.
+
     Raises:
-        ConfigError: a file or row cannot be read, no problem fits, or the programs take too long.
+        ConfigError: a file or row cannot be read, no problem fits, the programs take too long, or
+            nothing confines them.
         RunError: no box can be made.
     """
     rows = [_row(item, place_of_problem(item, n)) for n, item in enumerate(_chosen(files, options))]
     deadline = Deadline(options.truth_seconds)
-    box = Box(ProgramLimits(seconds=options.seconds))
+    place = confined(sandbox, unsafe=options.unsafe)
+    box = Programs(place, ProgramLimits(seconds=options.seconds))
 
     def work(row: _Row) -> Examined:
         return _examine(row, box, options, deadline)
@@ -149,7 +160,7 @@ def _programs(value: Any, column: str, place: str) -> list[str]:
     )
 
 
-def _examine(row: _Row, box: Box, options: AppsOptions, deadline: Deadline) -> Examined:
+def _examine(row: _Row, box: Runner, options: AppsOptions, deadline: Deadline) -> Examined:
     tests = row.tests[: options.max_tests]
 
     def passed(program: str) -> float:

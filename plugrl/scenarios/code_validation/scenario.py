@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError
+from plugrl.core.sandboxes import make_sandbox, with_remedy
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.scenarios.code_validation.apps import AppsOptions, first_of, read_apps
 from plugrl.scenarios.code_validation.bank import PROBLEMS
@@ -40,6 +42,8 @@ class CodeValidationConfig:
     max_tests: int = described(8, "the first tests of a problem of data_files are run")
     seconds: float = described(2.0, "processor time of a test of data_files")
     truth_seconds: float = described(600.0, "time by the clock to run all programs")
+    sandbox: Any = component("sandbox", "local", help="where programs of data_files run")
+    unsafe: bool = described(False, "run them also where the sandbox cannot confine programs")
 
     def __post_init__(self) -> None:
         for name in ("train", "validation"):
@@ -79,6 +83,11 @@ class CodeValidationScenario(Scenario):
         """Whether programs can be run here."""
         if os.name != "posix":
             yield check.path, "programs can be run on Linux and other POSIX systems alone"
+            return
+        section = check.section
+        fault = make_sandbox(section.sandbox).fault() if section.data_files else None
+        if fault is not None and not section.unsafe:
+            yield f"{check.path}.unsafe", with_remedy(fault)
 
     def build(self, seed: int) -> ScenarioInstance:
         """Run the programs, then split the problems.
@@ -118,7 +127,8 @@ class CodeValidationScenario(Scenario):
     def _examined(self) -> Sequence[Examined]:
         config = self.config
         if config.data_files:
-            return _of_files(tuple(map(_identity, config.data_files)), self._options())
+            sandbox = json.dumps(config.sandbox.to_dict())
+            return _of_files(tuple(map(_identity, config.data_files)), self._options(), sandbox)
         return _built_in(config.renamings, config.min_passed, config.truth_seconds)
 
     def _options(self) -> AppsOptions:
@@ -149,9 +159,11 @@ def _built_in(renamings: int, min_passed: float, seconds: float) -> tuple[Examin
 
 
 @lru_cache(maxsize=4)
-def _of_files(files: tuple[tuple[str, int, int], ...], options: AppsOptions) -> list[Examined]:
+def _of_files(
+    files: tuple[tuple[str, int, int], ...], options: AppsOptions, sandbox: str
+) -> list[Examined]:
     """The problems of files, run once in a process as long as the files stay as they are."""
-    return read_apps([path for path, _, _ in files], options)
+    return read_apps([path for path, _, _ in files], options, json.loads(sandbox))
 
 
 def _identity(path: str) -> tuple[str, int, int]:

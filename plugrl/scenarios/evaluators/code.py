@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from plugrl.core.config.schema import component, described
 from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.sandbox.jobs import ProgramLimits, ProgramOutcome
-from plugrl.core.sandboxes import Programs, confined, make_sandbox
+from plugrl.core.sandboxes import Programs, confined, make_sandbox, with_remedy
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
 from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests
 
@@ -115,10 +115,7 @@ class CodeEvaluator(Evaluator):
             return
         fault = None if _is_unsafe(section) else make_sandbox(section.sandbox).fault()
         if fault is not None:
-            yield (
-                f"{check.path}.unsafe",
-                f"{fault}, or let programs do what they want with unsafe: true",
-            )
+            yield f"{check.path}.unsafe", with_remedy(fault)
         for split, items in (check.scenario or {}).items():
             for item in items:
                 if item.get(section.tests_key) is None:
