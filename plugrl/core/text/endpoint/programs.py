@@ -81,8 +81,8 @@ async def run_program(
     own = str(Path(sys.executable).parent)
     environment["PATH"] = os.pathsep.join(filter(None, (own, environment.get("PATH"))))
     REAPER.watch(session)
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *_found(words, environment["PATH"], folder),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -91,20 +91,26 @@ async def run_program(
             env=environment,
             start_new_session=True,
         )
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-        raise ConfigError(
-            f"rollout_worker.command: cannot start {words[0]!r}: {error.strerror}"
-        ) from error
-    except OSError as error:
-        raise ProgramError(f"the program cannot be started: {one_line(error)}") from error
-    REAPER.watch(session, process.pid)
+    )
     try:
+        try:
+            # Cancelled half started, asyncio would wait for all that hold the outputs by then.
+            process = await asyncio.shield(starting)
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"rollout_worker.command: cannot start {words[0]!r}: {error.strerror}"
+            ) from error
+        except OSError as error:
+            raise ProgramError(f"the program cannot be started: {one_line(error)}") from error
+        REAPER.watch(session, process.pid)
         return await _followed(process, given, session)
     finally:
-        _kill(process.pid, signal.SIGKILL)
-        kill_session(session)
-        # Pipes that a child keeps open would outlive the event loop.
-        process._transport.close()  # type: ignore[attr-defined]
+        await asyncio.wait([starting])
+        if not starting.cancelled() and starting.exception() is None:
+            _kill(starting.result().pid, signal.SIGKILL)
+            kill_session(session)
+            # Pipes that a child keeps open would outlive the event loop.
+            starting.result()._transport.close()  # type: ignore[attr-defined]
         REAPER.forget(session)
 
 

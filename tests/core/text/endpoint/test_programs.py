@@ -19,8 +19,11 @@ HIDING = {
 }
 
 
-def run(script, folder, *, until=None):
-    """Run a script of a shell; with ``until`` it is cancelled as soon as that file is written."""
+def run(script, folder, *, until=None, starting=False):
+    """Run a script of a shell; with ``until`` it is cancelled as soon as that file is written.
+
+    With ``starting`` nothing else happens in this process between its start and that.
+    """
 
     async def inner():
         session = f"program-{os.getpid()}"
@@ -32,7 +35,11 @@ def run(script, folder, *, until=None):
             )
         )
         while until is not None and not (until.exists() and until.read_text().endswith("\n")):
-            await asyncio.sleep(0.01)
+            # The first turns of the loop start it.
+            await asyncio.sleep(0 if starting else 0.01)
+            await asyncio.sleep(0)
+            if starting:
+                wait_until(lambda: until.exists() and until.read_text().endswith("\n"))
         if until is not None:
             running.cancel()
         return await asyncio.wait_for(running, 20)
@@ -49,7 +56,7 @@ def gone(pid):
 
 
 @linux
-@pytest.mark.parametrize("how", ["ends", "is cancelled"])
+@pytest.mark.parametrize("how", ["ends", "is cancelled", "is cancelled as it starts"])
 @pytest.mark.parametrize("hiding", HIDING)
 def test_no_child_outlives_its_program(monkeypatch, tmp_path, hiding, how):
     # Whoever holds the outputs is killed, not waited for.
@@ -59,7 +66,7 @@ def test_no_child_outlives_its_program(monkeypatch, tmp_path, hiding, how):
         assert run(f"{HIDING[hiding]}; cat; exit 3", tmp_path).code == 3
     else:
         with pytest.raises(asyncio.CancelledError):
-            run(f"{HIDING[hiding]}; wait", tmp_path, until=note)
+            run(f"{HIDING[hiding]}; wait", tmp_path, until=note, starting=how.endswith("starts"))
     pid = int(note.read_text())
     wait_until(lambda: gone(pid))
 
