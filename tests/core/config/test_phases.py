@@ -147,3 +147,21 @@ def test_the_batch_plan(files, check):
     rows = batch_plan(check("a.yaml"))
     assert rows[2] == ("first: sequences a step", "4 x 2 = 8")
     assert plan_text(rows).splitlines()[0] == "first: prompts a step               4"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        # Of the first phase that has such a key.
+        ("depth: 3", "trainer.phases[1].trainer.depth"),
+        ("steps: 3", "trainer.phases[0].trainer.steps"),
+        # In a section that the run itself does not have, and phases read.
+        ("rollout_repeat_n: 3", "data.rollout_repeat_n"),
+    ],
+)
+def test_a_key_at_the_root_that_a_phase_has_is_told_its_place(files, faults, text, place):
+    phases = "[{name: a, trainer: toy}, {name: b, trainer: {type: other, depth: 2}}]"
+    files(a=f"trainer: {{type: phases, phases: {phases}}}\n{text}\n")
+    (found,) = faults("a.yaml")
+    assert found.startswith(f"{text.partition(':')[0]} (a.yaml:2): unknown section")
+    assert found.endswith(f"did you mean {place}?")
