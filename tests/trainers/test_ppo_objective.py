@@ -54,6 +54,28 @@ def test_both_sides_of_the_clip(ratio, advantage, loss, slope):
     assert logits[0].tolist() == pytest.approx([slope / 2, -slope / 2])
 
 
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+def test_a_ratio_at_the_bound_itself_still_learns(advantage):
+    agent = fair_coin()
+    options = {"clip_epsilon": 0.0, "normalize_advantage": False, "critic_coef": 0.0}
+    losses = PpoObjective(agent, **options)(rows_of([1.0], [advantage]))
+    logits, _ = gradients(agent, losses)
+    assert logits[0].tolist() == [-advantage / 2, advantage / 2]
+
+
+def test_the_losses_can_be_differentiated_twice():
+    agent = random_agent().double()
+    rows = random_rows(agent, count=16).apply(lambda x: x.double() if x.is_floating_point() else x)
+    objective = PpoObjective(agent, clip_value=0.2, entropy_eps=0.1)
+
+    def total(logits, values):
+        parameters = {"agent.logits": logits, "agent.values": values}
+        losses = torch.func.functional_call(objective, parameters, (rows,))
+        return sum(value for name, value in losses.items() if name.startswith("loss_"))
+
+    assert torch.autograd.gradgradcheck(total, (agent.logits, agent.values))
+
+
 def test_metrics_of_the_clip():
     losses = PpoObjective(fair_coin(), clip_epsilon=0.2)(
         rows_of([1.0, 1.1, 1.5, 0.5], [1.0, 2.0, 3.0, 4.0])

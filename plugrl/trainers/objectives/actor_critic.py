@@ -77,13 +77,10 @@ class ActorCriticObjective(nn.Module):
         if self.clip_value is None:
             return self._distance(value, target) * self.critic_coef
         collected = td["state_value"].reshape(value.shape)
-        if self._distance is functional.mse_loss:
-            squares = _ClippedSquares.apply(value, target, collected, self.clip_value)  # type: ignore[no-untyped-call]
-            return squares * self.critic_coef  # type: ignore[no-any-return]
-        near = torch.clamp(value, collected - self.clip_value, collected + self.clip_value)
-        loss = torch.maximum(
+        v_clipped = collected + torch.clamp(value - collected, -self.clip_value, self.clip_value)
+        loss = torch.max(
             self._distance(value, target, reduction="none"),
-            self._distance(near, target, reduction="none"),
+            self._distance(v_clipped, target, reduction="none"),
         )
         return loss.mean() * self.critic_coef
 
@@ -93,45 +90,6 @@ class ActorCriticObjective(nn.Module):
         if self.entropy_eps:
             terms["loss_entropy"] = mean * -self.entropy_eps
         return terms
-
-
-def refuse_second_derivative() -> None:
-    """To be called in a backward pass whose numbers cannot be differentiated again.
-
-    ``once_differentiable`` of torch is not enough: networks below would take the gradient for a
-    constant, without a word.
-
-    Raises:
-        RuntimeError: a second derivative was asked for.
-    """
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "the losses of PPO have no second derivative; write the loss in plain torch to take one"
-        )
-
-
-class _ClippedSquares(torch.autograd.Function):
-    """The mean of the larger squared error: of values, or of values near the collected ones.
-
-    One operation of autograd in place of nine. Where the error of the value counts, its gradient
-    is twice the error; where the other does, the value has moved too far for it to change.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, value: torch.Tensor, target: torch.Tensor, collected: torch.Tensor, clip: float
-    ) -> torch.Tensor:
-        error = value - target
-        near = torch.clamp(value, collected - clip, collected + clip).sub_(target)
-        squares, near_squares = error.square(), near.square_()
-        ctx.save_for_backward(error, squares >= near_squares)
-        return torch.maximum(squares, near_squares).mean()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        refuse_second_derivative()
-        error, counts = ctx.saved_tensors
-        return error * counts * (gradient * (2 / error.numel())), None, None, None
 
 
 def valid_rows(td: TensorDictBase) -> TensorDictBase:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from plugrl.trainers.objectives import ppo_in_numpy
 from plugrl.trainers.objectives.actor_critic import ActorCriticObjective, valid_rows
 
 if TYPE_CHECKING:
@@ -73,54 +72,28 @@ class PpoObjective(ActorCriticObjective):
         """
         td = valid_rows(td)
         parameters, value = self.agent.policy_and_value(td["observation"])
-        if self._in_numpy and ppo_in_numpy.suits(self.agent.distribution, parameters, value):
-            return self._clipped_in_numpy(parameters, value, td)
         log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
-        log_ratio = log_prob - td["action_log_prob"].reshape(log_prob.shape)
-        ratio = log_ratio.exp()
+        logratio = log_prob - td["action_log_prob"].reshape(log_prob.shape)
+        ratio = logratio.exp()
         loss = self._clipped if self.loss_type == "clip" else self._penalised
         return {
-            "loss_objective": loss(ratio, log_ratio, self._advantage(td, log_prob)),
+            "loss_objective": loss(ratio, logratio, self._advantage(td, log_prob)),
             "loss_critic": self._critic_loss(value, td),
             **self._entropy_terms(entropy),
-            **self._metrics(ratio.detach(), log_ratio.detach()),
+            **self._metrics(ratio.detach(), logratio.detach()),
         }
 
-    @property
-    def _in_numpy(self) -> bool:
-        return self.loss_type == "clip" and self.loss_critic_type == "l2"
-
-    def _clipped_in_numpy(
-        self, parameters: torch.Tensor, value: torch.Tensor, td: TensorDictBase
-    ) -> dict[str, torch.Tensor]:
-        options = ppo_in_numpy.ClippedOptions(
-            clip_epsilon=self.clip_epsilon,
-            critic_coef=self.critic_coef,
-            entropy_eps=self.entropy_eps,
-            normalize_advantage=self.normalize_advantage,
-            clip_value=self.clip_value,
-        )
-        distribution = self.agent.distribution
-        losses, metrics = ppo_in_numpy.clipped_losses(distribution, parameters, value, td, options)
-        if not self.entropy_eps:
-            del losses["loss_entropy"]
-        fraction = torch.tensor(metrics.pop("clip_fraction"))
-        own = {name: parameters.new_tensor(number) for name, number in metrics.items()}
-        return {**losses, **own, "clip_fraction": fraction}
-
     def _clipped(
-        self, ratio: torch.Tensor, log_ratio: torch.Tensor, advantage: torch.Tensor
+        self, ratio: torch.Tensor, logratio: torch.Tensor, advantage: torch.Tensor
     ) -> torch.Tensor:
-        # -min(r A, clip(r) A) in few operations: the clipped term is never below -A - epsilon |A|
-        # and, where it is above that, equal to -r A.
-        cost = -advantage
-        floor = torch.sub(cost, advantage.abs(), alpha=self.clip_epsilon)
-        return torch.maximum(ratio * cost, floor).mean()
+        clipped = torch.clamp(ratio, 1 - self.clip_epsilon, 1 + self.clip_epsilon)
+        pg_loss1, pg_loss2 = -advantage * ratio, -advantage * clipped
+        return torch.max(pg_loss1, pg_loss2).mean()
 
     def _penalised(
-        self, ratio: torch.Tensor, log_ratio: torch.Tensor, advantage: torch.Tensor
+        self, ratio: torch.Tensor, logratio: torch.Tensor, advantage: torch.Tensor
     ) -> torch.Tensor:
-        divergence = (ratio - 1 - log_ratio).mean()
+        divergence = (ratio - 1 - logratio).mean()
         loss = self.beta.item() * divergence - (ratio * advantage).mean()
         if self.training:
             self._steer(divergence.item())
@@ -135,9 +108,9 @@ class PpoObjective(ActorCriticObjective):
         self.beta.clamp_(*_BETAS)
 
     @torch.no_grad()
-    def _metrics(self, ratio: torch.Tensor, log_ratio: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _metrics(self, ratio: torch.Tensor, logratio: torch.Tensor) -> dict[str, torch.Tensor]:
         excess = ratio - 1
-        metrics = {"kl": (excess - log_ratio).mean()}
+        metrics = {"kl": (excess - logratio).mean()}
         if self.loss_type == "clip":
             outside = excess.abs() > self.clip_epsilon
             metrics["clip_fraction"] = outside.count_nonzero() / outside.numel()
