@@ -19,7 +19,6 @@ from plugrl.core.tensordict.building import Builder, Settings, settings_of
 from plugrl.core.tensordict.distributions import ActionDistribution, Squash
 from plugrl.core.tensordict.masks import mask_for
 from plugrl.core.tensordict.observations import Encoder
-from plugrl.core.tensordict.parts import through
 from plugrl.core.tensordict.schedules import is_update_iteration
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class Agent(nn.Module):
             leading = encoded.shape[: encoded.ndim - len(self.encoder.shape)]
             params = encoded.new_zeros(*leading, self.distribution.parameters)
         else:
-            params = through(self.policy_body, self.policy_head, encoded)
+            params = self.policy_head(self.policy_body(encoded))
         return params if self.mask is None else self.mask.torch(params, observation)
 
     def value(self, observation: torch.Tensor) -> torch.Tensor:
@@ -147,7 +146,8 @@ class Agent(nn.Module):
     def _value(self, encoded: torch.Tensor) -> torch.Tensor:
         if self.value_body is None or self.value_head is None:
             raise RuntimeError(f"agent {self.name!r} has no critic")
-        return through(self.value_body, self.value_head, encoded).squeeze(-1)
+        value: torch.Tensor = self.value_head(self.value_body(encoded)).squeeze(-1)
+        return value
 
     def label_logits(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to what each label has for it, ``[..., labels]``.
@@ -157,7 +157,8 @@ class Agent(nn.Module):
         """
         if self.policy_body is None or self.solo_head is None:
             raise RuntimeError(f"agent {self.name!r} has no solo head")
-        return through(self.policy_body, self.solo_head, self.encoder.torch(observation))
+        logits: torch.Tensor = self.solo_head(self.policy_body(self.encoder.torch(observation)))
+        return logits
 
     @cached_property
     def policy_operator(self) -> ProbabilisticActor:

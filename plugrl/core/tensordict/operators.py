@@ -9,7 +9,6 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor
 
-from plugrl.core.tensordict.parts import through
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -135,7 +134,7 @@ class PolicyModule(nn.Module):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to ``[..., P]``."""
-        params = through(self.body, self.head, self._encode(observation))
+        params: torch.Tensor = self.head(self.body(self._encode(observation)))
         return params if self._mask is None else self._mask.torch(params, observation)
 
 
@@ -151,7 +150,8 @@ class ValueModule(nn.Module):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """``[..., *observation]`` to ``[..., 1]``."""
-        return through(self.body, self.head, self._encode(observation))
+        value: torch.Tensor = self.head(self.body(self._encode(observation)))
+        return value
 
 
 def policy_operator(agent: Agent) -> ProbabilisticActor:

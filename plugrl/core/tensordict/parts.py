@@ -14,7 +14,6 @@ from torch import nn
 from plugrl.core.component import Component
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.chain import LinearChain
 from plugrl.core.tensordict.fast_tanh import FastTanh
 from plugrl.core.tensordict.seeding import seed_of
 
@@ -132,35 +131,14 @@ class Head(nn.Module):
         linear = nn.Linear(last, outputs - free)
         self.layers = nn.Sequential(*layers(features, hidden, activation), linear)
         self.free = nn.Parameter(torch.zeros(free)) if free else None
-        self._chain: LinearChain | None = None
-
-    def over(self, body: nn.Module, encoded: torch.Tensor) -> torch.Tensor:
-        """``self(body(encoded))``, in one operation where both are linear layers in a row."""
-        chain = self._chain
-        if chain is None or chain.body is not body:
-            flat = not any(isinstance(module, Flatten) for module in body.modules())
-            links = chain_of(body, self.layers) if flat else None
-            chain = self._chain = LinearChain(body, links or [])
-        if not chain.accepts(encoded):
-            return self(body(encoded))  # type: ignore[no-any-return]
-        return self._with_free(chain(encoded))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """``[..., features]`` to ``[..., outputs]``."""
-        return self._with_free(self.layers(features))
-
-    def _with_free(self, numbers: torch.Tensor) -> torch.Tensor:
+        numbers: torch.Tensor = self.layers(features)
         if self.free is None:
             return numbers
         free = self.free.expand(*numbers.shape[:-1], -1)
         return torch.cat([numbers, free], -1)
-
-
-def through(body: nn.Module, head: nn.Module, encoded: torch.Tensor) -> torch.Tensor:
-    """``head(body(encoded))``, as quick as the two allow."""
-    if isinstance(head, Head):
-        return head.over(body, encoded)
-    return head(body(encoded))  # type: ignore[no-any-return]
 
 
 @contextmanager
