@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional
 
 from plugrl.core.tensordict.distributions import ActionDistribution, Array
-from plugrl.core.tensordict.fast_tanh import is_plain
 
 #: Stands for the logarithm of 0, which times 0 is no number; a probability like this is 0 too.
 _LEAST_LOG = -1e30
@@ -34,11 +33,8 @@ class Categorical(ActionDistribution):
         self, params: torch.Tensor, action: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See the base class."""
-        index = self._index(action)
-        if params.requires_grad and torch.is_grad_enabled() and is_plain(params):
-            return _LogProbAndEntropy.apply(params, index)  # type: ignore[no-any-return, no-untyped-call]
         logs = functional.log_softmax(params, -1)
-        return _picked(logs, index), _entropy(logs)
+        return _picked(logs, self._index(action)), _entropy(logs)
 
     def rsample(
         self, params: torch.Tensor, generator: torch.Generator | None = None
@@ -90,39 +86,6 @@ def _picked(logs: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def _entropy(logs: torch.Tensor) -> torch.Tensor:
     # A logit of minus infinity has probability 0 and adds nothing.
     return -(logs.exp() * logs.clamp_min(_LEAST_LOG)).sum(-1)
-
-
-class _LogProbAndEntropy(torch.autograd.Function):
-    """Both for ``logits [..., K]`` and ``index [...]``, as one operation of autograd.
-
-    With p the probabilities, the gradient of log p_i is e_i - p, that of the entropy H is
-    -p (log p + H).
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: torch.Tensor, index: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        logs, entropy = _by_choice(logits)
-        ctx.save_for_backward(logits, index, logs, entropy)
-        return logs.gather(0, index.unsqueeze(0)).squeeze(0), entropy
-
-    @staticmethod
-    def backward(ctx: Any, of_log_prob: torch.Tensor, of_entropy: torch.Tensor) -> Any:
-        logits, index, logs, entropy = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # Someone differentiates again: all must come from the logits.
-            logs, entropy = _by_choice(logits)
-        inner = (logs.clamp_min(_LEAST_LOG) + entropy) * of_entropy
-        gradient = -logs.exp() * (inner + of_log_prob)
-        gradient = gradient.scatter_add(0, index.unsqueeze(0), of_log_prob.unsqueeze(0))
-        return gradient.movedim(0, -1), None
-
-
-def _by_choice(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities ``[K, ...]`` and entropies; few long rows are quicker than many short."""
-    logs = functional.log_softmax(logits.movedim(-1, 0), 0)
-    return logs, -(logs.exp() * logs.clamp_min(_LEAST_LOG)).sum(0)
 
 
 def _pick(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:

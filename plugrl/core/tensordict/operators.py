@@ -9,7 +9,6 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor
 
-
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
