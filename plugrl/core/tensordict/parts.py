@@ -14,7 +14,6 @@ from torch import nn
 from plugrl.core.component import Component
 from plugrl.core.config.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.fast_tanh import FastTanh
 from plugrl.core.tensordict.seeding import seed_of
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": FastTanh,
+    "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "elu": nn.ELU,
     "gelu": nn.GELU,
@@ -187,7 +186,7 @@ def chain_of(*modules: nn.Module) -> list[Link] | None:
     return links
 
 
-_UFUNCS: dict[type, str] = {nn.Tanh: "tanh", FastTanh: "tanh", nn.ReLU: "relu"}
+_UFUNCS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
 def _leaves(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:

@@ -1,83 +1,18 @@
-"""The tanh of the CPU, heads, first weights, and bodies."""
+"""Heads, first weights, and bodies."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import plugrl
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.fast_tanh import FEWEST_WITH_GRADIENT, FastTanh, _Tanh, fast_tanh
 from plugrl.core.tensordict.parts import Head, chain_of, initialise, layers, seeded
 from plugrl.scenarios.bodies.mlp import MlpBody
 from plugrl.scenarios.bodies.nature_cnn import NatureCnnBody
-
-ENOUGH = (FEWEST_WITH_GRADIENT // 64, 64)
-
-
-def _is_numpy(y: torch.Tensor) -> bool:
-    return type(y.grad_fn).__name__ == "_TanhBackward"
-
-
-def test_tanh_and_its_gradient_are_those_of_torch() -> None:
-    x = (torch.randn(ENOUGH) * 3).requires_grad_()
-    twin = x.detach().clone().requires_grad_()
-    ours, theirs = fast_tanh(x), torch.tanh(twin)
-    assert _is_numpy(ours)
-    gradient = torch.randn(ENOUGH)
-    ours.backward(gradient)
-    theirs.backward(gradient)
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(x.grad, twin.grad, rtol=1e-4, atol=1e-6)
-
-
-def test_first_and_second_derivatives_are_exact() -> None:
-    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(_Tanh.apply, (x,))
-    assert torch.autograd.gradgradcheck(_Tanh.apply, (x,))
-    # The derivative of tanh is 1 - y^2, and the derivative of that is -2 y (1 - y^2).
-    many = torch.linspace(-2, 2, FEWEST_WITH_GRADIENT, dtype=torch.float64, requires_grad=True)
-    y = fast_tanh(many)
-    assert _is_numpy(y)
-    (first,) = torch.autograd.grad(y.sum(), many, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), many)
-    bent = np.tanh(many.detach().numpy())
-    np.testing.assert_allclose(first.detach().numpy(), 1 - bent**2)
-    np.testing.assert_allclose(second.numpy(), -2 * bent * (1 - bent**2), atol=1e-15)
-
-
-def test_tanh_without_gradient_leaves_its_input_alone() -> None:
-    x = torch.randn(ENOUGH)
-    before = x.clone()
-    with torch.no_grad():
-        y = fast_tanh(x)
-    torch.testing.assert_close(y, torch.tanh(before), rtol=1e-6, atol=1e-7)
-    assert torch.equal(x, before)
-    assert y.data_ptr() != x.data_ptr()
-    strided = torch.randn(64, 2, 64)[:, 0]
-    torch.testing.assert_close(fast_tanh(strided), torch.tanh(strided), rtol=1e-6, atol=1e-7)
-
-
-def test_tanh_is_torchs_where_numpy_cannot_go() -> None:
-    small = torch.randn(3, requires_grad=True)
-    assert not _is_numpy(fast_tanh(small))
-    half = torch.randn(ENOUGH, dtype=torch.bfloat16)
-    assert fast_tanh(half).dtype == torch.bfloat16
-    x = torch.randn(4, *ENOUGH)
-    torch.testing.assert_close(torch.vmap(fast_tanh)(x), torch.tanh(x))
-    traced = make_fx(fast_tanh)(x)
-    assert any("tanh" in str(node.target) for node in traced.graph.nodes)
-    other = torch.randn(4, *ENOUGH)
-    torch.testing.assert_close(traced(other), torch.tanh(other))
-    jacobian = torch.func.grad(lambda z: fast_tanh(z).sum())(x)
-    torch.testing.assert_close(jacobian, 1 - torch.tanh(x) ** 2)
-    with torch.device("meta"):
-        assert fast_tanh(torch.empty(ENOUGH)).shape == ENOUGH
 
 
 def test_a_head_ends_with_weights_that_no_observation_changes() -> None:
@@ -120,7 +55,7 @@ def test_seeds_are_names_and_leave_the_generator_alone() -> None:
 
 def test_chains_are_recognised() -> None:
     linear, other = nn.Linear(2, 3), nn.Linear(3, 1)
-    links = chain_of(nn.Sequential(linear, FastTanh()), nn.Sequential(nn.Identity(), other))
+    links = chain_of(nn.Sequential(linear, nn.Tanh()), nn.Sequential(nn.Identity(), other))
     assert links is not None
     assert [(link.linear, link.activation) for link in links] == [(linear, "tanh"), (other, None)]
     assert chain_of(nn.Sequential(linear, nn.GELU())) is None
