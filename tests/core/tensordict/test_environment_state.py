@@ -206,7 +206,9 @@ def test_what_cannot_be_seen_is_named(held, reason):
 
 
 @pytest.mark.parametrize(
-    "held", [random.Random(3), spaces.Discrete(3, seed=1), np.random.default_rng(1)], ids=repr
+    "held",
+    [random.Random(3), spaces.Discrete(3, seed=1), np.random.default_rng(1)],
+    ids=["random", "space", "numpy"],
 )
 @pytest.mark.parametrize("other", [None, 5, {"a": 1}])
 def test_what_only_an_environment_can_make_goes_nowhere_else(held, other):
