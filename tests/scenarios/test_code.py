@@ -221,7 +221,8 @@ def test_validate_finds_that_programs_cannot_be_confined(tmp_path, unsafe):
     path.write_text(json.dumps(tree), "utf-8")
     support = Path(hostile.__file__).with_name("lacking.py")
     command = [sys.executable, str(support), "landlock_create_ruleset", "--"]
-    command += [sys.executable, "-m", "plugrl.cli", "validate", str(path)]
+    start = "from plugrl.cli import main; main()"
+    command += [sys.executable, "-c", start, "validate", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) == unsafe, done.stderr
     assert ("or let programs do what they want with unsafe: true" in done.stderr) != unsafe
