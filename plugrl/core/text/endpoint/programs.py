@@ -106,7 +106,7 @@ async def run_program(
         return await _followed(process, given, session)
     finally:
         await asyncio.wait([starting])
-        if not starting.cancelled() and starting.exception() is None:
+        if starting.exception() is None:
             _kill(starting.result().pid, signal.SIGKILL)
             kill_session(session)
             # Pipes that a child keeps open would outlive the event loop.

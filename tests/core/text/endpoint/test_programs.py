@@ -1,13 +1,17 @@
 """Programs end with whatever they started, wherever it hides and however they end themselves."""
 
 import asyncio
+import gc
 import os
+import signal
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 from waiting import wait_until
 
+from plugrl.core.errors import ConfigError
 from plugrl.core.text.endpoint import programs, reaper
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the environment of processes")
@@ -74,3 +78,35 @@ def test_no_child_outlives_its_program(monkeypatch, tmp_path, hiding, how):
 def test_outputs_exit_code_and_input(tmp_path):
     ended = run("cat; echo out; echo err >&2; exit 4", tmp_path)
     assert ended == programs.Ended(4, "inout\n", "err\n")
+
+
+@linux
+def test_pipes_that_a_child_out_of_reach_keeps_open_do_not_outlive_the_loop(monkeypatch, tmp_path):
+    monkeypatch.setattr(programs, "_DRAIN", 0.01)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        script = "echo out; setsid env -i sleep 1000 & echo $! > note; sleep 0.1"
+        assert run(script, tmp_path).out == "out\n"
+        gc.collect()
+    os.kill(int((tmp_path / "note").read_text()), signal.SIGKILL)
+    assert not [each for each in caught if "unclosed transport" in str(each.message)]
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "said"),
+    [
+        ("no-such-program", ConfigError, "cannot start 'no-such-program': No such file"),
+        ("./note", ConfigError, "cannot start './note': Permission denied"),
+        ("./empty", programs.ProgramError, "the program cannot be started: .*Exec format error"),
+    ],
+)
+def test_what_cannot_be_started_is_told(tmp_path, word, error, said):
+    (tmp_path / "note").write_text("")
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "empty").chmod(0o755)
+
+    async def start():
+        await programs.run_program([word], variables={}, given=b"", folder=tmp_path, session="none")
+
+    with pytest.raises(error, match=said):
+        asyncio.run(start())
