@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from plugrl.core.component import Component, build
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.registry import default_registry
 from plugrl.core.sandbox.box import Box
 from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner, Verdict
-
-if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
 
 
 class Sandbox(Component, ABC):
@@ -37,11 +34,6 @@ class Sandbox(Component, ABC):
         Evaluators refuse to run then, unless they are told ``unsafe: true``.
         """
         return None
-
-    @classmethod
-    def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Whether what runs programs is there; whoever uses it asks for :meth:`fault`."""
-        return ()
 
 
 class LocalSandbox(Sandbox):

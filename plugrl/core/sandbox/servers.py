@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -112,8 +113,7 @@ class Server:
     def _send(self, data: bytes, deadline: float) -> None:
         rest, file = memoryview(data), self._pipes()[0].fileno()
         while rest:
-            _, ready, _ = select.select([], [file], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            if not _is_ready(file, select.POLLOUT, deadline):
                 raise ServerGoneError
             try:
                 rest = rest[os.write(file, rest[: 1 << 16]) :]
@@ -130,8 +130,8 @@ class Server:
     def _read(self, count: int, deadline: float) -> bytes:
         found, file = bytearray(), self._pipes()[1].fileno()
         while len(found) < count:
-            ready, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
-            data = os.read(file, min(count - len(found), 1 << 20)) if ready else b""
+            is_ready = _is_ready(file, select.POLLIN, deadline)
+            data = os.read(file, min(count - len(found), 1 << 20)) if is_ready else b""
             if not data:
                 raise ServerGoneError
             found += data
@@ -155,6 +155,13 @@ class Server:
             pipe.close()
         self._errors.close()
         self._process.returncode = 0
+
+
+def _is_ready(file: int, event: int, deadline: float) -> bool:
+    """Whether a descriptor can be read or written before the deadline, or its other end is gone."""
+    poll = select.poll()
+    poll.register(file, event)
+    return bool(poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))))
 
 
 class Servers:
@@ -277,4 +284,6 @@ def _forget_all() -> None:
         each.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+atexit.register(close_servers)

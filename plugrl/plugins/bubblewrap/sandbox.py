@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from plugrl.core.config.schema import described
+from plugrl.core.errors import ConfigError
 from plugrl.core.sandbox.inside.program import READABLE, readable
 from plugrl.core.sandboxes import LocalSandbox
-
-if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
 
 #: The folder of plugrl's package.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -35,19 +33,18 @@ class BubblewrapSandbox(LocalSandbox):
 
     Config: ClassVar[type] = BubblewrapConfig
 
-    @classmethod
-    def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Whether it is installed."""
-        name = check.section.program
-        if shutil.which(name) is None:
-            yield (
-                f"{check.path}.program",
-                f"there is no program {name!r}; install bubblewrap or use sandbox=local",
-            )
-
     def command(self, words: Sequence[str]) -> Sequence[str]:
-        """These words within bubblewrap."""
-        program = shutil.which(self.config.program) or self.config.program
+        """These words within bubblewrap.
+
+        Raises:
+            ConfigError: it is not installed.
+        """
+        program = shutil.which(self.config.program)
+        if program is None:
+            raise ConfigError(
+                f"sandbox bubblewrap: there is no program {self.config.program!r}; install "
+                "bubblewrap, name its program, or use sandbox=local"
+            )
         options = ["--unshare-all", "--new-session", "--proc", "/proc", "--dev", "/dev"]
         options += ["--tmpfs", "/tmp"]
         for path in (*readable(), _PACKAGE):

@@ -157,9 +157,13 @@ def _stand_in(value: Any) -> Any:
 
 
 def _exception(name: str, text: str) -> Exception:
-    """An exception of the built-in class of that name, or RuntimeError."""
+    """An exception of the built-in class of that name, or RuntimeError.
+
+    Those that end an iteration would end one of the tests, as if there were no more to compare.
+    """
     found = getattr(builtins, name, None)
-    if isinstance(found, type) and issubclass(found, Exception):
+    ends = (StopIteration, StopAsyncIteration)
+    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, ends):
         try:
             return found(text)
         except TypeError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -139,7 +140,7 @@ _PRCTL = (15, 16, 0x53564D41)
 @cache
 def number_of() -> dict[str, int]:
     """The numbers of all calls of this machine, by name; KeyError: there is no table for it."""
-    column = {"x86_64": 1, "aarch64": 2}[platform.machine()]
+    column = {"x86_64": 1, "aarch64": 2}[platform.machine() if sys.platform == "linux" else ""]
     rows = (row.split(":") for row in _TABLE.split())
     return {row[0]: int(row[column]) for row in rows if row[column]}
 

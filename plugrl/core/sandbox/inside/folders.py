@@ -7,6 +7,7 @@ import secrets
 import stat
 
 _LOOK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HOLD = _LOOK | getattr(os, "O_PATH", 0)
 
 
 def measured(folder: str, most: int) -> tuple[int, int]:
@@ -19,13 +20,15 @@ def measured(folder: str, most: int) -> tuple[int, int]:
     while waiting:
         here = waiting.pop()
         try:
-            for name in os.listdir(here):
-                found = _seen(name, here)
-                if found is None or count > most:
+            for entry in os.scandir(here):
+                found = _seen(entry.name, here)
+                if found is None:
                     continue
+                if count > most:
+                    break
                 count, size = count + 1, size + found.st_size
                 if stat.S_ISDIR(found.st_mode):
-                    waiting.append(_entered(name, here))
+                    waiting.append(_entered(entry.name, here))
         except OSError:
             # It went away while it was looked at.
             continue
@@ -45,8 +48,13 @@ def _entered(name: str, here: int) -> int:
     try:
         return os.open(name, _LOOK, dir_fd=here)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=here)
-        return os.open(name, _LOOK, dir_fd=here)
+        # A program that runs may put a link in its place, and change what that leads to.
+        held = os.open(name, _HOLD, dir_fd=here)
+        try:
+            os.chmod(f"/proc/self/fd/{held}", 0o700)
+            return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(held)
 
 
 def remove(folder: str) -> None:

@@ -101,6 +101,8 @@ def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: E
     _stream("stdout", 1, "w", "surrogateescape")
     _stream("stderr", 2, "w", "backslashreplace")
     sys.argv = ["program.py"]
+    # The frames from which the program is called are none of its own.
+    sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
     sys.path.insert(0, box)
     done = _restrict(job, box)
     os.write(_STATUS, json.dumps(done).encode())
@@ -108,6 +110,13 @@ def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: E
     os.close(_CHANNEL)
     for name in [name for name in sys.modules if name.partition(".")[0] == "plugrl"]:
         del sys.modules[name]
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _stream(name: str, file: int, mode: str, errors: str) -> None:

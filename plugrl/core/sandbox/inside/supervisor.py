@@ -231,7 +231,8 @@ def supervise(job: dict[str, Any]) -> dict[str, Any]:
         OSError: no process or folder can be made.
     """
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     payloads = job["payloads"]
     with contextlib.ExitStack() as stack:
