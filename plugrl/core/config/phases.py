@@ -192,13 +192,13 @@ def _moved(fault: Fault, prefix: str) -> Fault:
 
 
 def _places(root: RootChecker, path: KeyPath, phases: list[_Phase]) -> dict[str, Any]:
-    """Give what a phase reads: its trainer below ``path``, and sections that the run lacks."""
+    """Give what phases read: their trainers below ``path``, and sections with all their keys."""
     shared: dict[str, Any] = {}
     for phase in phases:
         shared = {**phase.root.filled, **shared}
     items = [{"trainer": phase.root.filled.get("trainer")} for phase in phases]
     trainer = {**(root.filled.get("trainer") or {}), str(path[-1]): items}
-    return {**shared, **root.filled, "trainer": trainer}
+    return {**shared, "trainer": trainer}
 
 
 def _item_schema(cls: Any, declared: dataclasses.Field[Any]) -> type | None:

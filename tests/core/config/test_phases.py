@@ -157,6 +157,8 @@ def test_the_batch_plan(files, check):
         ("steps: 3", "trainer.phases[0].trainer.steps"),
         # In a section that the run itself does not have, and phases read.
         ("rollout_repeat_n: 3", "data.rollout_repeat_n"),
+        # In one of which the run has another key.
+        ("rollout_repeat_n: 3\ndata: {batch_size: 4}", "data.rollout_repeat_n"),
     ],
 )
 def test_a_key_at_the_root_that_a_phase_has_is_told_its_place(files, faults, text, place):
