@@ -239,6 +239,12 @@ def test_installed_packages_are_there_only_when_asked_for():
     box = Box(ProgramLimits(seconds=5, packages=True))
     outcome = box.script(program)
     assert outcome.output == "3\n", outcome.errors
+    more = (
+        "import numpy as np; a = np.eye(200); print((a @ a).sum(), np.linalg.svd(a)[1][0])\n"
+        "np.save('a.npy', a[:9, :9]); print(np.load('a.npy', mmap_mode='r').sum())"
+    )
+    outcome = box.script(more)
+    assert (outcome.output, outcome.refused) == ("200.0 1.0\n9.0\n", ()), outcome.errors
 
 
 def test_numbers_are_drawn_anew_in_each_program():
@@ -412,6 +418,18 @@ def test_assertions_fail_for_values_of_other_types(program):
 
 def test_a_program_that_fails_passes_no_tests():
     assert KERNEL.asserts("def f(): return 1\nraise ValueError", "assert True").verdict == "raised"
+
+
+def test_a_program_ends_no_loop_of_its_tests():
+    program = "def f(x): raise StopIteration"
+    for code in ("assert all(map(f, [1, 2]))", "for x in map(f, [1]): assert False"):
+        assert KERNEL.asserts(program, code).verdict == "raised"
+
+
+def test_a_program_recurses_as_deep_as_in_an_interpreter_of_its_own():
+    program = "def f(n): return n and 1 + f(n - 1)\nprint(f(990))\nprint(f(1100))"
+    outcome = KERNEL.script(program)
+    assert (outcome.output, outcome.verdict) == ("990\n", "raised")
 
 
 def test_trusted_assertions_use_objects_of_the_program():
