@@ -21,7 +21,7 @@ from plugrl.core.tensordict.agent_preflight import agent_faults, trained_of
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.learner import Learner
 from plugrl.core.tensordict.loading import learning_state, restore_learning, restore_policies
-from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.optimizer import AgentOptimizer, ParameterGroup
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
@@ -132,7 +132,7 @@ class SoloAgentTrainer(TensorDictTrainer):
         self._policies = self._build_policies(labelled)
         self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
         for name, agent in trained_of(self._policies).items():
-            optimizer = FlatAdam(self._groups(agent))
+            optimizer = AgentOptimizer(self._groups(agent))
             loss = LabelObjective(agent)
             self._learners[name] = Learner(agent, loss, None, optimizer, section.max_grad_norm)
         if self._pending_state is None:

@@ -137,7 +137,8 @@ def test_the_first_step_of_the_penalty_of_torchrl_gives_the_same_numbers() -> No
 def test_a_batch_is_one_minibatch() -> None:
     trainer = trained("a2c", rl={"num_iterations": 3})
     state = trainer._learners["agent"].optimizer.state_dict()
-    assert set(state["agents"]["agent"]["steps"].tolist()) == {3.0}
+    moments = state["agents"]["agent"]["state"].values()
+    assert {float(each["step"]) for each in moments} == {3.0}
 
 
 def test_agents_have_a_value_head_where_a_loss_reads_it() -> None:

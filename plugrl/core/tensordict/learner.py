@@ -18,7 +18,7 @@ from plugrl.core.tensordict.loss_contract import (
     targets_state,
 )
 from plugrl.core.tensordict.operators import PARAMS
-from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.optimizer import AgentOptimizer, ParameterGroup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,7 @@ class Learner:
         agent: Agent,
         loss_module: torch.nn.Module,
         gae: Any,
-        optimizer: FlatAdam,
+        optimizer: AgentOptimizer,
         max_grad_norm: float | None,
     ) -> None:
         self.agent = agent

@@ -18,7 +18,7 @@ from plugrl.core.tensordict.learner import (
     total_loss,
 )
 from plugrl.core.tensordict.loss_contract import check_losses
-from plugrl.core.tensordict.optimizer import FlatAdam
+from plugrl.core.tensordict.optimizer import AgentOptimizer
 from plugrl.core.tensordict.replay import Key, ReplayBuffer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class OffPolicyLearner(Learner):
         lr = float(rl.lr)
         groups = [*groups_of_agent(agent, lr), *groups_of_loss(agent, loss_module, lr)]
         super().__init__(
-            agent, loss_module, None, FlatAdam(groups, eps=rl.adam_eps), rl.max_grad_norm
+            agent, loss_module, None, AgentOptimizer(groups, eps=rl.adam_eps), rl.max_grad_norm
         )
         self.buffer = buffer
         self.updates = 0

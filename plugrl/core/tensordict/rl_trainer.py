@@ -32,7 +32,7 @@ from plugrl.core.tensordict.loading import learning_state, restore_learning, res
 from plugrl.core.tensordict.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.message_regression import MessageRegression, regression_for
 from plugrl.core.tensordict.normalisers import Normalisers, scaled_shape
-from plugrl.core.tensordict.optimizer import FlatAdam
+from plugrl.core.tensordict.optimizer import AgentOptimizer
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
@@ -204,13 +204,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
         rl = self.hyper_params.rl
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
-            groups = groups_of_agent(agent, rl.lr)
-            # Before the loss module, which may keep views of the parameters.
-            optimizer = FlatAdam(groups, eps=rl.adam_eps)
             module, gae = self._loss_of(agent)
-            of_loss = groups_of_loss(agent, module, rl.lr)
-            if of_loss:
-                optimizer = FlatAdam([*groups, *of_loss], eps=rl.adam_eps)
+            groups = [*groups_of_agent(agent, rl.lr), *groups_of_loss(agent, module, rl.lr)]
+            optimizer = AgentOptimizer(groups, eps=rl.adam_eps)
             self._learners[name] = Learner(agent, module, gae, optimizer, rl.max_grad_norm)
 
     def _loss_of(self, agent: Agent) -> tuple[torch.nn.Module, Any]:

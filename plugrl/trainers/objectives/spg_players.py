@@ -206,7 +206,8 @@ class Players:
             parameters = player.parameters()
             pieces = torch.split(gradient, [p.numel() for p in parameters])
             for p, piece in zip(parameters, pieces, strict=True):
-                shaped = piece.view_as(p)
+                # A copy, since clipping changes gradients in place.
+                shaped = piece.view_as(p).clone()
                 p.grad = shaped if p.grad is None else p.grad.add_(shaped)
         agent = player.learner.agent.name
         norm = optimizer.step(player.learner.max_grad_norm)[agent]

@@ -1,4 +1,4 @@
-"""The flat Adam equals torch's; what rests stays as it is, bit for bit."""
+"""Each agent is trained as by an Adam of its own; what rests stays as it is, bit for bit."""
 
 import copy
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from plugrl.core.errors import RunError
 from plugrl.core.run.state import Encoder, decode
-from plugrl.core.tensordict.optimizer import FlatAdam, ParameterGroup
+from plugrl.core.tensordict.optimizer import AgentOptimizer, ParameterGroup
 
 
 def network(seed=0):
@@ -44,6 +44,14 @@ def weights(model):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
+def assert_same(one, other):
+    texts = []
+    for state in (one, other):
+        encoder = Encoder()
+        texts.append((encoder.encode(state), {k: v.tolist() for k, v in encoder.tensors.items()}))
+    assert texts[0] == texts[1]
+
+
 def give_gradients(model, step):
     generator = torch.Generator().manual_seed(step)
     scale = 10 ** -(step % 4)
@@ -58,7 +66,7 @@ def give_gradients(model, step):
 @pytest.mark.parametrize("rates", [(1e-2, 1e-2, 1e-2), (1e-2, 1e-3, 1e-2), (1e-4, 1e-3, 1e-2)])
 def test_equals_torch(rates):
     model, theirs = network(), network()
-    optimizer = FlatAdam(groups_of(model, rates=rates), eps=1e-5)
+    optimizer = AgentOptimizer(groups_of(model, rates=rates), eps=1e-5)
     reference = torch.optim.Adam(
         [{"params": g.parameters, "lr": g.lr} for g in groups_of(theirs, rates=rates)], eps=1e-5
     )
@@ -75,7 +83,7 @@ def test_equals_torch(rates):
 
 def test_equals_torch_without_clipping():
     model, theirs = network(), network()
-    optimizer = FlatAdam(groups_of(model))
+    optimizer = AgentOptimizer(groups_of(model))
     reference = torch.optim.Adam(theirs.parameters(), lr=1e-2)
     train(optimizer, [model], range(40), max_norm=None)
     for step in range(40):
@@ -87,7 +95,7 @@ def test_equals_torch_without_clipping():
 
 def test_learning_rates_follow_the_factor():
     model, theirs = network(), network()
-    optimizer = FlatAdam(groups_of(model))
+    optimizer = AgentOptimizer(groups_of(model))
     reference = torch.optim.Adam(theirs.parameters(), lr=1e-2)
     for step in range(30):
         optimizer.set_lr_factor(1 - step / 30)
@@ -101,141 +109,148 @@ def test_learning_rates_follow_the_factor():
 
 def test_each_agent_is_clipped_by_its_own_norm():
     ours, alone, other = network(), network(), network(1)
-    both = FlatAdam([*groups_of(other, "b"), *groups_of(ours, "a")])
+    both = AgentOptimizer([*groups_of(other, "b"), *groups_of(ours, "a")])
     train(both, [other, ours], range(20))
-    train(FlatAdam(groups_of(alone, "a")), [alone], range(20))
+    train(AgentOptimizer(groups_of(alone, "a")), [alone], range(20))
     assert torch.equal(weights(ours), weights(alone))
 
 
-def test_an_agent_that_rests_stays_bit_for_bit_and_has_no_share():
-    ours, alone, other = network(), network(), network(1)
-    both = FlatAdam([*groups_of(ours, "a"), *groups_of(other, "b")])
-    single = FlatAdam(groups_of(alone, "a"))
-    train(both, [ours, other], range(5))
-    train(single, [alone], range(5))
-    before, state = weights(other), copy.deepcopy(both.state_dict()["agents"]["b"])
-    both.set_active("b", False)
-    assert both.active == {"a"}
-    norms = train(both, [ours, other], range(5, 25))
-    assert norms == train(single, [alone], range(5, 25))
-    assert torch.equal(weights(ours), weights(alone))
-    assert torch.equal(weights(other), before)
-    after = both.state_dict()["agents"]["b"]
-    assert all(torch.equal(after[name], state[name]) for name in ("averages", "squares", "steps"))
-    both.set_active("b", True)
-    train(both, [ours, other], range(25, 26))
-    assert not torch.equal(weights(other), before)
-
-
-def test_a_part_that_rests_stays_and_has_no_share_in_the_norm():
+def test_a_part_that_rests_has_no_share_in_the_norm():
     model, theirs = network(), network()
-    optimizer = FlatAdam(groups_of(model))
-    train(optimizer, [model], range(3))
-    optimizer.set_active("a", False, "middle")
-    theirs.load_state_dict(model.state_dict())
-    before = weights(model[2])
-    optimizer.zero_grad()
+    optimizer = AgentOptimizer(groups_of(model, rates=(1e-2, 0.0, 1e-2)))
     loss_of(model, 4).backward()
     loss_of(theirs, 4).backward()
     assert all(parameter.grad is None for parameter in model[2].parameters())
     learning = [*theirs[0].parameters(), *theirs[4].parameters()]
     expected = nn.utils.get_total_norm([parameter.grad for parameter in learning])
     assert optimizer.step(0.5)["a"] == pytest.approx(float(expected), rel=1e-5)
-    assert torch.equal(weights(model[2]), before)
+
+
+def test_an_agent_of_which_nothing_learns_is_not_active():
+    ours, other = network(), network(1)
+    optimizer = AgentOptimizer([*groups_of(ours, "a"), *groups_of(other, "b", (0.0, 0.0, 0.0))])
+    before = weights(other)
+    assert optimizer.active == {"a"}
+    assert set(train(optimizer, [ours, other], range(3))) == {"a"}
+    assert torch.equal(weights(other), before)
 
 
 def test_a_learning_rate_of_0_is_rest():
     model = network()
     before = weights(model[4])
-    optimizer = FlatAdam(groups_of(model, rates=(1e-2, 1e-2, 0.0)))
+    optimizer = AgentOptimizer(groups_of(model, rates=(1e-2, 1e-2, 0.0)))
     train(optimizer, [model], range(3))
     assert torch.equal(weights(model[4]), before)
     assert not any(parameter.requires_grad for parameter in model[4].parameters())
 
 
-def test_a_part_that_rested_takes_up_its_own_count_of_steps():
+def test_a_part_without_a_gradient_keeps_its_own_count_of_steps():
     model, theirs = network(), network()
-    optimizer = FlatAdam(groups_of(model))
+    optimizer = AgentOptimizer(groups_of(model))
     reference = torch.optim.Adam(theirs.parameters(), lr=1e-2)
     for step in range(30):
-        resting = step % 3 == 1
-        optimizer.set_active("a", not resting, "head")
-        train(optimizer, [model], [step], max_norm=None)
+        optimizer.zero_grad()
         reference.zero_grad()
-        loss_of(theirs, step).backward()
-        for parameter in theirs[4].parameters():
-            parameter.grad = None if resting else parameter.grad
+        for each in (model, theirs):
+            loss_of(each, step).backward()
+            if step % 3 == 1:
+                each[4].zero_grad()
+        optimizer.step()
         reference.step()
     torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing():
     model = network()
-    optimizer = FlatAdam(groups_of(model))
+    optimizer = AgentOptimizer(groups_of(model))
     train(optimizer, [model], range(2))
-    before = copy.deepcopy((weights(model), optimizer.state_dict()["agents"]["a"]))
+    before = copy.deepcopy((weights(model), optimizer.state_dict()))
     optimizer.zero_grad()
     (loss_of(model, 3) * float("inf")).backward()
     assert not optimizer.step(0.5)["a"] < float("inf")
     assert torch.equal(weights(model), before[0])
-    assert torch.equal(optimizer.state_dict()["agents"]["a"]["averages"], before[1]["averages"])
-
-
-def test_gradients_that_replaced_the_views_count():
-    model, theirs = network(), network()
-    optimizer, reference = FlatAdam(groups_of(model)), FlatAdam(groups_of(theirs))
-    for step in range(4):
-        for parameter in model.parameters():
-            parameter.grad = None
-        loss_of(model, step).backward()
-        optimizer.step(0.5)
-        train(reference, [theirs], [step])
-    assert torch.equal(weights(model), weights(theirs))
+    assert_same(optimizer.state_dict(), before[1])
 
 
 def test_resume_is_exact():
     whole, first, second = network(), network(), network(1)
-    train(FlatAdam(groups_of(whole)), [whole], range(12))
-    before = FlatAdam(groups_of(first))
+    train(AgentOptimizer(groups_of(whole)), [whole], range(12))
+    before = AgentOptimizer(groups_of(first))
     train(before, [first], range(5))
     encoder = Encoder()
     saved = encoder.encode({"weights": dict(first.state_dict()), "adam": before.state_dict()})
     state = decode(saved, encoder.tensors)
-    after = FlatAdam(groups_of(second))
+    after = AgentOptimizer(groups_of(second))
     second.load_state_dict(state["weights"])
     after.load_state_dict(state["adam"])
     train(after, [second], range(5, 12))
     assert torch.equal(weights(second), weights(whole))
 
 
-def test_what_rests_still_rests_after_a_resume():
+def test_learning_rates_are_those_of_before_after_a_resume():
     first, second = network(), network()
-    before, after = FlatAdam(groups_of(first)), FlatAdam(groups_of(second))
-    before.set_active("a", False, "head")
+    before, after = AgentOptimizer(groups_of(first)), AgentOptimizer(groups_of(second))
     before.set_lr_factor(0.5)
     after.load_state_dict(before.state_dict())
     train(before, [first], range(3))
     train(after, [second], range(3))
     assert torch.equal(weights(second), weights(first))
-    assert torch.equal(weights(second[4]), weights(network()[4]))
+
+
+def test_a_state_that_was_loaded_is_not_changed_by_what_loaded_it():
+    model = network()
+    optimizer = AgentOptimizer(groups_of(model))
+    train(optimizer, [model], range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    given = copy.deepcopy(saved)
+    optimizer.load_state_dict(given)
+    train(optimizer, [model], range(2, 4))
+    assert_same(given, saved)
+
+
+def test_the_flat_state_of_version_0_1_is_taken():
+    # As 0.1 wrote it: an agent's parameters one after the other, and a count of steps of each part.
+    model, theirs = network(), network()
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2, fused=True)
+    for step in range(5):
+        reference.zero_grad()
+        loss_of(theirs, step).backward()
+        reference.step()
+    model.load_state_dict(theirs.state_dict())
+    moments = [reference.state[parameter] for parameter in theirs.parameters()]
+    flat = {
+        "parts": [["body", 32], ["middle", 72], ["head", 18]],
+        "resting": [False, False, False],
+        "averages": torch.cat([each["exp_avg"].flatten() for each in moments]),
+        "squares": torch.cat([each["exp_avg_sq"].flatten() for each in moments]),
+        "steps": torch.tensor([5.0, 5.0, 5.0]),
+    }
+    optimizer = AgentOptimizer(groups_of(model))
+    optimizer.load_state_dict({"lr_factor": 1.0, "agents": {"a": flat}})
+    for step in range(5, 10):
+        reference.zero_grad()
+        loss_of(theirs, step).backward()
+        reference.step()
+        train(optimizer, [model], [step], max_norm=None)
+    assert torch.equal(weights(model), weights(theirs))
 
 
 def test_a_state_of_other_parts_is_refused():
-    state = FlatAdam(groups_of(network())[:2]).state_dict()
+    state = AgentOptimizer(groups_of(network())[:2]).state_dict()
     with pytest.raises(RunError, match="of agent a is of other parts or sizes; resume with"):
-        FlatAdam(groups_of(network())).load_state_dict(state)
+        AgentOptimizer(groups_of(network())).load_state_dict(state)
 
 
 def test_a_parameter_in_two_groups_is_refused():
     group = groups_of(network())[0]
-    with pytest.raises(ValueError, match="each in one group"):
-        FlatAdam([group, group])
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        AgentOptimizer([group, group])
 
 
 def test_a_step_can_be_that_of_some_agents():
     ours, alone, other = network(), network(), network(1)
-    both = FlatAdam([*groups_of(ours, "a"), *groups_of(other, "b")])
-    single = FlatAdam(groups_of(alone, "a"))
+    both = AgentOptimizer([*groups_of(ours, "a"), *groups_of(other, "b")])
+    single = AgentOptimizer(groups_of(alone, "a"))
     before = copy.deepcopy((weights(other), both.state_dict()["agents"]["b"]))
     for step in range(5):
         both.zero_grad()
@@ -245,4 +260,4 @@ def test_a_step_can_be_that_of_some_agents():
     assert torch.equal(weights(ours), weights(alone))
     assert torch.equal(weights(other), before[0])
     after = both.state_dict()["agents"]["b"]
-    assert all(torch.equal(after[n], before[1][n]) for n in ("averages", "squares", "steps"))
+    assert_same(after, before[1])
