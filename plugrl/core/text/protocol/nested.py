@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ContractError
-from plugrl.core.nested.arrays import STRING
-from plugrl.core.nested_array_dict import NestedArrayDict
+from plugrl.core.nested_array_dict import STRING, NestedArrayDict
 from plugrl.core.protocol_state import Verdict
 
 if TYPE_CHECKING:

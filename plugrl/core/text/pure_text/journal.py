@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from plugrl.core.nested.arrays import STRING, is_string
-from plugrl.core.nested_array_dict import NestedArrayDict
+from plugrl.core.nested_array_dict import STRING, NestedArrayDict, is_string
 from plugrl.core.run.files import disk_error, sync_folder
 from plugrl.core.text.trajectory import Trajectory
 

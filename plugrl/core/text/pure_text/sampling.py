@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
-from plugrl.core.nested_array_dict import NestedArrayDict, concatenate
+from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.text.attempts import Attempts, Occasion
 from plugrl.core.text.lockstep import Pending, Round, serve
 from plugrl.core.text.protocol.nested import nested_rollouts
@@ -118,7 +118,7 @@ class Sampler:
         failed = self._play(waiting, occasion, self._recorded(play, found, journal))
         finished = [found[_key(prompt)] for prompt in prompts if _key(prompt) in found]
         return Sampled(
-            concatenate([each.rollouts for each in finished]) if finished else None,
+            NestedArrayDict.cat([each.rollouts for each in finished]) if finished else None,
             failed,
             # In the order that a resumed run reads them from the journal in.
             [trajectory for key in sorted(found) for trajectory in found[key].trajectories],

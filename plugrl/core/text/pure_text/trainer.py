@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from plugrl.core.errors import ConfigError, StopRun
-from plugrl.core.nested_array_dict import NestedArrayDict, concatenate
+from plugrl.core.nested_array_dict import NestedArrayDict
 from plugrl.core.text.model_groups import wait_for_jobs
 from plugrl.core.text.pure_text.files import RunFiles
 from plugrl.core.text.pure_text.limits import LimitReachedError
@@ -340,7 +340,7 @@ class PureTextRlTrainer(Trainer):
         rollouts = self._files.load(self._iteration)
         if self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts and self._iteration:
             before = [self._files.load(number) for number in range(self._iteration)]
-            rollouts = concatenate([*before, rollouts])
+            rollouts = NestedArrayDict.cat([*before, rollouts])
         for group in self.shared_model_groups.values():
             if not group.freeze:
                 self._files.intend(self._get_fine_tune_job_name(group), self._iteration)

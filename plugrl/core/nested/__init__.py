@@ -1,1 +1,0 @@
-"""What nested dictionaries of arrays are made of."""
