@@ -282,6 +282,7 @@ GREEDY = [
         "os.abort()",
         "import ctypes; ctypes.string_at(0)",
         "import signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "import signal; os.kill(os.getpid(), signal.SIGKILL)",
         "import sys; sys.setrecursionlimit(10 ** 9)\ndef f(x): return f([x])\nf(1)",
         "_libc.syscall(0x40000000 + 39)",
         verdicts="killed memory raised time",

@@ -91,14 +91,6 @@ _RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF}
 _FILE = 1 | 2 | 4 | (1 << 14) | (1 << 15)
 
 
-def landlock_version() -> int:
-    """Which Landlock the kernel has; 0: none."""
-    try:
-        return syscall("landlock_create_ruleset", None, 0, 1)
-    except (OSError, KeyError):
-        return 0
-
-
 def confine_files(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str]) -> None:
     """Leave of all files those below ``readable`` and, to be changed too, below ``writable``.
 

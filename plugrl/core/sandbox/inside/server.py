@@ -63,7 +63,7 @@ def _follow_child() -> None:
 def _serve(own_root: bool) -> None:
     with contextlib.suppress(OSError, AttributeError):
         kernel.hide_memory()
-    supervisor.send({"own_root": own_root, "landlock": kernel.landlock_version()})
+    supervisor.send({"own_root": own_root})
     gc.collect()
     gc.freeze()
     while len(size := read_exactly(0, 8)) == 8:

@@ -32,16 +32,21 @@ def leave() -> None:
     """Enter namespaces of users, mounts, network and messages, and have children in a new one of
     processes.
 
-    Whoever may mount without a namespace of users does so where there is none.
+    Those of network and messages are done without where they are not allowed: the filter refuses
+    sockets and messages too. Whoever may mount does so without a namespace of users if need be.
     """
     user, group = os.geteuid(), os.getegid()
-    flags = _MOUNT | _IPC | _PROCESS | _NETWORK
-    try:
-        syscall("unshare", flags | _USER)
-    except OSError:
-        if user != 0:
-            raise
-        syscall("unshare", flags)
+    needed = _MOUNT | _PROCESS
+    attempts = [needed | _USER | _IPC | _NETWORK, needed | _USER]
+    attempts += [needed | _IPC | _NETWORK, needed] if user == 0 else []
+    for number, flags in enumerate(attempts):
+        try:
+            syscall("unshare", flags)
+            break
+        except OSError:
+            if number == len(attempts) - 1:
+                raise
+    if not flags & _USER:
         return
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{_NOBODY} {user} 1")

@@ -54,6 +54,7 @@ class Child:
         self.refused: dict[str, None] = {}
         self._listener: int | None = None
         self._threads = self._files = 0
+        self._used = 0.0
         pipes = {name: os.pipe() for name in self.held}
         self._channel, channel = socket.socketpair()
         ends = Ends({n: write for n, (_, write) in pipes.items()}, channel.fileno(), questions)
@@ -184,9 +185,10 @@ class Child:
     def reap(self) -> None:
         """Notice that it has ended, if it has."""
         if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
+                self._used = usage.ru_utime + usage.ru_stime
                 if not self.stopped and self._is_full():
                     self.stopped = "files"
 
@@ -206,7 +208,9 @@ class Child:
         code = self.code or 0
         if self.stopped is not None:
             return self.stopped
-        if code in (-signal.SIGXCPU, -signal.SIGPROF, -signal.SIGKILL):
+        # The kernel's last means against a program that ignores the others is SIGKILL.
+        is_late = code == -signal.SIGKILL and self._used > self._limits["seconds"]
+        if is_late or code in (-signal.SIGXCPU, -signal.SIGPROF):
             return "time"
         if code == -signal.SIGXFSZ:
             return "files"
@@ -309,7 +313,9 @@ def _box(job: dict[str, Any], place: str) -> Iterator[str]:
         spaces.limited_folder(place, limits["all_bytes"] + (1 << 16), limits["files"] + 2)
         yield place
         return
-    made = os.path.realpath(tempfile.mkdtemp(prefix="plugrl-box-", dir=job["folder"]))
+    # Where this runs in a container, the folder of whoever asks may not be there.
+    folder = job["folder"] if os.path.isdir(job["folder"]) else None
+    made = os.path.realpath(tempfile.mkdtemp(prefix="plugrl-box-", dir=folder))
     try:
         yield made
     finally:
