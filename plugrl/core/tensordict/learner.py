@@ -109,10 +109,14 @@ class Learner:
                 losses, norm = self._step(minibatch, not_finite)
                 norms.append(norm)
                 for name, value in losses.items():
-                    number = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-                    # TorchRL's penalty gives its divergences row by row.
-                    gathered.setdefault(name, []).append(number.detach().float().mean())
-        metrics = {name: float(torch.stack(values).mean()) for name, values in gathered.items()}
+                    number = torch.as_tensor(value).detach()
+                    # Copied, as a loss module may give a buffer; TorchRL's penalty gives its
+                    # divergences row by row.
+                    number = number.float().mean() if number.ndim else number.clone()
+                    gathered.setdefault(name, []).append(number)
+        metrics = {
+            name: float(torch.stack(values).float().mean()) for name, values in gathered.items()
+        }
         return {**metrics, "grad_norm": sum(norms) / len(norms)}
 
     def _add_params(self, rows: TensorDict) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class ParameterGroup:
 
 
 class AgentOptimizer:
-    """One ``torch.optim.Adam`` for each agent, with a parameter group for each of its parts.
+    """One ``torch.optim.Adam`` for each agent, with parameter groups for its learning rates.
 
     So agents do not take shares of one another's gradient norms, and may step apart.
 
@@ -56,8 +57,7 @@ class AgentOptimizer:
             for parameter in group.parameters:
                 parameter.requires_grad_(group.lr > 0)
         self._adams = {
-            agent: _adam([{"params": g.parameters, "lr": g.lr} for g in own], betas=betas, eps=eps)
-            for agent, own in self._groups.items()
+            agent: _adam(_merged(own), betas=betas, eps=eps) for agent, own in self._groups.items()
         }
         self._learning = {
             agent: [p for g in own if g.lr > 0 for p in g.parameters]
@@ -73,14 +73,15 @@ class AgentOptimizer:
     def set_lr_factor(self, factor: float) -> None:
         """Multiply all learning rates by ``factor`` from now on, as annealing does."""
         self._lr_factor = factor
-        for agent, adam in self._adams.items():
-            for own, group in zip(self._groups[agent], adam.param_groups, strict=True):
-                group["lr"] = own.lr * factor
+        for adam in self._adams.values():
+            for group in adam.param_groups:
+                group["lr"] = group["initial_lr"] * factor
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for adam in self._adams.values():
-            adam.zero_grad()
+        for learning in self._learning.values():
+            for parameter in learning:
+                parameter.grad = None
 
     def step(
         self, max_norm: float | None = None, agents: Collection[str] | None = None
@@ -144,6 +145,14 @@ class AgentOptimizer:
     def _parts(self, agent: str) -> list[list[Any]]:
         """The parts of an agent, each with how many numbers it has."""
         return [[g.part, sum(p.numel() for p in g.parameters)] for g in self._groups[agent]]
+
+
+def _merged(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
+    """Neighbours that learn at one rate as one group, since a step takes its time for each."""
+    return [
+        {"params": [p for g in alike for p in g.parameters], "lr": lr, "initial_lr": lr}
+        for lr, alike in itertools.groupby(groups, lambda group: group.lr)
+    ]
 
 
 def _adam(groups: list[dict[str, Any]], **options: Any) -> torch.optim.Adam:

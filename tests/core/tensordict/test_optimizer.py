@@ -70,7 +70,7 @@ def test_equals_torch(rates):
     reference = torch.optim.Adam(
         [{"params": g.parameters, "lr": g.lr} for g in groups_of(theirs, rates=rates)], eps=1e-5
     )
-    for step in range(300):
+    for step in range(100):
         # Given gradients: those of a loss would tell of rounding, which training multiplies.
         optimizer.zero_grad()
         give_gradients(model, step)
@@ -241,10 +241,29 @@ def test_a_state_of_other_parts_is_refused():
         AgentOptimizer(groups_of(network())).load_state_dict(state)
 
 
-def test_a_parameter_in_two_groups_is_refused():
-    group = groups_of(network())[0]
-    with pytest.raises(ValueError, match="more than one parameter group"):
-        AgentOptimizer([group, group])
+def test_a_state_belongs_to_parts_whatever_their_learning_rates_are_now():
+    whole, first, second = network(), network(), network()
+    alike, apart = (1e-2, 1e-2, 1e-2), (1e-3, 1e-2, 1e-3)
+    before = AgentOptimizer(groups_of(first, rates=alike))
+    train(before, [first], range(5))
+    after = AgentOptimizer(groups_of(second, rates=apart))
+    second.load_state_dict(first.state_dict())
+    after.load_state_dict(before.state_dict())
+    train(after, [second], range(5, 9), max_norm=None)
+    reference = torch.optim.Adam(whole.parameters(), lr=1e-2, fused=True)
+    for step in range(9):
+        reference.zero_grad()
+        loss_of(whole, step).backward()
+        if step < 5:
+            nn.utils.clip_grad_norm_(whole.parameters(), 0.5)
+        if step == 5:
+            moments = reference.state_dict()["state"]
+            groups = [{"params": g.parameters, "lr": g.lr} for g in groups_of(whole, rates=apart)]
+            reference = torch.optim.Adam(groups, fused=True)
+            kept = reference.state_dict()
+            reference.load_state_dict({**kept, "state": moments})
+        reference.step()
+    assert torch.equal(weights(second), weights(whole))
 
 
 def test_a_step_can_be_that_of_some_agents():
