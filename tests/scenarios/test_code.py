@@ -12,9 +12,10 @@ from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.experiment import prepare, start
-from plugrl.core.registry import register_sandbox
+from plugrl.core.registry import register_sandbox, register_scenario
 from plugrl.core.sandbox.jobs import ProgramOutcome
 from plugrl.core.sandboxes import Sandbox
+from plugrl.core.scenario import Scenario, ScenarioInstance
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
 from plugrl.scenarios.evaluators.code import CodeEvaluator, extract_program
 from plugrl.scenarios.evaluators.code_tests import Comparison, read_tests
@@ -140,6 +141,33 @@ def test_tests_that_need_objects_of_the_program_are_refused_unless_they_are_trus
         judged(STACK, [USES_STACK])
     assert judged(STACK, [USES_STACK], assertions="trusted").reward == 1.0
     assert judged("Stack = 1", [USES_STACK], assertions="trusted").reward == 0.0
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_tests_that_cannot_be_judged_are_found_before_the_run(tmp_path, in_file, registry):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    problem = {"prompt": "a", "tests": [USES_STACK]}
+    if in_file:
+        path = tmp_path / "code.jsonl"
+        path.write_text(json.dumps(problem) + "\n", "utf-8")
+        tree["data"]["data_files"] = tree["validate"]["data"]["data_files"] = [str(path)]
+    else:
+        register_scenario("stacks")(Stacks)
+        tree["scenario"] = "stacks"
+        tree["data"].pop("data_files", None)
+        tree["validate"] = {"enabled": False}
+    tree["rollout_worker"]["evaluator"] = {"type": "code"}
+    where = "of .*code.jsonl" if in_file else "of split 'train'"
+    with pytest.raises(ConfigError, match=f"the first problem {where}: assert code makes objects"):
+        prepare(tree)
+    tree["rollout_worker"]["evaluator"]["assertions"] = "trusted"
+    prepare(tree)
+
+
+class Stacks(Scenario):
+    def build(self, seed):
+        items = [{"prompt": "a", "answer": "", "tests": [USES_STACK]}]
+        return ScenarioInstance(name="stacks", datasets={"train": items})
 
 
 def test_assert_code_that_is_no_python_is_a_fault_of_the_data():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,6 +18,7 @@ from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.sandbox.jobs import ProgramLimits, ProgramOutcome
 from plugrl.core.sandboxes import Programs, confined, make_sandbox, with_remedy
 from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
+from plugrl.core.text.files import first_problem
 from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests
 
 if TYPE_CHECKING:
@@ -116,15 +118,13 @@ class CodeEvaluator(Evaluator):
         fault = None if _is_unsafe(section) else make_sandbox(section.sandbox).fault()
         if fault is not None:
             yield f"{check.path}.unsafe", with_remedy(fault)
-        for split, items in (check.scenario or {}).items():
-            for item in items:
-                if item.get(section.tests_key) is None:
-                    continue
-                try:
-                    read_tests(item[section.tests_key], trusted=section.assertions == "trusted")
-                except ValueError as error:
-                    yield f"{check.path}.assertions", f"tests of {split} problems: {error}"
-                    break
+        for origin, item in _first_problems(check):
+            tests = item.get(section.tests_key)
+            try:
+                if tests is not None:
+                    read_tests(tests, trusted=section.assertions == "trusted")
+            except ValueError as error:
+                yield f"{check.path}.assertions", f"{origin}: {error}"
 
     @classmethod
     def columns(
@@ -195,6 +195,18 @@ class CodeEvaluator(Evaluator):
                 "refused by the interpreter, which hostile code gets around",
                 " and ".join(enforced) or "nothing",
             )
+
+
+def _first_problems(check: Preflight) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The first problem of each file or split, and what messages call it; others tell of faults."""
+    with contextlib.suppress(ConfigError):
+        for file in check.root.data.data_files:
+            item = first_problem(file)
+            if item is not None:
+                yield f"the first problem of {file}", item
+        for split, items in (check.scenario or {}).items():
+            if items:
+                yield f"the first problem of split {split!r}", items[0]
 
 
 def _is_unsafe(section: Any) -> bool:
