@@ -28,7 +28,7 @@ from plugrl.core.sandbox.inside import assertions, calls, hook, kernel
 _RESULT, _STATUS, _CHANNEL, _QUESTIONS, _ANSWERS = 3, 4, 5, 6, 7
 _MEGABYTE = 1 << 20
 #: Folders and files that programs may read besides their own.
-READABLE = ("/usr", "/lib", "/lib64", "/etc/localtime", "/dev/zero", "/dev/urandom")
+READABLE = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/localtime", "/dev/zero", "/dev/urandom")
 DEVICES = ("/dev/null",)
 _SHRINK, _GROW, _WRITE, _SEAL = 2, 4, 8, 1
 

@@ -39,6 +39,8 @@ def main() -> None:
         _follow_child()
         try:
             spaces.new_root([*readable(), *DEVICES], supervisor.BOXES)
+            # Root of a namespace has no rights over files of users that are not in it.
+            os.stat(os.__file__)
         except OSError as error:
             _refuse(f"{error}")
     _serve(wants_own)
