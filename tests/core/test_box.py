@@ -228,6 +228,22 @@ def test_functions_are_called_and_their_results_come_back():
     assert large.value == 300_000
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "b'[' * 9000",
+        "b'[' * 999 + b']' * 999",
+        "b'9' * 9999",
+        "b'\\xff'",
+        'b\'{"a":1,"a":1}\'',
+        "b''",
+    ],
+)
+def test_what_is_written_in_the_place_of_a_result_is_a_failure_of_the_program(written):
+    outcome = KERNEL.call(f"import os\nos.write(3, {written})\nos._exit(0)", "f", [])
+    assert (outcome.verdict, outcome.value) == ("raised", None)
+
+
 def test_equal_programs_print_equal_sets():
     program = "print({'a', 'b', 'c', 'd', 'e'})"
     assert KERNEL.script(program).output == KERNEL.script(program).output

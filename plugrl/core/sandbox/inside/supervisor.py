@@ -141,9 +141,9 @@ class Child:
         if made == "file" and not self._own_root:
             self._files += 1
             if self._files > self._limits["files"]:
-                # Some may be gone again.
+                # Some may be gone again; the program itself lies there in the place of this one.
                 self._files = folders.measured(self._box, self._limits["files"] + 1)[0]
-            if self._files <= self._limits["files"] + 1:
+            if self._files <= self._limits["files"]:
                 return 0
             self.stop("files")
             return errno.ENOSPC
