@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from run_driver import Toy
+from waiting import DEADLINE
 
 from plugrl.core.run import feed, tracking
 from plugrl.core.run.metrics import read_jsonl
@@ -113,6 +114,24 @@ def test_those_that_hang_are_given_up(make_run, caplog):
         assert tracker_hangs()
     finally:
         released.set()
+
+
+def test_one_that_was_given_up_is_not_waited_for_at_the_end():
+    entered, released = threading.Event(), threading.Event()
+
+    def hang():
+        entered.set()
+        released.wait()
+
+    hung = feed.Feed(going_wrong("log", hang), "Wrong", 60, lambda name: None)
+    hung.start(SimpleNamespace(step=0, resumed=False), lambda held: [])
+    hung.put("log", 1, {})
+    assert entered.wait(DEADLINE)
+    hung.fail("was given up")
+    hung.close(time.monotonic() + DEADLINE)
+    # It was closed while its call still went on.
+    assert hung.hangs
+    released.set()
 
 
 def test_a_slow_one_does_not_hold_up_the_steps(make_run):

@@ -95,6 +95,8 @@ def test_numbers_of_an_iteration() -> None:
     assert last["train/rows"] == 4
     assert last["validation/mean_episode_return"] == pytest.approx(4.5)
     assert {"time/rollout", "time/train", "time/validate", "train/grad_norm"} <= set(last)
+    # No copy of it broke.
+    assert "rollout/crashes" not in last
 
 
 def test_an_evaluation_plays_as_many_episodes_in_each_copy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,16 @@ def test_log_probabilities_are_those_of_the_policy() -> None:
     expected = agent.distribution.log_prob(params, batch["action"])
     assert torch.allclose(batch["action_log_prob"], expected, atol=1e-5)
     assert batch["action"].std() > 0
+
+
+def test_an_agent_at_random_needs_no_network() -> None:
+    batch = collector("Choices", 50, {"agent": {"is_random": True}}).collect()["agent"]
+    # One of four.
+    assert torch.allclose(batch["action_log_prob"], torch.tensor(-math.log(4)))
+    actions = batch["action"].flatten()
+    share = torch.bincount(actions, minlength=4) / len(actions)
+    # Four standard deviations of a share over 200 draws; there are more.
+    assert torch.allclose(share, torch.tensor(0.25), atol=0.125)
 
 
 def test_agents_that_share_a_policy_and_leave_early() -> None:
