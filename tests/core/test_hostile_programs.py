@@ -115,7 +115,11 @@ def forged(box, program):
     return outcome.verdict == "done" and equal, tested.verdict == "done"
 
 
-@pytest.mark.parametrize("text", hostile.FORGERS[::5])
+#: A sample, and whoever looks for the tests in files.
+FEW = [text for n, text in enumerate(hostile.FORGERS) if n % 5 == 0 or "os.walk" in text]
+
+
+@pytest.mark.parametrize("text", FEW)
 def test_no_program_chooses_its_verdict(box, text):
     assert forged(box, text) == (False, False)
 

@@ -336,6 +336,11 @@ FORGERS = [
     "def add(a, b): return 4",
     "import os\nos.dup2(1, 3)\ndef add(a, b): print('3'); return 4",
     "import sys\nfor m in list(sys.modules): sys.modules[m] = None\ndef add(a, b): return 4",
+    "import os\ndef add(a, b):\n for top, folders, names in os.walk('/'):\n"
+    "  folders[:] = [f for f in folders if f not in ('usr', 'lib', 'root', 'opt', 'proc', 'sys')]\n"
+    "  for name in names:\n   try: text = open(os.path.join(top, name)).read(4096)\n"
+    "   except OSError: continue\n"
+    "   if 'add(1, 2) == ' in text and 'os.walk' not in text: return int(text[-1])\n return 4",
     "def add(a, b): return add",
     "def add(a, b): return print",
     "def add(a, b):\n import sys\n f = sys._getframe()\n while f:\n"
