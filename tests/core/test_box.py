@@ -505,6 +505,15 @@ def test_folders_are_measured_and_removed_however_deep(tmp_path):
     top.mkdir()
     here = os.open(top, os.O_RDONLY)
     for _ in range(60):
+@pytest.mark.parametrize("text", ['"\\', '"', '["\\"', "[]", '"]"['])
+def test_what_programs_write_is_looked_through_once(text):
+    """Its time is that of the process which asks, in which nothing else goes on meanwhile."""
+    before = time.process_time()
+    with pytest.raises(ValueError):
+        parsed("[" * 600 + text * (1 << 17))
+    assert time.process_time() - before < 1
+
+
         os.mkdir("d" * 200, dir_fd=here)
         inner = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
         os.close(here)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import hostile
@@ -347,6 +348,14 @@ def test_a_function_may_have_to_return_nothing():
 )
 def test_programs_are_extracted(text, fence, program):
     assert extract_program(text, fence) == program
+
+
+@pytest.mark.parametrize("text", ["a", " ", "a ", "`", "``` ", " \n", "```\n"])
+def test_programs_are_looked_for_in_time_that_grows_as_the_answer_does(text):
+    """Answers of models that do not find an end are long lines of one kind."""
+    before = time.process_time()
+    extract_program("```" + text * (1 << 17))
+    assert time.process_time() - before < 1
 
 
 def test_json_text_that_is_assert_code_stays_code():

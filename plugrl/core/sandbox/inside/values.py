@@ -15,8 +15,8 @@ from typing import Any
 DEEPEST = 200
 #: How many items of an iterator are taken.
 _MOST = 10_000
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_BRACKETS = re.compile(r"[\[\]{}]")
+#: A text, also one without an end, or a bracket; each character is looked at once.
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 def parsed(text: str, deepest: int = 3 * DEEPEST) -> Any:
@@ -27,8 +27,8 @@ def parsed(text: str, deepest: int = 3 * DEEPEST) -> Any:
     """
     depth = 0
     if text.count("[") + text.count("{") > deepest:
-        for found in _BRACKETS.finditer(_STRING.sub("", text)):
-            depth += 1 if found[0] in "[{" else -1
+        for found in _BRACKETS.finditer(text):
+            depth += (found[0] in "[{") - (found[0] in "]}")
             if depth > deepest:
                 raise ValueError(f"more than {deepest} values in one another")
     try:
