@@ -244,6 +244,11 @@ def test_what_is_written_in_the_place_of_a_result_is_a_failure_of_the_program(wr
     assert (outcome.verdict, outcome.value) == ("raised", None)
 
 
+def test_a_program_that_is_too_long_is_a_failure_and_no_fault():
+    outcome = KERNEL.script("x = 1\n" * (20 << 10))
+    assert (outcome.verdict, outcome.errors) == ("files", "the program has 122880 of 65536 bytes")
+
+
 def test_equal_programs_print_equal_sets():
     program = "print({'a', 'b', 'c', 'd', 'e'})"
     assert KERNEL.script(program).output == KERNEL.script(program).output
@@ -500,11 +505,6 @@ def test_what_programs_write_is_read_with_bounds(text, fine):
             parsed(text)
 
 
-def test_folders_are_measured_and_removed_however_deep(tmp_path):
-    top = tmp_path / "top"
-    top.mkdir()
-    here = os.open(top, os.O_RDONLY)
-    for _ in range(60):
 @pytest.mark.parametrize("text", ['"\\', '"', '["\\"', "[]", '"]"['])
 def test_what_programs_write_is_looked_through_once(text):
     """Its time is that of the process which asks, in which nothing else goes on meanwhile."""
@@ -514,14 +514,22 @@ def test_what_programs_write_is_looked_through_once(text):
     assert time.process_time() - before < 1
 
 
+def test_folders_are_measured_and_removed_however_deep(tmp_path):
+    top = tmp_path / "top"
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(60):
         os.mkdir("d" * 200, dir_fd=here)
         inner = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = inner
     os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=here))
     os.mkdir("closed", 0o300, dir_fd=here)
+    os.mkdir("fixed", 0o700, dir_fd=here)
+    os.mkdir("fixed/inner", 0o700, dir_fd=here)
+    os.chmod("fixed", 0o500, dir_fd=here)
     os.close(here)
-    assert folders.measured(str(top), 1000)[0] == 62
+    assert folders.measured(str(top), 1000)[0] == 64
     assert folders.measured(str(top), 10)[0] <= 12
     folders.remove(str(top))
     assert list(tmp_path.iterdir()) == []

@@ -285,6 +285,11 @@ GREEDY = [
         "import signal; os.kill(os.getpid(), signal.SIGKILL)",
         "import sys; sys.setrecursionlimit(10 ** 9)\ndef f(x): return f([x])\nf(1)",
         "_libc.syscall(0x40000000 + 39)",
+        # A call of the 32-bit machine within this one: its getpid.
+        "import mmap; m = mmap.mmap(-1, 4096, prot=7)\n"
+        "m.write(b'\\xb8\\x14\\0\\0\\0\\xcd\\x80\\xc3')\n"
+        "f = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))\n"
+        "print('GOT', f())",
         verdicts="killed memory raised time",
     ),
 ]

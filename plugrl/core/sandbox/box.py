@@ -48,6 +48,9 @@ class Box(Runner):
         Raises:
             RunError: no process or folder can be made for it.
         """
+        size, most = len(job.program.encode("utf-8", "replace")), self.limits.file_kb << 10
+        if size > most:
+            return ProgramOutcome("files", errors=f"the program has {size} of {most} bytes")
         mode, parts = _PARTS[job.mode]
         told = [{key: getattr(job, name) for key, name in part.items()} for part in parts]
         try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
 
 logger = logging.getLogger(__name__)
+#: Nothing is looked at twice, however long a line is that opens a block and does not end.
 _FENCE = re.compile(
     r"^[ \t]*+```[ \t]*+(\w*+)[^\n]*+\n(.*?)(?:^[ \t]*+```|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -188,7 +189,7 @@ class CodeEvaluator(Evaluator):
         return results
 
     def _warn(self, enforced: tuple[str, ...]) -> None:
-        if len(enforced) < 2 and not self._warned:
+        if len(enforced) < 2 and _is_unsafe(self.config) and not self._warned:
             self._warned = True
             logger.warning(
                 "evaluator code: unsafe=true, and the kernel confines %s of programs; the rest is "

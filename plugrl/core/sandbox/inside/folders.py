@@ -71,6 +71,7 @@ def remove(folder: str) -> None:
                     continue
                 inner = _entered(name, here)
                 try:
+                    os.fchmod(inner, 0o700)
                     for each in os.listdir(inner):
                         _raised(each, inner, secrets.token_hex(16), here)
                 finally:

@@ -27,6 +27,8 @@ from plugrl.core.sandbox.inside import assertions, calls, hook, kernel
 #: Where each descriptor is in the process of a program.
 _RESULT, _STATUS, _CHANNEL, _QUESTIONS, _ANSWERS = 3, 4, 5, 6, 7
 _MEGABYTE = 1 << 20
+#: More than a process has that was started with its standard streams alone.
+_MOST_FILES = 4096
 #: Folders and files that programs may read besides their own.
 READABLE = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/localtime", "/dev/zero", "/dev/urandom")
 DEVICES = ("/dev/null",)
@@ -156,7 +158,7 @@ def _place(stdin: int, ends: Ends) -> None:
     for number, each in enumerate(above):
         os.dup2(each, number)
     os.closerange(len(wanted), max(above) + 1)
-    os.closerange(max(above) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.closerange(max(above) + 1, _MOST_FILES)
 
 
 def _restrict(job: Mapping[str, Any], box: str) -> list[str]:

@@ -319,7 +319,9 @@ def _box(job: dict[str, Any], place: str) -> Iterator[str]:
     try:
         yield made
     finally:
-        folders.remove(made)
+        # What cannot be removed is no fault of the judgement that is made.
+        with contextlib.suppress(OSError):
+            folders.remove(made)
 
 
 def main(own_root: bool, size: int) -> None:
