@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.registry import register_sandbox
 from plugrl.core.sandbox.jobs import Runner
+from plugrl.core.sandboxes import LocalSandbox
 from plugrl.scenarios.code_validation.scenario import CodeValidationScenario
 
 FILE = Path(__file__).parent / "apps" / "problems.jsonl"
@@ -93,6 +95,22 @@ def test_a_file_is_run_again_when_it_has_changed_and_not_before(tmp_path, monkey
 def test_rows_that_cannot_be_read_are_named(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         CodeValidationScenario(_written(tmp_path, **changes)).build(0)
+
+
+class Open(LocalSandbox):
+    """As on a system whose kernel confines nothing."""
+
+    def fault(self):
+        return "here nothing is limited"
+
+
+def test_programs_of_files_run_where_they_are_confined(tmp_path, registry):
+    register_sandbox("open")(Open)
+    section = {**_written(tmp_path), "sandbox": "open"}
+    with pytest.raises(ConfigError, match="here nothing is limited, or let .* unsafe: true"):
+        CodeValidationScenario(section).build(0)
+    found = CodeValidationScenario({**section, "unsafe": True}).build(0).datasets
+    assert found == CodeValidationScenario(_written(tmp_path)).build(0).datasets
 
 
 @pytest.mark.integration
