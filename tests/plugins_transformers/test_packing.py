@@ -210,6 +210,21 @@ def test_checkpointed_layers_give_the_same_gradient(train_service, architecture_
         assert len(calls) == 2
 
 
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_layers_are_computed_again_within_the_bounds_of_their_own_pass(gradient_service, name):
+    """Two passes forward before either goes backward: no layer remembers the newest bounds."""
+    service = gradient_service(name, gradient_checkpointing=True)
+    data = [batch(), batch(ROWS[:2] + [[4, 4, 7, 2]])]
+    passes = [service.differentiable(each)[0] for each in data]
+    for log_probs in passes:
+        (log_probs.sum() / 10).backward()
+    got = gradients(service)
+    service.module.zero_grad()
+    lone = [plain_log_probs(service.module, rows) for rows in (ROWS, ROWS[:2] + [[4, 4, 7, 2]])]
+    (torch.cat([each for rows in lone for each in rows]).sum() / 10).backward()
+    assert_equal_gradients(got, gradients(service))
+
+
 @pytest.mark.parametrize(
     ("options", "sizes"),
     [

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from plugrl.plugins.transformers.head import body_and_head
 from plugrl.plugins.transformers.lean_training import LeanTraining
-from plugrl.plugins.transformers.packing import Boundaries, Packing, packed
+from plugrl.plugins.transformers.packing import Packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,18 +58,16 @@ class Forward:
             states = self._body(input_ids=token, use_cache=False).last_hidden_state
         return int(states.shape[-1])
 
-    def log_probs(self, part: MicroBatch) -> tuple[torch.Tensor, Boundaries | None]:
+    def log_probs(self, part: MicroBatch) -> torch.Tensor:
         """Log-probability of each token given the ones before it, [B, T], float32.
 
         Where ``loss_mask`` is 0, it is 0.0. Logits are divided by ``metadata["temperature"]``, one
-        for all or one a row, as the sampler does. The boundaries are those to hold with ``packed``
-        while gradients are taken.
+        for all or one a row, as the sampler does.
         """
         asked = _Asked.of(part)
         if asked is None:
-            return _nothing(part), None
+            return _nothing(part)
         packing = self._packing(part, asked)
-        bounds = None if packing is None else packing.bounds
         heat = asked.temperature
         if (
             self._lean is not None
@@ -79,13 +77,13 @@ class Forward:
             and self._lean.takes(packing.width)
             and not torch.is_autocast_enabled(self._device.type)
         ):
-            return _spread(self._lean.log_probs(packing, asked.targets, heat), asked.picked), bounds
+            return _spread(self._lean.log_probs(packing, asked.targets, heat), asked.picked)
         hidden = self._hidden(part, asked, packing)
-        return _spread(self._chosen(hidden, asked.targets, heat), asked.picked), bounds
+        return _spread(self._chosen(hidden, asked.targets, heat), asked.picked)
 
     def with_needs(
         self, part: MicroBatch, needs: Sequence[str]
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], Boundaries | None]:
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """What :meth:`log_probs` gives, and between it what ``needs`` names, [B, T] each.
 
         "entropy" is that of the distribution that a token was drawn from, "values" the value of the
@@ -93,7 +91,7 @@ class Forward:
         """
         asked = _Asked.of(part)
         if asked is None:
-            return _nothing(part), {name: _nothing(part) for name in needs}, None
+            return _nothing(part), {name: _nothing(part) for name in needs}
         packing = self._packing(part, asked)
         hidden = self._hidden(part, asked, packing)
         extras = {}
@@ -108,7 +106,7 @@ class Forward:
             with torch.autocast(hidden.device.type, enabled=False):
                 extras["values"] = self.value_head(hidden.float())[:, 0]
         extras = {name: _spread(numbers, asked.picked) for name, numbers in extras.items()}
-        return _spread(chosen, asked.picked), extras, None if packing is None else packing.bounds
+        return _spread(chosen, asked.picked), extras
 
     def _packing(self, part: MicroBatch, asked: _Asked) -> Packing | None:
         if not self.packs:
@@ -121,10 +119,7 @@ class Forward:
         """Last hidden states of the picked places, [P, H]: token t is predicted from t - 1."""
         states: torch.Tensor
         if packing is not None:
-            with packed(packing.bounds):
-                states = self._body(
-                    input_ids=packing.tokens, position_ids=packing.positions, use_cache=False
-                ).last_hidden_state
+            states = self._body(**packing.inputs(), use_cache=False).last_hidden_state
             return states.flatten(0, 1)[packing.places]
         values = part.batch.values
         more = {"position_ids": values["position_ids"][:, :-1]} if self._takes_positions else {}

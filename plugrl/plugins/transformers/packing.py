@@ -7,8 +7,6 @@ keeps them apart. The boundaries are exact because no key of another sequence is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +102,11 @@ class Packing:
         tokens, positions = input_ids[own].view(shape), position_ids[own].view(shape)
         return cls(tokens, positions, bounds, number[picked])
 
+    def inputs(self) -> dict[str, Any]:
+        """What a model that :func:`enable` changed is called with."""
+        given = {"input_ids": self.tokens, "position_ids": self.positions}
+        return given if self.bounds is None else {**given, "packed_bounds": self.bounds}
+
     @property
     def width(self) -> int:
         """The length of the longest sequence."""
@@ -120,10 +123,6 @@ class Packing:
         return every.view(self.tokens.shape), every
 
 
-# Not local to a thread: the backward pass of CUDA, which may compute layers again, runs in others.
-_current: Boundaries | None = None
-
-
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -133,9 +132,10 @@ def attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    packed_bounds: Boundaries | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention of sequences, given as packed by :func:`packed` or as rows.
+    """Causal attention of sequences that are rows, or packed within ``packed_bounds``.
 
     Args:
         module: the layer.
@@ -144,6 +144,8 @@ def attention(
         dropout: no dropout is applied.
         scaling: of the scores; None: 1 / sqrt(D).
         sliding_window: keys that a query sees, itself included.
+        packed_bounds: where the sequences of the one packed row lie; a model hands it on from its
+            own arguments.
 
     Raises:
         NotImplementedError: the layer wants something that is not computed here.
@@ -151,9 +153,8 @@ def attention(
     foreign = [name for name in _FOREIGN if kwargs.get(name) is not None]
     if foreign or attention_mask is not None:
         raise NotImplementedError(f"attention with {', '.join(foreign) or 'a mask'}")
-    bounds = _current
-    if bounds is not None:
-        query, key, value = (_unpacked(tensor, bounds) for tensor in (query, key, value))
+    if packed_bounds is not None:
+        query, key, value = (_unpacked(tensor, packed_bounds) for tensor in (query, key, value))
     mask = _window(query, sliding_window)
     output = scaled_dot_product_attention(
         query,
@@ -164,8 +165,8 @@ def attention(
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
     ).transpose(1, 2)
-    if bounds is not None:
-        output = output.flatten(0, 1).index_select(0, bounds.places)[None]
+    if packed_bounds is not None:
+        output = output.flatten(0, 1).index_select(0, packed_bounds.places)[None]
     return output, None
 
 
@@ -185,22 +186,8 @@ def _unpacked(tensor: torch.Tensor, bounds: Boundaries) -> torch.Tensor:
     return rows.unflatten(0, bounds.rows.shape).transpose(1, 2)
 
 
-@contextmanager
-def packed(bounds: Boundaries | None) -> Iterator[None]:
-    """Within it, models that :func:`enable` changed read their one row as packed.
-
-    It must also hold while gradients are taken: checkpointed layers are computed again then.
-    """
-    global _current
-    before, _current = _current, bounds
-    try:
-        yield
-    finally:
-        _current = before
-
-
 def enable(model: PreTrainedModel) -> bool:
-    """Let ``model`` take packed rows if it can; whether it can is found by trying.
+    """Let ``model`` take packed rows, with ``packed_bounds``, if it can; found by trying.
 
     A model that cannot is left as it was.
     """
@@ -221,8 +208,8 @@ def enable(model: PreTrainedModel) -> bool:
         alone = torch.arange(len(tokens), device=model.device)
         bounds, _, _ = Boundaries.of(needed, torch.zeros_like(needed), alone)
         positions = torch.cat([torch.arange(len(row), device=model.device) for row in tokens])
-        with packed(bounds):
-            got = _hidden(model, torch.cat(tokens)[None], position_ids=positions[None])[0]
+        given = {"position_ids": positions[None], "packed_bounds": bounds}
+        got = _hidden(model, torch.cat(tokens)[None], **given)[0]
         allowed = 1e-4 if model.dtype == torch.float32 else 0.05
         if torch.allclose(got.float(), torch.cat(expected).float(), rtol=allowed, atol=allowed):
             return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -24,7 +23,7 @@ from plugrl.plugins.transformers.lean_training import LeanTraining
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.masters import MasterWeights
 from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
-from plugrl.plugins.transformers.packing import enable, packed
+from plugrl.plugins.transformers.packing import enable
 from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.value_head import load_value_head, make_value_head
 
@@ -146,7 +145,7 @@ class LocalTrainService(TrainService):
         self._set_dropout(False)
         log_probs = torch.zeros(batch.values["input_ids"].shape)
         for part in self._micro_batches(batch):
-            log_probs[part.rows] = self._forward.log_probs(part)[0].cpu()
+            log_probs[part.rows] = self._forward.log_probs(part).cpu()
         return log_probs
 
     @torch.no_grad()
@@ -178,15 +177,14 @@ class LocalTrainService(TrainService):
         total_loss = 0.0
         for part in self._micro_batches(batch):
             if needs:
-                log_probs, extras, bounds = self._forward.with_needs(part, needs)
+                log_probs, extras = self._forward.with_needs(part, needs)
                 part.batch.values.update(extras)
             else:
-                log_probs, bounds = self._forward.log_probs(part)
+                log_probs = self._forward.log_probs(part)
             value, metrics = loss(log_probs, part.batch)
             # Rows without a trained token give no gradient.
             if value.requires_grad:
-                with packed(bounds):
-                    value.backward()
+                value.backward()
             total_loss += float(value.detach())
             totals.add(metrics)
         return totals.sums() | {"loss": (total_loss, 1.0)}
@@ -202,24 +200,16 @@ class LocalTrainService(TrainService):
         if "values" in needs and self._forward.value_head is None:
             self._no_value_head()
         self._set_dropout(True)
-        forward = self._rows_forward if self.config.gradient_checkpointing else self._forward
         (part,) = micro_batches(
-            batch, size=len(batch), tokens=None, packs=forward.packs, device=self._device
+            batch, size=len(batch), tokens=None, packs=self._forward.packs, device=self._device
         )
         extras: dict[str, torch.Tensor] = {}
         if needs:
-            log_probs, extras, _ = forward.with_needs(part, needs)
+            log_probs, extras = self._forward.with_needs(part, needs)
         else:
-            log_probs, _ = forward.log_probs(part)
+            log_probs = self._forward.log_probs(part)
         back = torch.argsort(part.rows).to(log_probs.device)
         return log_probs[back], {name: values[back] for name, values in extras.items()}
-
-    @cached_property
-    def _rows_forward(self) -> Forward:
-        """The same without packing: nobody holds the boundaries while the caller goes backward."""
-        forward = Forward(self._model, packs=False, head_chunk_tokens=self.config.head_chunk_tokens)
-        forward.value_head = self._forward.value_head
-        return forward
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """What is trained: the weights or their float32 copies, and those of the value head."""
