@@ -113,10 +113,11 @@ def sections() -> str:
 
 def _spellings() -> list[str]:
     """The keys and names that have a second spelling."""
-    from plugrl.core.config.aliases import ALIASES, COMPONENT_NAMES
+    from plugrl.core.config.aliases import COMPONENT_NAMES
+    from plugrl.core.config.canonical import MOVES
 
     about = "Both spellings of a key are accepted for good; of a name, when no package provides it."
-    keys = [[f"`{old}`", f"`{new}`"] for old, new in ALIASES.items()]
+    keys = [[f"`{old}`", f"`{new}`"] for old, new in MOVES.items()]
     names = [
         [f"`{kind}`", f"`{old}`", f"`{new}`"]
         for kind, pairs in COMPONENT_NAMES.items()

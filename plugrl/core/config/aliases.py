@@ -1,244 +1,48 @@
-"""Other spellings that a configuration may use, brought to plugrl's own.
+"""Keys and names that people write otherwise than plugrl, in one table.
 
-Keys move in each layer before layers are merged, so that precedence does not depend on the
-spelling. Names of components are only tried when no package provides them.
+:mod:`plugrl.core.config.canonical` reads it: guides, other trainers and earlier versions are
+understood, and what means nothing here is told what to write instead.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
-from plugrl.core.config.counterparts import NEUTRAL
-from plugrl.core.config.merge import Indexed, Layer
-from plugrl.core.config.origins import (
-    Fault,
-    KeyPath,
-    as_written,
-    bare_name,
-    dotted,
-    forget,
-    mark,
-    move,
-    nearest,
-)
-from plugrl.core.errors import PlugrlDeprecationWarning
-
-#: Keys that go away, old to new; using one warns, and later fails.
-RENAMED: dict[str, str] = {}
-
-#: Lasting second spellings of keys.
-ALIASES: dict[str, str] = {
-    "logger": "trackers",
-    "algorithm": "trainer.algorithm",
-    "trainer.algorithm.type": "trainer.algorithm.advantage",
-    "train_service": "trainer.train_service",
-    "service.train_service": "trainer.train_service",
-    **{
-        f"service.{vendor}_service.{key}": f"trainer.train_service.{key}"
-        for vendor in ("tinker", "weaver")
-        for key in ("base_url", "api_key", "lora_rank", "training_mode")
-    },
-    **{
-        f"trainer.train_service.config.{key}": f"trainer.train_service.{key}"
-        for key in ("learning_rate", "eps", "weight_decay", "grad_clip_norm", "beta1", "beta2")
-    },
-    "trainer.train_service.config.loss_fn": "trainer.algorithm.loss_fn",
-    "trainer.train_service.config.kl_penalty_coef": "trainer.algorithm.kl_penalty_coef",
-    "trainer.train_service.config.kl_discount_factor": "trainer.algorithm.kl_discount_factor",
-    "trainer.algorithm.kl_penalty_coef": "trainer.algorithm.advantage.coefficient",
-    "trainer.algorithm.kl_discount_factor": "trainer.algorithm.advantage.discount",
-    "trainer.algorithm.entropy_coeff": "trainer.algorithm.entropy_coefficient",
-    "trainer.algorithm.loss_agg_mode": "trainer.algorithm.aggregation",
-    "trainer.algorithm.ppo_epochs": "trainer.algorithm.epochs",
-    "trainer.algorithm.distillation_epochs": "trainer.algorithm.epochs",
-    "trainer.algorithm.distillation_coeff": "trainer.algorithm.advantage.coefficient",
-    "trainer.algorithm.do_old_log_prob_compute": "trainer.algorithm.sampler_correction.level",
-    "trainer.algorithm.clip_ratio_low": "trainer.algorithm.loss.clip_ratio_low",
-    "trainer.algorithm.clip_ratio_high": "trainer.algorithm.loss.clip_ratio_high",
-    "trainer.algorithm.clip_ratio_c": "trainer.algorithm.loss.clip_ratio_dual",
-    "trainer.save_freq": "settings.checkpoint_every",
-    "runtime_monitor.rollout_progress_monitor.enabled": "settings.progress",
-    "trainer.checkpoint_path": "settings.checkpoint_path",
-    "trainer.remove_previous_ckpt": "settings.keep_checkpoints",
-    "validate.eval.compute_interval": "validate.every",
-    "validate.eval.validate_freq": "validate.every",
-    "validate.validate_freq": "validate.every",
-    "rollout_worker.evaluator_module_path": "rollout_worker.evaluator",
-    "rollout_worker.custom_evaluator_module_path": (
-        "rollout_worker.evaluator.custom_evaluator_module_path"
-    ),
-    "rollout_worker.custom_evaluator_class_name": (
-        "rollout_worker.evaluator.custom_evaluator_class_name"
-    ),
-    "rollout_worker.nexau_agent_config_path": "rollout_worker.agent_config",
-    "rollout_worker.nexau_agent_workspace": "rollout_worker.agent_workspace",
-    "trainer.max_prompt_length": "rollout_worker.max_prompt_length",
-    "trainer.max_response_length": "rollout_worker.max_response_length",
-}
-
-#: Second spellings of a component's name, by kind.
-COMPONENT_NAMES: dict[str, dict[str, str]] = {
-    "rollout_worker": {"nexau": "agent", "simple": "single_turn"},
-    "parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes"},
-    "train_service": {"nextrainer": "local", "self-hosted": "local", "self_hosted": "local"},
-}
-
-#: Second spellings of plain values, by path.
-VALUES: dict[str, dict[Any, Any]] = {
-    "data.type": {"torch": "files"},
-    "environment.setup_script": {"": None},
-}
-
-_RED_TEAM, _ALGORITHM = "red_team", "trainer.algorithm."
-#: Kinds that may write `backend` for `type`.
-BACKEND_KINDS = frozenset({"train_service", "inference_service", "tracker"})
+from dataclasses import dataclass
+from typing import Any, Literal
 
 
-def second_spellings(path: KeyPath) -> list[str]:
-    """The keys of the section at ``path`` that mean keys of elsewhere."""
-    within = dotted(path)
-    split = (old.rpartition(".") for old in ALIASES)
-    return [key for section, _, key in split if section == within]
+@dataclass(frozen=True)
+class Key:
+    """A key that is written otherwise.
 
-
-def canonical(
-    layer: Layer, faults: list[Fault], prefix: KeyPath = (), below: dict[str, Any] | None = None
-) -> None:
-    """Rewrite the second spellings of one layer in place.
-
-    The same thing written in both spellings is a fault. Where there is a section ``red_team``, the
-    section ``trainer.algorithm`` is a component with keys of its own.
-
-    Args:
-        layer: whose keys move.
-        faults: gets what is wrong.
-        prefix: where the configuration begins in the layer.
-        below: what the layer is merged over.
+    Attributes:
+        old: as it is written; of rows further down, as rows above left it. ``*`` is any model.
+        new: where it belongs, ``None`` for nowhere. ``*`` is the one model.
+        value: other spellings of its values; or gives the value for ``new``, and raises a
+            ``ValueError`` that says what is wrong with the one written.
+        drop: values that ask for what happens anyway, so that the key goes.
+        instead: why there is no such key and what to write, where it could not be moved.
+        both: what holds where ``new`` is written too, in any file. ``equal``: both have the same
+            value. ``merged``: they are one mapping, in which the later layer counts. By default
+            they exclude each other in one layer, and the later layer counts.
+        own: whether a component of the user's own in this section may have such a key.
+        replaces: keys beside ``new`` that go when it is set.
+        warns: whether the key goes away some day.
     """
-    root = _look(layer.tree, prefix)
-    if not isinstance(root, dict):
-        return
-    own = any(
-        _look(tree, (*place, _RED_TEAM)) is not None
-        for tree in (layer.tree, below or {})
-        for place in (prefix, ())
-    )
-    for old, new in RENAMED.items():
-        if _relocate(layer, prefix, old, new, faults):
-            warnings.warn(
-                f"{dotted((*prefix, *old.split('.')))} is now called {new}; write {new}",
-                PlugrlDeprecationWarning,
-                stacklevel=2,
-            )
-    for old, new in ALIASES.items():
-        if not (own and old.startswith(_ALGORITHM)):
-            _relocate(layer, prefix, old, new, faults)
-    for path, neutral in NEUTRAL.items():
-        _drop(layer, (*prefix, *path.split(".")), neutral, len(prefix))
-    for path, values in VALUES.items():
-        parent = _look(root, tuple(path.split(".")[:-1]))
-        key = path.rpartition(".")[2]
-        if isinstance(parent, dict) and isinstance(parent.get(key), str):
-            parent[key] = values.get(parent[key], parent[key])
-    phases = _look(root, ("trainer", "phases"))
-    if isinstance(phases, (list, Indexed)):
-        for index in range(len(phases)) if isinstance(phases, list) else list(phases):
-            canonical(layer, faults, (*prefix, "trainer", "phases", index), below)
+
+    old: str
+    new: str | None = None
+    value: dict[str, Any] | Callable[[Any], Any] | None = None
+    drop: tuple[Any, ...] = ()
+    instead: str | None = None
+    both: Literal["equal", "merged"] | None = None
+    own: bool = False
+    replaces: tuple[str, ...] = ()
+    warns: bool = False
 
 
-def _look(tree: Any, path: KeyPath) -> Any:
-    """What is at ``path``; overrides write the number of an item as text."""
-    for part in path:
-        if isinstance(tree, list) and str(part).isdigit() and int(part) < len(tree):
-            tree = tree[int(part)]
-        elif isinstance(tree, dict) and part in tree:
-            tree = tree[part]
-        else:
-            return None
-    return tree
-
-
-def _relocate(layer: Layer, prefix: KeyPath, old: str, new: str, faults: list[Fault]) -> bool:
-    """Move the value at ``old`` to ``new``, both below ``prefix``."""
-    old_path: KeyPath = (*prefix, *old.split("."))
-    new_path: KeyPath = (*prefix, *new.split("."))
-    parent = _look(layer.tree, old_path[:-1])
-    if not isinstance(parent, dict) or old_path[-1] not in parent:
-        return False
-    value = written = parent.pop(str(old_path[-1]))
-    reshape = _RESHAPE.get(old)
-    origin = nearest(layer.origins, old_path)
-    found = layer.origins.get(old_path)
-    name = (found.key if found is not None else None) or as_written(old_path)
-    _prune(layer, old_path[:-1], len(prefix))
-    if reshape is not None:
-        value, problem = reshape(value)
-        if problem:
-            faults.append(Fault(name, origin, problem))
-            return False
-    target = _opened(layer, new_path[:-1])
-    if written is None and reshape is _evaluator and target and new_path[-1] in target:
-        return False  # Only unset here, and what stands beside it is no file.
-    if target is None or new_path[-1] in target:
-        other = nearest(layer.origins, new_path)
-        message = f"is the same as {as_written(new_path)} ({other}); write it in one place only"
-        faults.append(Fault(name, origin, message))
-        return False
-    target[str(new_path[-1])] = value
-    if reshape is not None and origin is not None:
-        # Its inner keys are other ones now; the key that was written stands for them all.
-        forget(old_path, layer.origins)
-        mark(value, new_path, replace(origin, key=name), layer.origins)
-    else:
-        move(layer.origins, old_path, new_path)
-    return True
-
-
-def _drop(layer: Layer, path: KeyPath, neutral: tuple[Any, ...], keep: int) -> None:
-    """Drop the key at ``path`` if its value is one of ``neutral``."""
-    parent = _look(layer.tree, path[:-1])
-    if not isinstance(parent, dict):
-        return
-    value = parent.get(str(path[-1]))
-    if any(type(value) is type(known) and value == known for known in neutral):
-        del parent[str(path[-1])]
-        forget(path, layer.origins)
-        _prune(layer, path[:-1], keep)
-
-
-def _opened(layer: Layer, path: KeyPath) -> dict[str, Any] | None:
-    """Give the mapping at ``path``, made when it is absent; a bare name becomes its ``type``."""
-    node: Any = layer.tree
-    for depth, part in enumerate(path):
-        if isinstance(part, int):
-            node = node[part]
-            continue
-        inner = node.get(part)
-        if inner is None:
-            inner = node[part] = {}
-        elif isinstance(inner, str):
-            inner = node[part] = {"type": inner}
-            bare_name(layer.origins, path[: depth + 1])
-        node = inner
-    return node if isinstance(node, dict) else None
-
-
-def _prune(layer: Layer, path: KeyPath, keep: int) -> None:
-    """Drop the mappings on ``path`` that moving a key left empty."""
-    while len(path) > keep:
-        parent = _look(layer.tree, path[:-1])
-        if not isinstance(parent, dict) or parent.get(str(path[-1])) != {}:
-            return
-        del parent[str(path[-1])]
-        layer.origins.pop(path, None)
-        path = path[:-1]
-
-
-def _trackers(value: Any) -> tuple[Any, str | None]:
-    """``logger: {backend: [a, b], a: {...}}`` to a list of trackers; the console is always on."""
+def _trackers(value: Any) -> list[Any]:
+    """``logger: {backend: [a, b], a: {...}}`` as a list of trackers; the console is always on."""
     if isinstance(value, dict) and "backend" in value:
         rest = dict(value)
         names = rest.pop("backend")
@@ -248,58 +52,272 @@ def _trackers(value: Any) -> tuple[Any, str | None]:
             options = rest.pop(name, None) if isinstance(name, str) else None
             entries.append({"type": name, **options} if isinstance(options, dict) else name)
         if rest:
-            return None, f"unknown keys: {', '.join(rest)}; write options as `trackers` does"
+            raise ValueError(f"unknown keys: {', '.join(rest)}; write options as `trackers` does")
         value = entries
     elif isinstance(value, dict) and value and "type" not in value:
         key = next((f".{k}" for v in value.values() if isinstance(v, dict) for k in v), "")
         remedy = f"give `backend` too, or change the first tracker with trackers.0{key}"
-        return None, f"has no `backend`, which says which trackers are used; {remedy}"
+        raise ValueError(f"has no `backend`, which says which trackers are used; {remedy}")
     elif not isinstance(value, list):
         value = [] if value is None else [value]
-    return [item for item in value if item != "console"], None
+    return [item for item in value if item != "console"]
 
 
-def _evaluator(value: Any) -> tuple[Any, str | None]:
-    """``file.py:Class`` to an evaluator given by its file."""
-    if value is None:
-        return dict.fromkeys(("custom_evaluator_module_path", "custom_evaluator_class_name")), None
-    if isinstance(value, str):
-        path, colon, name = value.rpartition(":")
-        if colon and path and name.isidentifier():
-            return {"custom_evaluator_module_path": path, "custom_evaluator_class_name": name}, None
-    return None, f"must be file.py:ClassName, not {value!r}"
+def _evaluator(value: Any) -> dict[str, Any]:
+    """``file.py:Class`` as an evaluator given by its file."""
+    path, colon, name = value.rpartition(":") if isinstance(value, str) else (None, value, None)
+    if value is not None and not (colon and path and name and name.isidentifier()):
+        raise ValueError(f"must be file.py:ClassName, not {value!r}")
+    return {"custom_evaluator_module_path": path, "custom_evaluator_class_name": name}
 
 
-def _kept(value: Any) -> tuple[Any, str | None]:
-    """Whether earlier checkpoints go, as the number of the newest ones that stay; None: all."""
-    if value is None or isinstance(value, bool):
-        return 1 if value else None, None
-    return None, f"must be true or false, not {value!r}"
+def _switch(on: Any, off: Any) -> Callable[[Any], Any]:
+    def value(written: Any) -> Any:
+        if written is not None and not isinstance(written, bool):
+            raise ValueError(f"must be true or false, not {written!r}")
+        return on if written else off
+
+    return value
 
 
-def _level(value: Any) -> tuple[Any, str | None]:
-    """Whether the trainer computes log-probabilities of its own before an update."""
-    if isinstance(value, bool):
-        return "token" if value else "none", None
-    return None, f"must be true or false, not {value!r}"
+def _no(old: str, instead: str, *drop: Any) -> Key:
+    return Key(old, instead=instead, drop=drop)
 
 
-def _progress(value: Any) -> tuple[Any, str | None]:
-    """Whether progress is shown."""
-    if isinstance(value, bool):
-        return "auto" if value else "none", None
-    return None, f"must be true or false, not {value!r}"
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {value!r}")
+    return value
 
 
-_RESHAPE: dict[str, Callable[[Any], tuple[Any, str | None]]] = {
-    "logger": _trackers,
-    "rollout_worker.evaluator_module_path": _evaluator,
-    "trainer.remove_previous_ckpt": _kept,
-    "runtime_monitor.rollout_progress_monitor.enabled": _progress,
-    "trainer.algorithm.do_old_log_prob_compute": _level,
+_OUT = "leave it out"
+_HERE = f"the service works inside the run; {_OUT}"
+_MEMORY = f"weights are handed over in memory; {_OUT}"
+_SAMPLES = f"attempts are in samples/ of the run folder; {_OUT}"
+_REPLAY = "write plugrl replay RUN STEP on the command line"
+_BETAS = "write betas, a list of two numbers"
+_SERVER = (
+    "this service works inside the run; leave it out, or write type: openai with base_url to ask a "
+    "server"
+)
+_KL = (
+    "write algorithm.kl.reward with coefficient, kind, controller, target and horizon, and the"
+    " reference as models.reference.source; leave it out for no penalty"
+)
+_KL_LOSS = (
+    "write algorithm.kl.loss with coefficient and kind, and the reference as"
+    " models.reference.source; leave it out for no such term"
+)
+_SELF_HOSTED = "or trainer.type: self_hosted_grpo with a train service such as local"
+
+#: Keys of ``trainer.algorithm`` that need the gradient of any loss: what to write where a service
+#: takes its own losses by name.
+OF_ANY_LOSS: dict[str, str] = {
+    "loss": "the train service takes its own losses by name; write algorithm.loss_fn, such as"
+    f" importance_sampling, ppo or cispo, and loss_fn_config, {_SELF_HOSTED}",
+    "entropy_coefficient": f"no named loss has an entropy term; leave it out, {_SELF_HOSTED}",
+    "kl": f"no named loss has a KL term; subtract it from the advantages, {_SELF_HOSTED}",
+    "value": f"no named loss trains a value head; leave it out, {_SELF_HOSTED}",
+    "overlong": f"an evaluator can shape rewards by length; leave it out, {_SELF_HOSTED}",
+    "sampler_correction": "losses such as importance_sampling correct for the sampler already;"
+    f" leave it out, {_SELF_HOSTED}",
 }
 
+_SOURCE: dict[str, Any] = {
+    "new": "models.*.source.path",
+    "value": _text,
+    "both": "equal",
+    # What a file below built for want of a model goes with its tokenizer.
+    "replaces": ("config", "tokenizer"),
+}
 
-def component_name(kind: str, name: str) -> str:
-    """Give plugrl's own name for another spelling of a component's name."""
-    return COMPONENT_NAMES.get(kind, {}).get(name, name)
+#: In the order in which they are moved.
+KEYS: tuple[Key, ...] = (
+    # Sections and keys with a place of their own here.
+    Key("logger", "trackers", _trackers),
+    Key("algorithm", "trainer.algorithm"),
+    Key("trainer.algorithm.type", "trainer.algorithm.advantage"),
+    Key("train_service", "trainer.train_service"),
+    Key("service.train_service", "trainer.train_service"),
+    *(
+        Key(f"service.{vendor}_service.{key}", f"trainer.train_service.{key}")
+        for vendor in ("tinker", "weaver")
+        for key in ("base_url", "api_key", "lora_rank", "training_mode")
+    ),
+    *(
+        Key(f"trainer.train_service.config.{key}", f"trainer.train_service.{key}")
+        for key in ("learning_rate", "eps", "weight_decay", "grad_clip_norm", "beta1", "beta2")
+    ),
+    Key("trainer.train_service.config.loss_fn", "trainer.algorithm.loss_fn"),
+    Key("trainer.train_service.config.kl_penalty_coef", "trainer.algorithm.kl_penalty_coef"),
+    Key("trainer.train_service.config.kl_discount_factor", "trainer.algorithm.kl_discount_factor"),
+    Key("trainer.algorithm.kl_penalty_coef", "trainer.algorithm.advantage.coefficient"),
+    Key("trainer.algorithm.kl_discount_factor", "trainer.algorithm.advantage.discount"),
+    Key("trainer.algorithm.entropy_coeff", "trainer.algorithm.entropy_coefficient"),
+    Key("trainer.algorithm.loss_agg_mode", "trainer.algorithm.aggregation"),
+    Key("trainer.algorithm.ppo_epochs", "trainer.algorithm.epochs"),
+    Key("trainer.algorithm.distillation_epochs", "trainer.algorithm.epochs"),
+    Key("trainer.algorithm.distillation_coeff", "trainer.algorithm.advantage.coefficient"),
+    Key(
+        "trainer.algorithm.do_old_log_prob_compute",
+        "trainer.algorithm.sampler_correction.level",
+        _switch("token", "none"),
+    ),
+    Key("trainer.algorithm.clip_ratio_low", "trainer.algorithm.loss.clip_ratio_low"),
+    Key("trainer.algorithm.clip_ratio_high", "trainer.algorithm.loss.clip_ratio_high"),
+    Key("trainer.algorithm.clip_ratio_c", "trainer.algorithm.loss.clip_ratio_dual"),
+    Key("trainer.save_freq", "settings.checkpoint_every"),
+    Key(
+        "runtime_monitor.rollout_progress_monitor.enabled",
+        "settings.progress",
+        _switch("auto", "none"),
+    ),
+    Key("trainer.checkpoint_path", "settings.checkpoint_path"),
+    Key("trainer.remove_previous_ckpt", "settings.keep_checkpoints", _switch(1, None)),
+    Key("validate.eval.compute_interval", "validate.every"),
+    Key("validate.eval.validate_freq", "validate.every"),
+    Key("validate.validate_freq", "validate.every"),
+    Key("rollout_worker.evaluator_module_path", "rollout_worker.evaluator", _evaluator),
+    *(
+        Key(f"rollout_worker.{key}", f"rollout_worker.evaluator.{key}")
+        for key in ("custom_evaluator_module_path", "custom_evaluator_class_name")
+    ),
+    Key("rollout_worker.nexau_agent_config_path", "rollout_worker.agent_config"),
+    Key("rollout_worker.nexau_agent_workspace", "rollout_worker.agent_workspace"),
+    Key("trainer.max_prompt_length", "rollout_worker.max_prompt_length"),
+    Key("trainer.max_response_length", "rollout_worker.max_response_length"),
+    # Values.
+    Key("data.type", "data.type", {"torch": "files"}),
+    Key("environment.setup_script", "environment.setup_script", {"": None}),
+    # What may be said in two places.
+    Key(
+        "trainer.algorithm.batch_size",
+        "trajectory_pool.batch_size",
+        both="equal",
+        own=True,
+        instead="a step trains on data.batch_size x data.rollout_repeat_n answers; leave it out, or"
+        " divide them with algorithm.minibatches",
+    ),
+    Key(
+        "rollout_worker.tokenizer",
+        own=True,
+        instead="write models.NAME.source, which has the tokenizer",
+        **_SOURCE,
+    ),
+    Key("trainer.algorithm.inference_service.model", **_SOURCE),
+    Key("trainer.algorithm.inference_service.tokenizer", **_SOURCE),
+    Key("trainer.train_service", "models.*.train", both="merged"),
+    Key("service.inference_service", "models.*.inference", both="merged"),
+    Key("data.max_prompt_length", "rollout_worker.max_prompt_length", both="equal"),
+    # What is always so, or means nothing here.
+    _no("data.num_workers", f"data is read inside the run; {_OUT}"),
+    _no("data.keep_batch_order", f"the order is always kept; {_OUT}"),
+    _no("data.drop_last", f"an epoch goes over into the next one, so nothing is dropped; {_OUT}"),
+    _no("data.tokenizer_path", "write models.NAME.source, which has the tokenizer"),
+    _no("data.mock_api_type", "write a scenario such as arithmetic, whose problems are made up"),
+    _no("data.max_response_length", "write rollout_worker.max_response_length"),
+    _no(
+        "environment.require_setup_script", f"a script that is written must be there; {_OUT}", True
+    ),
+    _no("rollout_worker.num_workers", f"one worker answers all prompts of a step together; {_OUT}"),
+    _no("rollout_worker.save_trace", _SAMPLES),
+    _no("rollout_worker.trace_path", _SAMPLES),
+    _no("rollout_worker.trajectory_load_path", _REPLAY),
+    _no("rollout_worker.trajectory_format", _REPLAY),
+    _no("rollout_worker.resource", "write rollout_worker.processes"),
+    _no("rollout_worker.need_llm_inference", f"every worker has an inference service; {_OUT}"),
+    _no("rollout_worker.max_sequence_length", "write max_prompt_length and max_response_length"),
+    _no(
+        "rollout_worker.enable_trace_prefix_merge",
+        f"turns whose tokens go on are always one; {_OUT}",
+    ),
+    _no("trainer.algorithm.use_kl_in_reward", _KL, False),
+    *(_no(f"trainer.algorithm.{key}", _KL) for key in ("kl_penalty", "kl_ctrl", "critic")),
+    _no("trainer.algorithm.use_kl_loss", _KL_LOSS, False),
+    *(_no(f"trainer.algorithm.{key}", _KL_LOSS) for key in ("kl_loss_coef", "kl_loss_type")),
+    _no("trainer.algorithm.clip_ratio", "write algorithm.loss.clip_ratio_low and clip_ratio_high"),
+    _no("trainer.algorithm.loss_func_type", "write algorithm.loss, such as clipped or cispo"),
+    _no(
+        "trainer.algorithm.temperature", "write rollout_worker.temperature; training takes the same"
+    ),
+    _no(
+        "trainer.algorithm.ppo_mini_batch_size",
+        "write algorithm.minibatches, optimizer steps a pass",
+    ),
+    _no("trainer.algorithm.overlong_buffer", "write algorithm.overlong with buffer and penalty"),
+    _no(
+        "trainer.algorithm.inference_service",
+        "write another entry of models, such as models.reference.source",
+    ),
+    *(_no(f"trainer.algorithm.{key}", instead) for key, instead in OF_ANY_LOSS.items()),
+    _no(
+        "trainer.teachers",
+        "write the teacher as an entry of models without a train service, such as"
+        " models.teacher.source, and its name as trainer.algorithm.teacher",
+    ),
+    _no("trainer.sync_weight_path", _MEMORY),
+    _no("weight.sync_weight_path", _MEMORY),
+    _no("weight.sync_method", _MEMORY),
+    _no("weight.validate_freq", "write validate.every"),
+    _no("validate.data.shuffle", f"held-out problems keep their order; {_OUT}", False),
+    _no(
+        "validate.data.type",
+        "write data_files for files, and leave them out for the scenario",
+        "torch",
+        "files",
+    ),
+    _no("validate.data.batch_size", "write validate.data.limit to use fewer problems"),
+    Key("validate.eval.type", drop=("default",)),
+    _no("validate.eval", "write validate.every"),
+    _no("models.*.train.url", _HERE),
+    _no("models.*.train.model_tag", f"models.NAME says which model it is; {_OUT}"),
+    _no("models.*.train.world_size", f"the service local uses one device; {_OUT}"),
+    _no(
+        "models.*.train.actor",
+        "write its keys in trainer.algorithm, such as loss, kl and epochs, and in the"
+        " service itself, such as learning_rate",
+    ),
+    _no("models.*.train.config", "write its keys, such as learning_rate, in the service itself"),
+    _no("models.*.train.beta1", _BETAS),
+    _no("models.*.train.beta2", _BETAS),
+    _no("models.*.inference.url", _SERVER),
+    _no("models.*.inference.base_url", _SERVER),
+    _no("models.*.inference.api_key", _SERVER),
+    _no(
+        "models.*.inference.max_retries",
+        "write patience, in seconds, of the inference service openai",
+    ),
+    _no("models.*.inference.tool_parser", "write rollout_worker.tool_parser"),
+    _no("models.*.inference.reasoning_parser", "write rollout_worker.reasoning_parser"),
+    _no("models.*.inference.parse_tool_call_arguments", f"arguments are always read; {_OUT}"),
+    _no("models.*.inference.model_tag", f"models.NAME says which model it is; {_OUT}"),
+    _no(
+        "models.*.inference.freeze_for_weight_sync",
+        f"sampling always waits for the weights; {_OUT}",
+    ),
+    _no(
+        "runtime_monitor.exception_handling.check_interval",
+        f"a failure is known when it happens; {_OUT}",
+    ),
+    _no("runtime_monitor.rollout_progress_monitor", "write settings.progress"),
+    _no("multi_model", f"models has one entry for each; {_OUT}"),
+    _no(
+        "run_id",
+        "a run gets its id when it begins; write experiment_name, or plugrl resume RUN on"
+        " the command line",
+    ),
+    _no("resource", f"plugrl starts no machines; {_OUT}"),
+    _no("resume", "write plugrl resume RUN on the command line"),
+    _no("debug", "write runtime_monitor.dump_steps, or plugrl --debug on the command line"),
+    _no("launch_mode", f"a run is one process; {_OUT}"),
+)
+
+#: Second spellings of a component's name, by kind, for when no package provides it.
+COMPONENT_NAMES: dict[str, dict[str, str]] = {
+    "rollout_worker": {"nexau": "agent", "simple": "single_turn"},
+    "parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes"},
+    "train_service": {"nextrainer": "local", "self-hosted": "local", "self_hosted": "local"},
+}
+
+#: Kinds that may write `backend` for `type`.
+BACKEND_KINDS = frozenset({"train_service", "inference_service", "tracker"})

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from plugrl.core.config import coerce
-from plugrl.core.config.aliases import second_spellings
 from plugrl.core.config.bad import ABSENT, BAD, Touched
-from plugrl.core.config.counterparts import remedy
+from plugrl.core.config.canonical import remedy, second_spellings
 from plugrl.core.config.inherit import default_entry, inherit, inherit_origins
 from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.origins import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.config.aliases import canonical
+from plugrl.core.config.canonical import canonical
 from plugrl.core.config.hidden import PRIVATE_FILE, Withheld, fill, read_private, still_hidden
 from plugrl.core.config.interpolation import from_environment, resolve
 from plugrl.core.config.lookup import find_default, find_main, unknown_default

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from plugrl.core.config.aliases import ALIASES
+from plugrl.core.config.canonical import MOVES
 from plugrl.core.config.merge import Layer
 from plugrl.core.config.origins import Fault, KeyPath, dotted, fault_at, mark, nearest
 from plugrl.core.suggest import did_you_mean
@@ -110,7 +110,7 @@ def _put(tree: Any, path: KeyPath, value: Any) -> None:
 def _with_second_spellings(tree: dict[str, Any]) -> dict[str, Any]:
     """Let ``${algorithm.x}`` find what was moved to ``trainer.algorithm``."""
     whole = dict(tree)
-    for old, new in ALIASES.items():
+    for old, new in MOVES.items():
         inner: Any = tree
         for part in new.split("."):
             inner = inner.get(part) if isinstance(inner, dict) else None

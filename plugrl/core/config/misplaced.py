@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.config.aliases import ALIASES
+from plugrl.core.config.canonical import MOVES
 from plugrl.core.config.origins import COMMAND_LINE, Fault, KeyPath, Origins, dotted, nearest
 from plugrl.core.suggest import close_names
 
@@ -38,7 +38,7 @@ def with_places(
         text = dotted(path)
         if not any(text == key or text.startswith((f"{key}.", f"{key}[")) for key in free):
             places.setdefault(str(path[-1]), []).append(text)
-    for old, new in ALIASES.items():
+    for old, new in MOVES.items():
         first, _, rest = new.partition(".")
         if "." in old and (not rest or first in filled):
             places.setdefault(old.rpartition(".")[2], []).append(new)

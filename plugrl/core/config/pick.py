@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.config import coerce
-from plugrl.core.config.aliases import BACKEND_KINDS, component_name
+from plugrl.core.config.aliases import BACKEND_KINDS
 from plugrl.core.config.bad import BAD
+from plugrl.core.config.canonical import component_name, warn_of_renamed
 from plugrl.core.config.origins import (
     COMMAND_LINE,
     DEFAULT,
@@ -28,7 +28,6 @@ from plugrl.core.errors import (
     ConfigError,
     MissingNameError,
     PluginError,
-    PlugrlDeprecationWarning,
     UnknownComponentError,
 )
 from plugrl.core.suggest import close_names
@@ -259,11 +258,7 @@ class Picker:
                 continue
             result[new] = result.pop(old)
             move(self._checker.origins, (*path, old), (*path, new))
-            warnings.warn(
-                f"{dotted((*path, old))} is now called {new}; write {new}",
-                PlugrlDeprecationWarning,
-                stacklevel=2,
-            )
+            warn_of_renamed((*path, old), new)
         return result
 
 

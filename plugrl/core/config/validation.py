@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_origin
 
 from plugrl.core.config import coerce
+from plugrl.core.config.canonical import remedy, settle
 from plugrl.core.config.check import Checker
 from plugrl.core.config.compose import ComposedConfig
-from plugrl.core.config.counterparts import remedy
 from plugrl.core.config.misplaced import say_who_was_meant, with_places, without_slips
 from plugrl.core.config.origins import (
     DEFAULT,
@@ -23,7 +23,6 @@ from plugrl.core.config.origins import (
     nearest,
     raise_faults,
 )
-from plugrl.core.config.relocate import relocate
 from plugrl.core.config.schema import COMPONENT, PHASES
 from plugrl.core.config.sections import COMMON, DEFAULTS, KNOWN, TEXT
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
@@ -222,13 +221,23 @@ class RootChecker:
             written = self.tree["trainer"] = {"type": written}
         self.cls = self.checker.pick.load_class(written, "trainer", path)
         before = len(self.checker.faults)
-        relocate(self.tree, self.checker, frozenset(self.schemas))
+        settle(self.tree, self.checker, frozenset(self.schemas))
+        self._decide_validation()
         if self.cls is None:
             # Which sections there are depends on the trainer.
             del self.checker.faults[before:]
         self.filled["trainer"], _ = self.checker.pick.one(
             self.tree.get("trainer") or {}, "trainer", path
         )
+
+    def _decide_validation(self) -> None:
+        """Decide whether there is something to validate on; a part of a recipe cannot know."""
+        section = self.tree.get("validate")
+        if "validate" in self.schemas and isinstance(section, dict):
+            data = section.get("data")
+            files = isinstance(data, dict) and bool(data.get("data_files"))
+            if section.get("enabled") == "auto":
+                section["enabled"] = files or self.tree.get("scenario") is not None
 
     @property
     def schemas(self) -> dict[str, Any]:
@@ -352,6 +361,9 @@ class RootChecker:
             return
         if isinstance(given, dict) and get_origin(schema) is dict:
             given = without_slips(checker, given, path)
+            for key in given:
+                if any(character in key for character in ".[]"):  # no path would tell it apart
+                    checker.fault((*path, key), "the name of a model has no dot and no bracket")
         before = len(checker.faults)
         self.filled[name] = checker.value(given, schema, path, {})
         if isinstance(given, dict) and get_origin(schema) is dict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.config.counterparts import OF_ANY_LOSS
+from plugrl.core.config.aliases import OF_ANY_LOSS
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.losses import declared_needs
 from plugrl.core.text.models import unfit

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import pytest
 
-from plugrl.core.config import aliases
+from plugrl.core.config import canonical
+from plugrl.core.config.aliases import Key
 from plugrl.core.config.compose import compose
 from plugrl.core.config.schema import component
 from plugrl.core.config.sections import DataConfig, ModelConfig, ValidateConfig
@@ -184,6 +185,36 @@ def test_both_spellings_at_once_and_bad_ones(files, text, line):
     assert [str(fault) for fault in compose("a.yaml").faults] == [line]
 
 
+@pytest.mark.parametrize("old", canonical.MOVES)
+def test_no_layer_keeps_a_second_spelling(files, old):
+    files()
+    given = {"logger": "board", "rollout_worker.evaluator_module_path": "a.py:Mine"}.get(old, True)
+    for part in reversed(old.split(".")):
+        given = {part: given}
+    composed = compose(given)
+    assert composed.faults == ()
+    left: object = composed.tree
+    for part in old.split("."):
+        left = left.get(part) if isinstance(left, dict) else None
+    assert left is None
+    # Messages name the key that stands in the file.
+    assert old in {origin.key for origin in composed.origins.values()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trainer: {save_freq: null}\nsettings: {checkpoint_every: 5}\n",
+        "rollout_worker: {evaluator_module_path: null, evaluator: exact}\n",
+    ],
+)
+def test_null_in_a_second_spelling_says_nothing_beside_the_first(files, text):
+    files(a=text)
+    composed = compose("a.yaml")
+    assert composed.faults == ()
+    assert list(composed.tree.values()) in ([{"checkpoint_every": 5}], [{"evaluator": "exact"}])
+
+
 def test_a_section_that_nobody_wrote_as_a_whole_is_named_by_its_key(files):
     files(a="seed: 1\n")
     (fault,) = compose("a.yaml", ["logger.board.folder=x"]).faults
@@ -201,7 +232,9 @@ def test_precedence_does_not_depend_on_the_spelling(files):
 
 
 def test_a_key_that_goes_away_warns(files, monkeypatch):
-    monkeypatch.setitem(aliases.RENAMED, "data.batchsize", "data.batch_size")
+    renamed = Key("data.batchsize", "data.batch_size", warns=True)
+    monkeypatch.setattr(canonical, "KEYS", [renamed])
+    monkeypatch.setitem(canonical.MOVES, renamed.old, renamed.new)
     files(a="data: {batchsize: 3}")
     with pytest.warns(
         PlugrlDeprecationWarning, match="data.batchsize is now called data.batch_size"
