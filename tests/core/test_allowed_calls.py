@@ -24,6 +24,7 @@ NUMBERS = {
         "mkdirat": 258, "fchmodat": 268, "sendto": 44, "sendmsg": 46, "socketpair": 53,
         "ptrace": 101, "rt_sigqueueinfo": 129, "futex": 202, "exit_group": 231, "getrandom": 318,
         "setxattr": 188, "utimensat": 280, "io_uring_setup": 425, "memfd_create": 319,
+        "fallocate": 285,
     },
     "aarch64": {
         "read": 63, "openat": 56, "clone": 220, "clone3": 435, "kill": 129, "tgkill": 131,
@@ -31,6 +32,7 @@ NUMBERS = {
         "mkdirat": 34, "fchmodat": 53, "sendto": 206, "sendmsg": 211, "socketpair": 199,
         "ptrace": 117, "rt_sigqueueinfo": 138, "futex": 98, "exit_group": 94, "getrandom": 278,
         "setxattr": 5, "utimensat": 88, "io_uring_setup": 425, "memfd_create": 279,
+        "fallocate": 47,
     },
 }  # fmt: skip
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -98,6 +100,8 @@ CASES = [
     ("fcntl", (1, 2), ALLOW),
     ("fcntl", (1, 8), REFUSE),
     ("fcntl", (1, 1031), REFUSE),
+    ("fallocate", (3, 0, 0, 4096), ALLOW),
+    ("fallocate", (3, 1, 0, 4096), REFUSE),
     ("ioctl", (1, 0x5401), ALLOW),
     ("ioctl", (1, 0x5412), REFUSE),
     ("prctl", (15,), ALLOW),

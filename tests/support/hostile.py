@@ -253,6 +253,7 @@ GREEDY = [
         "open('big', 'wb').write(bytes(1 << 22)); print('GOT')",
         "f = open('big', 'wb'); f.seek(1 << 40); f.write(b'x'); f.flush(); print('GOT')",
         "f = open('big', 'wb'); os.posix_fallocate(f.fileno(), 0, 1 << 30); print('GOT')",
+        "f = open('big', 'wb'); call('fallocate', f.fileno(), 1, 0, 1 << 30); print('GOT')",
         "f = open('big', 'wb'); f.truncate(1 << 40); print('GOT')",
         "f = os.open('.', 0o20200000 | os.O_RDWR); os.write(f, bytes(1 << 16)) == 1 << 16\n"
         "for _ in range(99): assert os.write(f, bytes(1 << 16))\nprint('GOT')",

@@ -111,7 +111,7 @@ _ALLOWED = """
     sigaltstack pause alarm getitimer setitimer restart_syscall
     pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 sendfile copy_file_range
     access faccessat faccessat2 pipe pipe2 dup dup2 dup3 close_range flock
-    fsync fdatasync ftruncate fallocate fadvise64 getdents getdents64 getcwd chdir fchdir umask
+    fsync fdatasync ftruncate fadvise64 getdents getdents64 getcwd chdir fchdir umask
     rename renameat renameat2 rmdir unlink unlinkat readlink readlinkat statfs fstatfs
     getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr
     nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times
@@ -220,6 +220,8 @@ def _conditions(rules: Rules, refuse: int) -> dict[str, Sequence[_Step]]:
         "kill": _one_of(0, (rules.own_pid,), refuse),
         "tgkill": _one_of(0, (rules.own_pid,), refuse),
         "prlimit64": _one_of(0, (0,), refuse),
+        # Other modes take room beyond the end of a file, which no limit counts.
+        "fallocate": _one_of(1, (0,), refuse),
         "fcntl": _one_of(1, _FCNTL, refuse),
         "ioctl": _one_of(1, _IOCTL, refuse),
         "prctl": _one_of(0, _PRCTL, refuse),
