@@ -94,6 +94,11 @@ REFUSED = [
         "import socket; socket.socket(socket.AF_VSOCK)",
         "import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
         "import socket; a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])",
+        "import fcntl, socket\n"
+        "ends = [fcntl.fcntl(e, fcntl.F_DUPFD, 60) for e in socket.socketpair()]\n"
+        "for n in range(4, 60):\n os.dup2(ends[0], n)\n s = socket.socket(fileno=n)\n"
+        " try: socket.send_fds(s, [b'x'], [0]); break\n except PermissionError: s.close()\n"
+        "else:\n for e in ends: os.close(e)\n raise OSError",
         "import socket; a, b = socket.socketpair(); a.sendto(b'x', '\\0name')",
         "import socket; socket.getaddrinfo('localhost', 80)",
         "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}', timeout=1)",

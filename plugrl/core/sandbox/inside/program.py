@@ -25,7 +25,10 @@ from typing import IO, Any, NoReturn
 from plugrl.core.sandbox.inside import assertions, calls, hook, kernel
 
 #: Where each descriptor is in the process of a program.
-_RESULT, _STATUS, _CHANNEL, _QUESTIONS, _ANSWERS = 3, 4, 5, 6, 7
+_RESULT, _STATUS, _QUESTIONS, _ANSWERS = 3, 4, 5, 6
+#: How many descriptors a program may have. The channel is the one above them: messages, which can
+#: carry descriptors along, are allowed there alone, and no program opens another with its number.
+_FILES = _CHANNEL = 64
 _MEGABYTE = 1 << 20
 #: More than a process has that was started with its standard streams alone.
 _MOST_FILES = 4096
@@ -152,13 +155,14 @@ def _file_of(data: bytes, box: str) -> int:
 def _place(stdin: int, ends: Ends) -> None:
     """Give each descriptor its number, and close all others."""
     pipes = ends.pipes
-    wanted = [stdin, pipes["output"], pipes["errors"], pipes["result"], pipes["status"]]
-    wanted += [ends.channel, *(ends.questions or ())]
-    above = [fcntl.fcntl(each, fcntl.F_DUPFD, 64) for each in wanted]
-    for number, each in enumerate(above):
+    wanted = dict(enumerate([stdin, *(pipes[n] for n in ("output", "errors", "result", "status"))]))
+    wanted |= dict(zip((_QUESTIONS, _ANSWERS), ends.questions or (), strict=False))
+    wanted[_CHANNEL] = ends.channel
+    above = {n: fcntl.fcntl(each, fcntl.F_DUPFD, _CHANNEL + 1) for n, each in wanted.items()}
+    for number, each in above.items():
         os.dup2(each, number)
-    os.closerange(len(wanted), max(above) + 1)
-    os.closerange(max(above) + 1, _MOST_FILES)
+    os.closerange(len(wanted) - 1, _CHANNEL)
+    os.closerange(_CHANNEL + 1, _MOST_FILES)
 
 
 def _restrict(job: Mapping[str, Any], box: str) -> list[str]:
@@ -168,7 +172,7 @@ def _restrict(job: Mapping[str, Any], box: str) -> list[str]:
         "RLIMIT_CORE": 0,
         "RLIMIT_CPU": math.ceil(given["seconds"]) + 1,
         "RLIMIT_FSIZE": given["file_bytes"],
-        "RLIMIT_NOFILE": 64,
+        "RLIMIT_NOFILE": _FILES,
         "RLIMIT_MEMLOCK": _MEGABYTE,
         "RLIMIT_AS": given["memory_bytes"],
     }
