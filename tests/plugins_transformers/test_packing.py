@@ -136,6 +136,35 @@ def test_a_model_is_packed_where_it_can_be(computed, name):
     assert computed(name, batch(), packing="never") == [4 * 8]
 
 
+@pytest.mark.parametrize("packing", ["always", "never"])
+def test_what_follows_the_last_trained_token_gives_no_gradient(gradient_service, packing):
+    service = gradient_service(packing=packing)
+    masks = [[0, 0, 0, 1, 1, 0, 1, 0, 1], [0, 1, 1], [0, 0, 1, 1, 0, 1], [0, 1]]
+    service.forward_backward(batch(mask=masks), LOSS)
+    want = gradients(service)
+    service.module.zero_grad()
+    longer = batch([row + [3, 7] for row in ROWS], [mask + [0, 0] for mask in masks])
+    service.forward_backward(longer, LOSS)
+    assert_equal_gradients(gradients(service), want)
+
+
+def test_improbable_tokens_have_their_log_probabilities_and_gradients(train_service):
+    """exp(-200) is none of the numbers of float32."""
+    service = train_service()
+    head = service.module.get_output_embeddings()
+    data = batch([[2, 3, 4], [5, 6, 7]])
+    with torch.no_grad():
+        hidden = service.module.base_model(torch.tensor([[2]])).last_hidden_state[0, 0]
+        head.weight[3] = -200 * hidden / hidden.dot(hidden)
+    (want,) = plain_log_probs(service.module, [[2, 3, 4]])
+    assert want[0] < -150
+    log_probs, _ = service.differentiable(data)
+    torch.testing.assert_close(log_probs[0, 1:], want)
+    # The norm turns what the states get, which is along them, into almost nothing: of the head alone.
+    (got,) = torch.autograd.grad(log_probs[0, 1], head.weight)
+    torch.testing.assert_close(got, torch.autograd.grad(want[0], head.weight)[0])
+
+
 def test_padding_on_the_left_and_free_columns_change_nothing(gradient_service):
     service = gradient_service()
     data = batch()

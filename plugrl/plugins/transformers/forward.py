@@ -11,7 +11,6 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from plugrl.plugins.transformers.head import body_and_head
-from plugrl.plugins.transformers.lean_training import LeanTraining
 from plugrl.plugins.transformers.packing import Packing
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ class Forward:
         model: a causal language model.
         packs: whether the model takes packed rows; else rows are padded.
         head_chunk_tokens: tokens whose logits are there at the same time, forward and backward.
-        lean: the same model where it is to be run in this way.
     """
 
     def __init__(
@@ -39,7 +37,6 @@ class Forward:
         *,
         packs: bool,
         head_chunk_tokens: int,
-        lean: LeanTraining | None = None,
     ) -> None:
         self._body, self._head = body_and_head(model)
         parameters = inspect.signature(model.base_model.forward).parameters
@@ -49,7 +46,6 @@ class Forward:
         self.value_head: torch.nn.Linear | None = None
         self._device = model.device
         self._chunk = head_chunk_tokens
-        self._lean = lean
 
     def hidden_width(self) -> int:
         """Numbers of a hidden state."""
@@ -67,19 +63,8 @@ class Forward:
         asked = _Asked.of(part)
         if asked is None:
             return _nothing(part)
-        packing = self._packing(part, asked)
-        heat = asked.temperature
-        if (
-            self._lean is not None
-            and packing is not None
-            and not isinstance(heat, torch.Tensor)
-            and len(asked.targets) <= self._chunk
-            and self._lean.takes(packing.width)
-            and not torch.is_autocast_enabled(self._device.type)
-        ):
-            return _spread(self._lean.log_probs(packing, asked.targets, heat), asked.picked)
-        hidden = self._hidden(part, asked, packing)
-        return _spread(self._chosen(hidden, asked.targets, heat), asked.picked)
+        hidden = self._hidden(part, asked)
+        return _spread(self._chosen(hidden, asked.targets, asked.temperature), asked.picked)
 
     def with_needs(
         self, part: MicroBatch, needs: Sequence[str]
@@ -92,8 +77,7 @@ class Forward:
         asked = _Asked.of(part)
         if asked is None:
             return _nothing(part), {name: _nothing(part) for name in needs}
-        packing = self._packing(part, asked)
-        hidden = self._hidden(part, asked, packing)
+        hidden = self._hidden(part, asked)
         extras = {}
         if "entropy" in needs:
             both = self._chosen(hidden, asked.targets, asked.temperature, self._with_entropy)
@@ -115,9 +99,10 @@ class Forward:
         ids, positions = values["input_ids"][:, :-1], values["position_ids"][:, :-1]
         return Packing.of(ids, positions, asked.needed, asked.picked, part.leaders)
 
-    def _hidden(self, part: MicroBatch, asked: _Asked, packing: Packing | None) -> torch.Tensor:
+    def _hidden(self, part: MicroBatch, asked: _Asked) -> torch.Tensor:
         """Last hidden states of the picked places, [P, H]: token t is predicted from t - 1."""
         states: torch.Tensor
+        packing = self._packing(part, asked)
         if packing is not None:
             states = self._body(**packing.inputs(), use_cache=False).last_hidden_state
             return states.flatten(0, 1)[packing.places]

@@ -107,21 +107,6 @@ class Packing:
         given = {"input_ids": self.tokens, "position_ids": self.positions}
         return given if self.bounds is None else {**given, "packed_bounds": self.bounds}
 
-    @property
-    def width(self) -> int:
-        """The length of the longest sequence."""
-        return (self.tokens if self.bounds is None else self.bounds.rows).shape[1]
-
-    def layout(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """For each place of the sequences as rows, [B, T], its token, and for each token its place.
-
-        The first has any token where a row is padded; the second is the one inverse of it.
-        """
-        if self.bounds is not None:
-            return self.bounds.rows, self.bounds.places
-        every = torch.arange(self.tokens.numel(), device=self.tokens.device)
-        return every.view(self.tokens.shape), every
-
 
 def attention(
     module: torch.nn.Module,

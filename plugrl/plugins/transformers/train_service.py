@@ -19,7 +19,6 @@ from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.services import ModelSpec, Tokenizer, TrainService
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
 from plugrl.plugins.transformers.forward import Forward
-from plugrl.plugins.transformers.lean_training import LeanTraining
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.masters import MasterWeights
 from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
@@ -92,13 +91,10 @@ class LocalTrainService(TrainService):
         # Trial passes must draw no random numbers: a resumed run has its own by now.
         self._set_dropout(False)
         self._device = spec.device
-        packs = self._can_pack(spec)
-        plain = packs and self._adapter is None and not self.config.gradient_checkpointing
         self._forward = Forward(
             self._model,
-            packs=packs,
+            packs=self._can_pack(spec),
             head_chunk_tokens=self.config.head_chunk_tokens,
-            lean=LeanTraining.of(self._model) if plain else None,
         )
         if self.config.gradient_checkpointing:
             _checkpoint_layers(self._model)
