@@ -7,6 +7,7 @@ from plugrl.core.text.sampling import SamplingParams
 from plugrl.core.text.services import GenerationRequest
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.lean import LeanBody
+from plugrl.plugins.transformers.loading import load_model
 
 LEAN = {"llama", "qwen2", "qwen3"}
 
@@ -20,10 +21,30 @@ def test_models_of_one_shape_are_lean_and_others_are_not(any_engine):
     assert (any_engine._runner._lean is not None) == (any_engine._model.config.model_type in LEAN)
 
 
-@pytest.mark.parametrize("few", [2048, 0])
-def test_every_weight_of_an_update_is_used(spec, monkeypatch, few):
-    # With a table of what the first layer makes of each token, and without.
+@pytest.mark.parametrize("name", sorted(LEAN))
+@pytest.mark.parametrize("small", [True, False])
+def test_the_parameters_of_the_model_stay_what_they_are(
+    architecture_spec, monkeypatch, name, small
+):
+    monkeypatch.setattr("plugrl.plugins.transformers.lean.is_small", lambda _: small)
+    model = load_model(architecture_spec(name))
+    before = [(n, p, p.data_ptr(), p.stride(), p.clone()) for n, p in model.named_parameters()]
+    lean = LeanBody(model)
+    lean.sequences(torch.tensor([[3, 1, 4]]), torch.arange(3)[None])
+    after = list(model.named_parameters())
+    assert len(after) == len(before)
+    for (key, parameter, place, stride, value), (other, now) in zip(before, after, strict=True):
+        assert (other, now.data_ptr(), now.stride()) == (key, place, stride)
+        assert now is parameter
+        assert torch.equal(now, value)
+
+
+@pytest.mark.parametrize(("few", "small"), [(2048, True), (0, True), (0, False)])
+def test_every_weight_of_an_update_is_used(spec, monkeypatch, few, small):
+    # With a table of what the first layer makes of each token, and without; with matrices of its
+    # own, and with those of the model.
     monkeypatch.setattr("plugrl.plugins.transformers.lean._FEW_TOKENS", few)
+    monkeypatch.setattr("plugrl.plugins.transformers.lean.is_small", lambda _: small)
     engine = TransformersInferenceService({})
     engine.load(spec())
     assert (engine._runner._lean._known is None) == (few == 0)

@@ -160,7 +160,7 @@ def test_improbable_tokens_have_their_log_probabilities_and_gradients(train_serv
     assert want[0] < -150
     log_probs, _ = service.differentiable(data)
     torch.testing.assert_close(log_probs[0, 1:], want)
-    # The norm turns what the states get, which is along them, into almost nothing: of the head alone.
+    # Of the head alone: the norm leaves almost nothing of a gradient along the states.
     (got,) = torch.autograd.grad(log_probs[0, 1], head.weight)
     torch.testing.assert_close(got, torch.autograd.grad(want[0], head.weight)[0])
 

@@ -30,9 +30,9 @@ _FEW_TOKENS = 2048
 class LeanBody:
     """The layers of a model, for one more token a row or for whole sequences, without gradients.
 
-    The model keeps its weights. The gates become views of joined matrices, so that what is copied
-    into the model arrives here; :meth:`refresh` takes over the others. For a small model on the CPU
-    all matrices are copies.
+    The model is only read, and its parameters stay what they are. The matrices of queries, keys and
+    values are copies in another order, of a small model on the CPU all matrices are copies, and
+    :meth:`refresh` renews them.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -52,7 +52,7 @@ class LeanBody:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take over weights that are not views of the model's."""
+        """Renew the copies from the model."""
         self._norm.refresh()
         for layer in self._layers:
             layer.refresh()

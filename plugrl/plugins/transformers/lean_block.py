@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch.linalg import vector_norm
-from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from plugrl.plugins.transformers.norms import Norm, States, exact
@@ -30,11 +29,14 @@ class Layer:
         self._group = config.num_attention_heads // self._keys
         self._norm_1 = Norm(layer.input_layernorm)
         self._norm_2 = Norm(layer.post_attention_layernorm)
-        self._gate_up = _joined((mlp.gate_proj, mlp.up_proj), "weight").t()
-        self._out, self._down = (m.weight.detach().t() for m in (attention.o_proj, mlp.down_proj))
-        self._exact = exact(self._gate_up.dtype)
-        self._half = self._exact != self._gate_up.dtype
-        self._nothing = torch.zeros_like(self._gate_up[0, :1])
+        matrices = (mlp.gate_proj, mlp.up_proj, attention.o_proj, mlp.down_proj)
+        *gates, self._out, self._down = (matrix.weight.detach().t() for matrix in matrices)
+        #: One joined matrix where it is a copy, else the model's two.
+        self._gates = tuple(gates)
+        self._dtype = self._out.dtype
+        self._exact = exact(self._dtype)
+        self._half = self._exact != self._dtype
+        self._nothing = torch.zeros_like(self._out[0, :1])
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         three = [attention.q_proj, attention.k_proj, attention.v_proj]
         self._qkv = self._copied([m.weight for m in three]).t()
@@ -62,8 +64,13 @@ class Layer:
 
     def _make_own(self) -> None:
         """Matrices in the order in which products are fastest, times the weights of the norms."""
-        self._products = [(self._norm_1, self._qkv), (self._norm_2, self._gate_up)]
-        self._qkv, self._gate_up = (matrix.contiguous() for _, matrix in self._products)
+        own, joined = self._qkv.contiguous(), torch.cat(self._gates, 1)
+        gates = zip(self._gates, joined.chunk(2, 1), strict=True)
+        self._products = [
+            (self._norm_1, self._qkv, own),
+            *((self._norm_2, gate, part) for gate, part in gates),
+        ]
+        self._qkv, self._gates = own, (joined,)
         for name in ("_out", "_down"):
             matrix = getattr(self, name)
             setattr(self, name, matrix.contiguous())
@@ -97,7 +104,7 @@ class Layer:
         if self._query_norm is not None:
             self._query_norm.mul_(self._scale)
         if self._small:
-            for (norm, matrix), own in zip(self._products, (self._qkv, self._gate_up), strict=True):
+            for norm, matrix, own in self._products:
                 torch.mul(matrix, norm.scaled[:, None], out=own)
 
     def _normed(self, norm: Norm, states: States) -> torch.Tensor:
@@ -181,24 +188,15 @@ class Layer:
         turned = torch.view_as_real(pairs.narrow(2, 0, group + 1) * angles)
         turned = turned.view(-1, group + 1, self._width)
         if self._half:
-            dtype = self._gate_up.dtype
-            turned, values = turned.to(dtype), values.to(dtype)
+            turned, values = turned.to(self._dtype), values.to(self._dtype)
         return turned.narrow(1, 0, group), turned.select(1, group), values
 
     def _finish(self, states: States, seen: torch.Tensor) -> None:
         """What follows attention, [N, H]."""
         states.own.addmm_(seen, self._out)
-        gate, up = torch.mm(self._normed(self._norm_2, states), self._gate_up).chunk(2, -1)
+        normed = self._normed(self._norm_2, states)
+        if self._small:
+            gate, up = torch.mm(normed, self._gates[0]).chunk(2, -1)
+        else:
+            gate, up = (torch.mm(normed, matrix) for matrix in self._gates)
         states.own.addmm_(silu(gate).mul_(up), self._down)
-
-
-def _joined(modules: Any, name: str) -> torch.Tensor:
-    """One tensor of the parameters ``name``, which become views of it."""
-    parts = [getattr(module, name) for module in modules]
-    whole = torch.cat([part.detach() for part in parts])
-    start = 0
-    for module, part in zip(modules, parts, strict=True):
-        view = whole[start : start + len(part)]
-        setattr(module, name, Parameter(view, requires_grad=part.requires_grad))
-        start += len(part)
-    return whole
