@@ -233,6 +233,22 @@ def test_answers_that_are_cut_short_are_warned_of(faults, caplog):
     assert all(line.endswith(end) for line in caplog.messages)
 
 
+def test_an_error_without_a_line_of_its_own_is_said_of_the_class(tmp_path, monkeypatch, capsys):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    lines = ["import operator", "from plugrl import Evaluator", "class Judge(Evaluator):"]
+    lines += ["    preflight = classmethod(operator.add)", "    def evaluate(self, *_): ..."]
+    (tmp_path / "judge.py").write_text("\n".join(lines) + "\n")
+    tree["rollout_worker"]["evaluator"] = {
+        "custom_evaluator_module_path": "judge.py",
+        "custom_evaluator_class_name": "Judge",
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["validate", "run.yaml"])
+    assert " at judge.py:3" in capsys.readouterr().err
+
+
 def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path, monkeypatch, capsys):
     tree = tiny.config("self_hosted_grpo", tmp_path)
     (tmp_path / "judge.py").write_text(

@@ -43,7 +43,9 @@ def test_list_knows_every_kind_of_folder(call, make_run, tmp_path):
     (root / "z-headless").mkdir()
     (root / "z-headless" / "config.yaml").write_text("a: 1")
     (root / "notes").mkdir()
+    # What another process is still making.
     (root / ".tmp-half").mkdir()
+    (root / ".tmp-half" / "config.yaml").write_text("a: 1")
     (tmp_path / "runs" / "file").write_text("")
     rows = {row["id"]: row for row in json.loads(call("list", "--json"))}
     states = {name: row["state"] for name, row in rows.items()}

@@ -128,9 +128,12 @@ def test_one_that_was_given_up_is_not_waited_for_at_the_end():
     hung.put("log", 1, {})
     assert entered.wait(DEADLINE)
     hung.fail("was given up")
-    hung.close(time.monotonic() + DEADLINE)
-    # It was closed while its call still went on.
+    end = time.monotonic() + DEADLINE
+    hung.drain(end)
+    hung.close(end)
+    # That was while its call still went on, and long before the end.
     assert hung.hangs
+    assert time.monotonic() < end
     released.set()
 
 

@@ -246,6 +246,19 @@ def test_a_choice_that_is_excluded_is_never_drawn() -> None:
         assert not gradient[:, 0].any()
 
 
+def test_certain_actions_are_drawn_as_the_best_ones() -> None:
+    space = spaces.Box(-2.0, 2.0, (3,), np.float32)
+    certain = distribution_for(space, squash="deterministic")
+    params = torch.tensor([[0.0, 1.0, -20.0]], requires_grad=True)
+    action, log_prob = certain.rsample(params)
+    # Twice the tanh of the parameters.
+    expected = [0.0, 2 * math.tanh(1.0), -2.0]
+    assert action[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert log_prob.tolist() == [0.0]
+    (slope,) = torch.autograd.grad(action.sum(), params)
+    assert slope[0, 0].item() == pytest.approx(2.0, rel=1e-4)
+
+
 def test_squashed_samples_can_be_differentiated_and_know_their_density() -> None:
     ours = distribution_for(BOX, squash=True)
     params = _params(ours, 9).double().requires_grad_()

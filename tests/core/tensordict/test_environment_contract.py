@@ -73,6 +73,15 @@ def test_what_an_environment_gave_is_told_with_what_it_must_give(begun, stepped,
     assert str(fault.value) == f"environment Changed: {said}"
 
 
+def test_spaces_are_equal_whatever_scripts_the_task_has() -> None:
+    from gymnasium import spaces
+
+    seen, done = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    plain = AgentSpaces(seen, done)
+    assert plain == AgentSpaces(seen, done, scripts={"still": lambda *_: None})
+    assert plain != AgentSpaces(seen, spaces.Discrete(3))
+
+
 def test_a_step_that_only_begins_anew_needs_no_last_observation_before_it() -> None:
     instance = ScenarioInstance(
         name="next", make_environment=lambda split: Counting([2, 3], next_step=True)

@@ -66,6 +66,12 @@ def test_a_bucket_is_drawn_by_its_weight_and_gone_through_epoch_by_epoch():
     assert abs(counts[0] - counts[4]) <= 1
 
 
+def test_an_open_bucket_without_weight_is_drawn_from_where_there_is_no_other():
+    order = curriculum(column="level", weights=[0, 1, 1], advance_at=0.5)
+    # The first bucket alone is open, and nothing has been learned yet.
+    assert {ITEMS[index]["level"] for index, _ in drawn(order, 20)} == {1}
+
+
 def test_buckets_open_when_the_newest_is_learned():
     order = curriculum(column="level", advance_at=0.5, window=3)
     easy, middle = {1, 3, 6, 7}, {2, 5}
