@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schema import component, described
@@ -101,8 +101,15 @@ class CodeEvaluator(Evaluator):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        names = [field.name for field in fields(ProgramLimits)]
-        limits = ProgramLimits(**{name: self.config[name] for name in names})
+        limits = ProgramLimits(
+            seconds=self.config.seconds,
+            wall_seconds=self.config.wall_seconds,
+            memory_mb=self.config.memory_mb,
+            file_kb=self.config.file_kb,
+            files=self.config.files,
+            output_kb=self.config.output_kb,
+            packages=self.config.packages,
+        )
         sandbox = confined(self.config.sandbox, unsafe=_is_unsafe(self.config))
         self._programs = Programs(sandbox, limits)
         self._comparison = Comparison(self.config.compare, self.config.tolerance)
