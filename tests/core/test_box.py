@@ -369,12 +369,21 @@ def test_a_process_that_was_forked_has_servers_of_its_own():
     assert server_ids() == ours
 
 
-def test_nothing_is_left_when_this_process_is_killed(tmp_path):
+def test_a_folder_for_temporary_files_that_is_gone_is_told_as_any_fault(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    none = servers.Servers(servers.command(packages=False), own_root=False)
+    with pytest.raises(RunError, match="no process can be started for programs: .*gone"):
+        none.ask({}, [])
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_nothing_is_left_when_this_process_is_killed(tmp_path, kernel):
     code = (
         "import sys, threading\nfrom plugrl.core.sandbox import box, servers\n"
         "from plugrl.core.sandbox.jobs import ProgramLimits\n"
-        "b = box.Box(ProgramLimits(seconds=500, wall_seconds=500)); b.script('')\n"
-        "print(*[s.pid for s in servers.running()], flush=True); b.script('while True: pass')"
+        f"b = box.Box(ProgramLimits(seconds=500, wall_seconds=500), kernel={kernel})\n"
+        "b.script('')\nprint(*[s.pid for s in servers.running()], flush=True)\n"
+        "b.script('import os\\nos.mkdir(str(os.getpid()))\\nwhile True: pass')"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -383,12 +392,16 @@ def test_nothing_is_left_when_this_process_is_killed(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     ids = [int(word) for word in process.stdout.readline().split()]
+    if not kernel:
+        # In no root of its own: where the test can see it.
+        (made,) = wait_until(lambda: [*tmp_path.glob("*/[0-9]*")])
+        ids.append(int(made.name))
     process.kill()
     process.wait()
     process.stdout.close()
     assert ids
     wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in ids))
-    assert list(tmp_path.iterdir()) == []
+    wait_until(lambda: list(tmp_path.iterdir()) == [])
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,10 @@ class Server:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        except OSError as error:
+            raise RunError(f"no process can be started for programs: {error}") from error
         try:
             self._process = subprocess.Popen(
                 words,

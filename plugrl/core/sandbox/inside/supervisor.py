@@ -182,10 +182,10 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def reap(self) -> None:
-        """Notice that it has ended, if it has."""
+    def reap(self, options: int = os.WNOHANG) -> None:
+        """Notice that it has ended, if it has; without ``options`` wait for it."""
         if self.code is None:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            pid, status, usage = os.wait4(self.pid, options)
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
                 self._used = usage.ru_utime + usage.ru_stime
@@ -284,8 +284,8 @@ def _watch(children: list[Child], woken: int, deadline: float) -> None:
             running = any(child.code is None for child in children)
             ready, _, _ = select.select([*owners, woken, 0], [], [], _LOOK if running else 0)
             if 0 in ready:
-                # Nobody waits for the answer any more.
-                os._exit(0)
+                # Nobody waits for the answer any more; the folders go away all the same.
+                sys.exit()
             for file in ready:
                 if file == woken:
                     os.read(woken, 1 << 10)
@@ -302,6 +302,9 @@ def _watch(children: list[Child], woken: int, deadline: float) -> None:
     finally:
         for child in children:
             child.stop("killed")
+        for child in children:
+            # As long as one runs, it may write to its folder.
+            child.reap(0)
 
 
 @contextlib.contextmanager
