@@ -106,7 +106,10 @@ class SpgTrainer(TensorDictRlTrainer):
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
         """Besides those of the base: an order of agents that is missing or of other agents."""
-        return [*super().preflight(check), *sequence_faults(check)]
+        findings = [*super().preflight(check), *sequence_faults(check)]
+        if check.root.rl.get("compile") is True:
+            findings.append(("rl.compile", "has no effect on spg; remove it"))
+        return findings
 
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
         rl, spg = self.hyper_params.rl, self.hyper_params.spg

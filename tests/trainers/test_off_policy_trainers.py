@@ -358,11 +358,11 @@ def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> Non
         make()
 
 
-@pytest.mark.parametrize("name", ["num_epochs", "lmbda"])
-def test_a_setting_that_nothing_reads_is_found_beforehand(name: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("num_epochs", 1), ("lmbda", 1), ("compile", True)])
+def test_a_setting_that_nothing_reads_is_found_beforehand(name: str, value: Any) -> None:
     tree = {
         "scenario": {"type": "gymnasium", "id": "Pendulum-v1"},
-        "rl": {name: 1},
+        "rl": {name: value},
         "trainer": {"type": "sac"},
     }
     with pytest.raises(ConfigError, match=f"rl.{name} .*has no effect on sac; remove it"):

@@ -204,6 +204,14 @@ def test_an_order_that_cannot_be_is_a_fault(spg: Any, message: str, tmp_path: An
         prepare(str(tmp_path / "run.yaml"))
 
 
+def test_compile_is_not_taken_for_what_it_does_not_do() -> None:
+    tree = {"trainer": "spg", "scenario": CARTPOLES, "rl": {"frames_per_batch": 64}}
+    tree["spg"] = {"variant": "lola"}
+    tree["rl"]["compile"] = True
+    with pytest.raises(ConfigError, match=r"rl\.compile .*has no effect on spg; remove it"):
+        prepare(tree)
+
+
 def test_an_agent_that_learns_must_have_its_place() -> None:
     with pytest.raises(ConfigError, match="lacks second, which learns; add it to a group"):
         made({"stackelberg_sequence": [["first"]]}).train()

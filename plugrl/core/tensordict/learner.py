@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 from torchrl.objectives.common import LossModule
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.tensordict.compiling import CompiledLoss
 from plugrl.core.tensordict.loss_contract import (
     check_losses,
     load_targets_state,
     move_targets,
     targets_state,
+    total_loss,
 )
 from plugrl.core.tensordict.operators import PARAMS
 from plugrl.core.tensordict.optimizer import AgentOptimizer, ParameterGroup
@@ -39,6 +41,7 @@ class Learner:
             of metrics; None: the loss needs none.
         optimizer: of the parameters.
         max_grad_norm: largest gradient norm of a step; None: any.
+        compiled: whether the loss and its gradients go through ``torch.compile``.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Learner:
         gae: Any,
         optimizer: AgentOptimizer,
         max_grad_norm: float | None,
+        *,
+        compiled: bool = False,
     ) -> None:
         self.agent = agent
         self.loss_module = loss_module
@@ -55,6 +60,18 @@ class Learner:
         self._gae = gae
         self.max_grad_norm = max_grad_norm
         self._is_checked = False
+        self._compiled: CompiledLoss | None = None
+        self.compile(compiled)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the loss goes through ``torch.compile``; false where that failed."""
+        return self._compiled is not None
+
+    def compile(self, compiled: bool) -> None:
+        """Let the loss go through ``torch.compile`` from now on, or no longer."""
+        learning = self.optimizer.learning
+        self._compiled = CompiledLoss(self.loss_module, learning) if compiled else None
 
     def estimate(self, batch: TensorDict) -> dict[str, float]:
         """Write the advantages of a batch ``[R, T]`` into it; give the metrics, if there are.
@@ -130,9 +147,12 @@ class Learner:
     def _step(
         self, minibatch: TensorDict, not_finite: NotFinite
     ) -> tuple[Mapping[str, torch.Tensor], float]:
-        losses = self.loss_module(minibatch)
-        self.optimizer.zero_grad()
-        self._backward(losses)
+        losses: Any = None if self._compiled is None else self._compiled(minibatch)
+        if losses is None:
+            self._compiled = None
+            losses = self.loss_module(minibatch)
+            self.optimizer.zero_grad()
+            self._backward(losses)
         norm = self.optimizer.step(self.max_grad_norm)[self.agent.name]
         if not math.isfinite(norm):
             not_finite("gradient norm", norm)
@@ -153,6 +173,7 @@ class Learner:
         """Moments of the optimizer, what the loss module keeps besides the weights, its targets."""
         return {
             "optimizer": self.optimizer.state_dict(),
+            "compiled": self.is_compiled,
             "loss": self._own_state(),
             "targets": targets_state(self.loss_module),
         }
@@ -194,18 +215,6 @@ def groups_of_loss(agent: Agent, loss_module: torch.nn.Module, lr: float) -> lis
         ParameterGroup(f"{agent.name}/{part}", part, parameters, lr * factor)
         for part, parameters in own.items()
     ]
-
-
-def total_loss(losses: Mapping[str, torch.Tensor] | TensorDictBase) -> torch.Tensor:
-    """The sum of what a loss module gave under names that begin with ``loss_``."""
-    parts = [value for name, value in losses.items() if name.startswith("loss_")]
-    if not parts:
-        names = ", ".join(losses.keys()) or "nothing"
-        raise ValueError(f"a loss module gives at least one loss_...; this one gave: {names}")
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def _sizes(count: int, wanted: int) -> list[int]:

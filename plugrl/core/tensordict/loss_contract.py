@@ -81,6 +81,18 @@ def _check_targets(module: torch.nn.Module, trainer: str) -> None:
         )
 
 
+def total_loss(losses: Mapping[str, torch.Tensor] | TensorDictBase) -> torch.Tensor:
+    """The sum of what a loss module gave under names that begin with ``loss_``."""
+    parts = [value for name, value in losses.items() if name.startswith("loss_")]
+    if not parts:
+        names = ", ".join(losses.keys()) or "nothing"
+        raise ValueError(f"a loss module gives at least one loss_...; this one gave: {names}")
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
 def check_losses(losses: Any, module: torch.nn.Module) -> None:
     """Refuse what cannot be differentiated.
 

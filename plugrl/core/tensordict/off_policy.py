@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.rows import Rows
 
 #: Settings of ``rl`` that only learners from fresh batches read.
-_UNREAD = ("num_epochs", "lmbda", "clip_value", "use_shared_body")
+_UNREAD = ("num_epochs", "lmbda", "clip_value", "use_shared_body", "compile")
 
 
 @dataclass

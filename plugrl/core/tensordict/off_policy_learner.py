@@ -10,14 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from plugrl.core.tensordict.learner import (
-    Learner,
-    NotFinite,
-    groups_of_agent,
-    groups_of_loss,
-    total_loss,
-)
-from plugrl.core.tensordict.loss_contract import check_losses
+from plugrl.core.tensordict.learner import Learner, NotFinite, groups_of_agent, groups_of_loss
+from plugrl.core.tensordict.loss_contract import check_losses, total_loss
 from plugrl.core.tensordict.optimizer import AgentOptimizer
 from plugrl.core.tensordict.replay import Key, ReplayBuffer
 

@@ -25,6 +25,7 @@ from plugrl.core.tensordict.agent_preflight import (
 )
 from plugrl.core.tensordict.agents import Agent, Policies, build_agents
 from plugrl.core.tensordict.collection import Collector
+from plugrl.core.tensordict.compiling import worth_compiling
 from plugrl.core.tensordict.episodes import episode_metrics
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learner import Learner, groups_of_agent, groups_of_loss
@@ -207,7 +208,21 @@ class TensorDictRlTrainer(TensorDictTrainer):
             module, gae = self._loss_of(agent)
             groups = [*groups_of_agent(agent, rl.lr), *groups_of_loss(agent, module, rl.lr)]
             optimizer = AgentOptimizer(groups, eps=rl.adam_eps)
-            self._learners[name] = Learner(agent, module, gae, optimizer, rl.max_grad_norm)
+            self._learners[name] = Learner(
+                agent,
+                module,
+                gae,
+                optimizer,
+                rl.max_grad_norm,
+                compiled=worth_compiling(rl.compile, self._optimizer_steps()),
+            )
+
+    def _optimizer_steps(self) -> int:
+        """How many of one policy the run has, if one agent has it and all of its steps are real."""
+        rl, environment = self.hyper_params.rl, self.scenario_instance.train_environment
+        rows = self._steps(environment) * environment.num_envs
+        minibatches = max(1, round(rows / (rl.minibatch_size or rows)))
+        return int(rl.num_iterations * rl.num_epochs * minibatches)
 
     def _loss_of(self, agent: Agent) -> tuple[torch.nn.Module, Any]:
         """What :meth:`_get_loss_module_and_gae` gives for an agent.
@@ -421,6 +436,10 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     def _apply(self, state: Mapping[str, Any]) -> None:
         restore_learning(state, self._policies.policies, self._learners, self._orders)
+        if self.hyper_params.rl.compile == "auto":
+            # As it began, whatever becomes of the length of the run.
+            for name, learner in self._learners.items():
+                learner.compile(state["learners"][name].get("compiled", False))
         if self._regression is not None:
             self._regression.load_state_dict(state.get("regression", {}))
         seed = seed_of(self.hyper_params.seed, "resumed", self._iteration) % 2**31

@@ -29,6 +29,9 @@ class RlConfig:
     anneal_lr: bool = described(False, "let the learning rate fall to 0 in a straight line")
     max_grad_norm: float | None = described(0.5, "largest gradient norm of a policy; null: any")
     loss_critic_type: Literal["l2", "smooth_l1", "l1"] = described("l2", "loss of the value head")
+    compile: bool | Literal["auto"] = described(
+        "auto", "losses and gradients through torch.compile; auto: in runs long enough to earn it"
+    )
     clip_value: bool = described(
         False, "keep new values within the clip range of the ones that were collected (PPO)"
     )
