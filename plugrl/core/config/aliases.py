@@ -84,8 +84,8 @@ def _no(old: str, instead: str, *drop: Any) -> Key:
     return Key(old, instead=instead, drop=drop)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
         raise ValueError(f"must be text, not {value!r}")
     return value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plugrl.core.config.aliases import COMPONENT_NAMES, KEYS, Key
 from plugrl.core.config.merge import Indexed, Layer
@@ -18,15 +18,13 @@ from plugrl.core.config.origins import (
     as_written,
     bare_name,
     dotted,
+    fault_at,
     forget,
     mark,
     move,
     nearest,
 )
 from plugrl.core.errors import PlugrlDeprecationWarning
-
-if TYPE_CHECKING:
-    from plugrl.core.config.check import Checker
 
 _RED_TEAM, _ALGORITHM = "red_team", "trainer.algorithm."
 _ONE_PLACE = "write it in one place only"
@@ -105,6 +103,32 @@ def canonical(
             canonical(layer, faults, (*prefix, "trainer", "phases", index), below)
 
 
+def settle(layer: Layer, faults: list[Fault], reads: frozenset[str]) -> None:
+    """Bring what may stand in two places to the one that is read.
+
+    Args:
+        layer: all layers merged, without references; changed in place.
+        faults: gets what is wrong.
+        reads: the sections that are read.
+    """
+    for key in KEYS:
+        old: KeyPath = tuple(key.old.split("."))
+        new: KeyPath = tuple(str(key.new).split("."))
+        own = key.own and f"custom_{old[0]}_module_path" in _mapping(layer.tree.get(str(old[0])))
+        written = old[-1] in _mapping(_look(layer.tree, old[:-1]))
+        if key.both and new[0] in reads and written and not own:
+            _move(layer, key, old, new, faults, 0 if old[0] == "service" else 1)
+    models = _mapping(layer.tree.get("models")) if "models" in reads else {}
+    for name, model in models.items():
+        train, path = _mapping(_mapping(model).get("train")), ("models", name, "train")
+        known = {"betas", "custom_train_service_module_path"}
+        if {"beta1", "beta2"} <= train.keys() and not known & train.keys():
+            # Two numbers of an optimizer, each with a key of its own, are one list.
+            train["betas"] = [train.pop("beta1"), train.pop("beta2")]
+            move(layer.origins, (*path, "beta1"), (*path, "betas", 0))
+            move(layer.origins, (*path, "beta2"), (*path, "betas", 1))
+
+
 def _look(tree: Any, path: KeyPath) -> Any:
     """What is at ``path``; overrides write the number of an item as text."""
     for part in path:
@@ -130,24 +154,29 @@ def _take(layer: Layer, path: KeyPath, keep: int = 0) -> Any:
 def _move(
     layer: Layer, key: Key, old: KeyPath, new: KeyPath, faults: list[Fault], keep: int
 ) -> None:
-    origin = nearest(layer.origins, old)
-    found = layer.origins.get(old)
+    """Move the value at ``old`` to ``new``; null says nothing where the other has a value."""
+    origin, found = nearest(layer.origins, old), layer.origins.get(old)
     name = (found.key if found is not None else None) or as_written(old)
     value = written = _take(layer, old, keep)
-    if callable(key.value):
-        try:
+    try:
+        if callable(key.value):
             value = key.value(written)
-        except ValueError as error:
-            faults.append(Fault(name, origin, str(error)))
+        if key.both == "merged":
+            _by_type(layer, value, old)
+        if "*" in new:
+            new = _of_the_one_model(layer, new)
+        target = _opened(layer, new[:-1])
+        held = target.get(str(new[-1])) if target is not None else None
+        if target is None or (held is not None and written is None):
             return
-    target = _opened(layer, new[:-1])
-    if written is None and target and new[-1] in target:
-        return  # It says nothing.
-    if target is None or new[-1] in target:
-        other = nearest(layer.origins, new)
-        message = f"is the same as {as_written(new)} ({other}); {_ONE_PLACE}"
-        faults.append(Fault(name, origin, message))
+        if held is not None:
+            _unite(layer, key, old, value, new, held, faults)
+            return
+    except ValueError as error:
+        faults.append(Fault(name, origin, str(error)))
         return
+    for sibling in key.replaces if value is not None else ():
+        target.pop(sibling, None)
     target[str(new[-1])] = value
     if callable(key.value) and origin is not None:
         # Its inner keys are other ones now; the key that was written stands for them all.
@@ -157,6 +186,65 @@ def _move(
         move(layer.origins, old, new)
     if key.warns:
         warn_of_renamed(old, str(key.new))
+
+
+def _of_the_one_model(layer: Layer, path: KeyPath) -> KeyPath:
+    models = layer.tree.setdefault("models", {"policy": {}})
+    if not isinstance(models, dict) or len(models) != 1:
+        names = ", ".join(_mapping(models)) or "none is named"
+        instead = dotted(path).replace("*", "NAME")
+        raise ValueError(f"fits one model only ({names}); write {instead} instead")
+    return tuple(next(iter(models)) if part == "*" else part for part in path)
+
+
+def _unite(
+    layer: Layer, key: Key, old: KeyPath, value: Any, new: KeyPath, held: Any, faults: list[Fault]
+) -> None:
+    """Let two spellings of one thing say together what they say in two layers."""
+    place = nearest(layer.origins, new)
+    if key.both == "equal":
+        if held != value:
+            raise ValueError(
+                f"differs from {as_written(new)}, {held} ({place}); write it once, there"
+            )
+        return
+    if _number(layer, old) == _number(layer, new):
+        raise ValueError(f"is the same as {as_written(new)} ({place}); {_ONE_PLACE}")
+    held = _opened(layer, new)
+    if held is None:
+        return  # It is no mapping, as its schema will say.
+    _by_type(layer, held, new)
+    for name, item in _mapping(value).items():
+        here, there = (*old, name), (*new, name)
+        mine, other = _number(layer, here), _number(layer, there)
+        if name in held and mine == other:
+            place = nearest(layer.origins, there)
+            message = f"is the same as {dotted(there)} ({place}); {_ONE_PLACE}"
+            faults.append(fault_at(layer.origins, here, message))
+        elif name not in held or mine > other:
+            held[name] = item
+            forget(there, layer.origins)
+            move(layer.origins, here, there)
+
+
+def _by_type(layer: Layer, service: Any, path: KeyPath) -> None:
+    """Let ``backend``, the other name of ``type``, be the type where a later layer wrote it."""
+    if not isinstance(service, dict) or "backend" not in service:
+        return
+    old, new = (*path, "backend"), (*path, "type")
+    if "type" not in service or _number(layer, old) > _number(layer, new):
+        service["type"] = service.pop("backend")
+        forget(new, layer.origins)
+        move(layer.origins, old, new)
+
+
+def _number(layer: Layer, path: KeyPath) -> int:
+    origin = nearest(layer.origins, path)
+    return -1 if origin is None else origin.layer
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return {"type": value} if isinstance(value, str) else value if isinstance(value, dict) else {}
 
 
 def _opened(layer: Layer, path: KeyPath) -> dict[str, Any] | None:
@@ -174,118 +262,3 @@ def _opened(layer: Layer, path: KeyPath) -> dict[str, Any] | None:
             bare_name(layer.origins, path[: depth + 1])
         node = inner
     return node if isinstance(node, dict) else None
-
-
-def settle(tree: dict[str, Any], checker: Checker, reads: frozenset[str]) -> None:
-    """Bring what may stand in two places to the one that is read, in a tree without references.
-
-    Args:
-        tree: the values of all layers; changed in place.
-        checker: has their origins, and gets what is wrong.
-        reads: the sections that are read.
-    """
-    layer = Layer(tree, checker.origins)
-    for key in KEYS:
-        old = tuple(key.old.split("."))
-        if not key.both or str(key.new).partition(".")[0] not in reads:
-            continue
-        own = key.own and f"custom_{old[0]}_module_path" in _mapping(tree.get(old[0]))
-        if not own and old[-1] in _mapping(_look(tree, old[:-1])):
-            _settle(layer, key, old, checker)
-    if "models" in reads:
-        for name, model in _mapping(tree.get("models")).items():
-            _betas(model, ("models", name, "train"), checker)
-
-
-def _settle(layer: Layer, key: Key, old: KeyPath, checker: Checker) -> None:
-    value = _take(layer, old, 0 if old[0] == "service" else 1)
-    new: KeyPath = tuple(str(key.new).split("."))
-    if value is not None and callable(key.value):
-        try:
-            value = key.value(value)
-        except ValueError as error:
-            checker.fault(old, str(error))
-            return
-    if "*" in new:
-        models = layer.tree.setdefault("models", {"policy": {}})
-        if not isinstance(models, dict) or len(models) != 1:
-            names = ", ".join(_mapping(models)) or "none is named"
-            there = dotted(new).replace("*", "NAME")
-            checker.fault(old, f"fits one model only ({names}); write {there} instead")
-            return
-        new = tuple(next(iter(models)) if part == "*" else part for part in new)
-    target = _opened(layer, new[:-1])
-    if target is None:
-        return
-    last = str(new[-1])
-    held = target.get(last)
-    if value is None and (key.replaces or held is not None):
-        return  # It says nothing.
-    where = nearest(checker.origins, new)
-    if held is None:
-        for sibling in key.replaces:
-            target.pop(sibling, None)
-        target[last] = value
-        move(checker.origins, old, new)
-        _by_type(value, new, checker)
-    elif key.both == "equal":
-        if held != value:
-            message = f"differs from {dotted(new)}, {held} ({where}); write it once, there"
-            checker.fault(old, message)
-    elif _layer(checker, old) == _layer(checker, new):
-        checker.fault(old, f"is the same as {dotted(new)} ({where}); {_ONE_PLACE}")
-    elif isinstance(held, (dict, str)):
-        _by_type(value, old, checker)
-        _by_type(held, new, checker)
-        target[last] = _united(checker, value, old, held, new)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return {"type": value} if isinstance(value, str) else value if isinstance(value, dict) else {}
-
-
-def _layer(checker: Checker, path: KeyPath) -> int:
-    origin = nearest(checker.origins, path)
-    return -1 if origin is None else origin.layer
-
-
-def _by_type(service: Any, path: KeyPath, checker: Checker) -> None:
-    """Let ``backend``, the other name of ``type``, be the type where a later layer wrote it."""
-    if not isinstance(service, dict) or "backend" not in service:
-        return
-    old, new = (*path, "backend"), (*path, "type")
-    if "type" not in service or _layer(checker, old) > _layer(checker, new):
-        service["type"] = service.pop("backend")
-        forget(new, checker.origins)
-        move(checker.origins, old, new)
-
-
-def _united(checker: Checker, here: Any, path: KeyPath, there: Any, new: KeyPath) -> Any:
-    """What two spellings of one mapping say together: of a key in both, the later layer counts."""
-    second = _mapping(there)
-    for key, value in _mapping(here).items():
-        old, into = (*path, key), (*new, key)
-        mine, other = _layer(checker, old), _layer(checker, into)
-        if key in second and mine == other:
-            where = nearest(checker.origins, into)
-            checker.fault(old, f"is the same as {dotted(into)} ({where}); {_ONE_PLACE}")
-        elif key not in second or mine > other:
-            second[key] = value
-            forget(into, checker.origins)
-            move(checker.origins, old, into)
-    return second
-
-
-def _betas(model: Any, path: KeyPath, checker: Checker) -> None:
-    """Two numbers of an optimizer, each with a key of its own, as one list."""
-    train = _mapping(model).get("train")
-    known = {"custom_train_service_module_path", "betas"}
-    if (
-        not isinstance(train, dict)
-        or known & train.keys()
-        or not {"beta1", "beta2"} <= train.keys()
-    ):
-        return
-    train["betas"] = [train.pop("beta1"), train.pop("beta2")]
-    for index, key in enumerate(("beta1", "beta2")):
-        move(checker.origins, (*path, key), (*path, "betas", index))

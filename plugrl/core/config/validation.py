@@ -13,6 +13,7 @@ from plugrl.core.config import coerce
 from plugrl.core.config.canonical import remedy, settle
 from plugrl.core.config.check import Checker
 from plugrl.core.config.compose import ComposedConfig
+from plugrl.core.config.merge import Layer
 from plugrl.core.config.misplaced import say_who_was_meant, with_places, without_slips
 from plugrl.core.config.origins import (
     DEFAULT,
@@ -221,7 +222,7 @@ class RootChecker:
             written = self.tree["trainer"] = {"type": written}
         self.cls = self.checker.pick.load_class(written, "trainer", path)
         before = len(self.checker.faults)
-        settle(self.tree, self.checker, frozenset(self.schemas))
+        settle(Layer(self.tree, self.checker.origins), self.checker.faults, frozenset(self.schemas))
         self._decide_validation()
         if self.cls is None:
             # Which sections there are depends on the trainer.

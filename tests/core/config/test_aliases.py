@@ -205,10 +205,11 @@ def test_no_layer_keeps_a_second_spelling(files, old):
     "text",
     [
         "trainer: {save_freq: null}\nsettings: {checkpoint_every: 5}\n",
+        "trainer: {save_freq: 5}\nsettings: {checkpoint_every: null}\n",
         "rollout_worker: {evaluator_module_path: null, evaluator: exact}\n",
     ],
 )
-def test_null_in_a_second_spelling_says_nothing_beside_the_first(files, text):
+def test_null_in_one_spelling_says_nothing_beside_the_other(files, text):
     files(a=text)
     composed = compose("a.yaml")
     assert composed.faults == ()
