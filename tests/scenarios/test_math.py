@@ -1,6 +1,7 @@
 r"""The evaluator ``math``: equality of expressions, boxes, rewards, and a limit that holds."""
 
 import threading
+import time
 
 import pytest
 from waiting import DEADLINE
@@ -151,6 +152,12 @@ def test_a_timeout_can_count_as_wrong():
 )
 def test_the_last_whole_box(text, inside):
     assert last_boxed(text) == inside
+
+
+def test_boxes_without_end_are_looked_through_once():
+    before = time.process_time()
+    assert last_boxed(r"\boxed{" * 10_000) is None
+    assert time.process_time() - before < 1
 
 
 def test_options_that_cannot_be_meant_are_refused():

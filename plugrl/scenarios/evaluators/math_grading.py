@@ -19,19 +19,18 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 
 def last_boxed(text: str) -> str | None:
     r"""What stands in the last complete ``\boxed{...}`` or ``\fbox{...}``; None: there is none."""
-    end = len(text)
-    while True:
-        start = max(text.rfind(r"\boxed{", 0, end), text.rfind(r"\fbox{", 0, end))
-        if start < 0:
-            return None
-        opened = text.index("{", start)
-        depth = 0
-        for position in range(opened, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[position], 0)
-            if depth == 0:
-                return text[opened + 1 : position]
-        # It was cut off; an earlier one may be whole.
-        end = start
+    closed: dict[int, int] = {}
+    waiting: list[int] = []
+    for found in re.finditer("[{}]", text):
+        if found[0] == "{":
+            waiting.append(found.start())
+        elif waiting:
+            closed[waiting.pop()] = found.start()
+    # The last one may be cut off, and an earlier one whole.
+    for box in reversed([*re.finditer(r"\\(?:boxed|fbox)\{", text)]):
+        if box.end() - 1 in closed:
+            return text[box.end() : closed[box.end() - 1]]
+    return None
 
 
 def grade(answer: str, reference: str, boxed: str, digits: int) -> dict[str, Any]:
