@@ -156,4 +156,4 @@ def confined(section: Mapping[str, Any], *, unsafe: bool) -> Sandbox:
 
 def with_remedy(fault: str) -> str:
     """A fault of a sandbox, with what else can be done about it."""
-    return f"{fault}, or let programs do what they want with unsafe: true"
+    return f"{fault}; to let programs do what they want, set unsafe: true"

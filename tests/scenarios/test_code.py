@@ -1,5 +1,6 @@
 """The evaluator ``code``: forms of tests, rewards, hostile programs, and a run with it."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -176,6 +177,45 @@ def test_assert_code_that_is_no_python_is_a_fault_of_the_data():
         judged(FUNCTION, ["x = 1\nassert add(1, 2 == 3"])
 
 
+@pytest.mark.parametrize(
+    ("test", "setting"),
+    [
+        (USES_STACK, "assertions"),
+        ("assert add(1, 2", "tests_key"),
+        ("add(1, 2) == 3", "tests_key"),
+        ({"in": "1"}, "tests_key"),
+    ],
+)
+@pytest.mark.parametrize("assertions", ["separate", "trusted"])
+def test_tests_are_a_fault_of_the_option_that_does_not_suit_them(
+    tmp_path, test, setting, assertions
+):
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    path = tmp_path / "code.jsonl"
+    path.write_text(json.dumps({"prompt": "a", "tests": [test]}) + "\n", "utf-8")
+    tree["data"]["data_files"] = tree["validate"]["data"]["data_files"] = [str(path)]
+    tree["rollout_worker"]["evaluator"] = {"type": "code", "assertions": assertions}
+    suits = (setting, assertions) == ("assertions", "trusted")
+    refused = pytest.raises(ConfigError, match=rf"evaluator\.{setting}\b")
+    with contextlib.nullcontext() if suits else refused:
+        prepare(tree)
+
+
+@pytest.mark.parametrize("assertions", ["separate", "trusted"])
+def test_a_comparison_is_no_assertion(assertions):
+    """Every program that has the function would pass."""
+    with pytest.raises(EvaluationFailedError, match="compares in line 2 and asserts nothing"):
+        judged("def add(a, b): return 0", ["x = 3\nadd(1, 2) == x"], assertions=assertions)
+
+
+@pytest.mark.parametrize(
+    "code", ["x = 3\nx == 3\nassert add(1, 2) == x", "if add(1, 2) != 3: raise ValueError"]
+)
+def test_code_that_may_fail_is_a_test(code):
+    assert judged("def add(a, b): return a + b", [code]).reward == 1.0
+    assert judged("def add(a, b): return 0", [code]).reward == 0.0
+
+
 @pytest.mark.parametrize(("old", "new"), [("any", "unsafe: true"), ("kernel", "nothing")])
 def test_the_old_option_is_taken_with_a_warning(old, new):
     with pytest.warns(PlugrlDeprecationWarning, match=f"isolation={old}.*write {new}"):
@@ -197,7 +237,7 @@ class Elsewhere(Sandbox):
 def test_a_sandbox_of_ones_own_is_used(registry):
     tests = [{"input": "4", "output": "47"}]
     register_sandbox("elsewhere")(Elsewhere)
-    with pytest.raises(ConfigError, match="here is nothing, or let programs .* unsafe: true"):
+    with pytest.raises(ConfigError, match="^here is nothing; to let programs .* unsafe: true$"):
         judged("x", tests, sandbox="elsewhere")
     assert judged("x", tests, sandbox="elsewhere", unsafe=True, files=7).reward == 1.0
 
@@ -234,7 +274,7 @@ def test_a_system_that_cannot_confine_programs_is_refused(lacks, says):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first.startswith(f"ConfigError here nothing limits {says}; run where the kernel")
-    assert first.endswith("with unsafe: true")
+    assert first.endswith("set unsafe: true")
     assert second == "LocalSandbox"
 
 
@@ -254,7 +294,7 @@ def test_validate_finds_that_programs_cannot_be_confined(tmp_path, unsafe):
     command += [sys.executable, "-c", start, "validate", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) == unsafe, done.stderr
-    assert ("or let programs do what they want with unsafe: true" in done.stderr) != unsafe
+    assert ("; to let programs do what they want, set unsafe: true" in done.stderr) != unsafe
 
 
 def test_timeouts_are_counted():
@@ -270,11 +310,12 @@ def test_timeouts_are_counted():
         ([], "no tests"),
         (None, "NoneType"),
         ([3], "a test of type int"),
-        ([{"in": 1}], "a test with in"),
+        ([{"in": 1}], "a test with the keys 'in';"),
+        ([{}], "a test with no keys;"),
         ({"inputs": ["1"], "outputs": []}, "as many outputs as inputs"),
         ({"inputs": ["1"], "outputs": [None]}, "no output where null stands"),
-        ([{"input": "1", "output": None}], "a test with input, output"),
-        ([{"function": "f", "arguments": []}], "a test with function, arguments"),
+        ([{"input": "1", "output": None}], "a test with the keys 'input', 'output';"),
+        ([{"function": "f", "arguments": []}], "a test with the keys 'function', 'arguments';"),
     ],
 )
 def test_tests_that_cannot_be_read_are_a_failure_and_no_wrong_answer(tests, says):

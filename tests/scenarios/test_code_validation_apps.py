@@ -107,7 +107,7 @@ class Open(LocalSandbox):
 def test_programs_of_files_run_where_they_are_confined(tmp_path, registry):
     register_sandbox("open")(Open)
     section = {**_written(tmp_path), "sandbox": "open"}
-    with pytest.raises(ConfigError, match="here nothing is limited, or let .* unsafe: true"):
+    with pytest.raises(ConfigError, match="here nothing is limited; to let .* unsafe: true"):
         CodeValidationScenario(section).build(0)
     found = CodeValidationScenario({**section, "unsafe": True}).build(0).datasets
     assert found == CodeValidationScenario(_written(tmp_path)).build(0).datasets

@@ -128,11 +128,10 @@ class CodeEvaluator(Evaluator):
             yield f"{check.path}.unsafe", with_remedy(fault)
         for origin, item in _first_problems(check):
             tests = item.get(section.tests_key)
-            try:
-                if tests is not None:
-                    read_tests(tests, trusted=section.assertions == "trusted")
-            except ValueError as error:
-                yield f"{check.path}.assertions", f"{origin}: {error}"
+            found = None if tests is None else _fault_of(tests, section.assertions == "trusted")
+            if found is not None:
+                setting, fault = found
+                yield f"{check.path}.{setting}", f"{origin}: {fault}"
 
     @classmethod
     def columns(
@@ -215,6 +214,18 @@ def _first_problems(check: Preflight) -> Iterator[tuple[str, Mapping[str, Any]]]
         for split, items in (check.scenario or {}).items():
             if items:
                 yield f"the first problem of split {split!r}", items[0]
+
+
+def _fault_of(tests: Any, trusted: bool) -> tuple[str, str] | None:
+    """The option that does not suit the tests of a problem, and why; None: they can be run."""
+    setting = "tests_key"
+    try:
+        read_tests(tests, trusted=True)
+        setting = "assertions"
+        read_tests(tests, trusted=trusted)
+    except ValueError as error:
+        return setting, str(error)
+    return None
 
 
 def _is_unsafe(section: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -142,7 +143,7 @@ def read_tests(value: Any, *, trusted: bool = False) -> list[Test]:
 
     Raises:
         ValueError: there are none, one has another form, or assert code cannot run in a process of
-            its own.
+            its own, is no Python, or only compares.
     """
     if isinstance(value, str):
         value = _decoded(value)
@@ -163,15 +164,33 @@ def _judged_as(test: Test, trusted: bool) -> Test:
     if not isinstance(test, AssertTest):
         return test
     try:
-        fault = None if trusted else fault_of(test.code)
+        fault = fault_of(test.code)
+        idle = _idle(test.code)
     except SyntaxError as error:
         raise ValueError(f"assert code in line {error.lineno} is no Python: {error.msg}") from None
-    if fault is not None:
+    if idle is not None:
+        raise ValueError(f"assert code compares in line {idle} and asserts nothing; write assert")
+    if fault is not None and not trusted:
         raise ValueError(
             f"assert code {fault}, which cannot leave its process; test functions, or set "
             "assertions=trusted, which programs can deceive"
         )
     return replace(test, trusted=trusted)
+
+
+def _idle(code: str) -> int | None:
+    """The line of a comparison in code that every program passes; None: it may fail."""
+    tree = ast.parse(code)
+    if any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(tree)):
+        return None
+    return next(
+        (
+            node.lineno
+            for node in tree.body
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare)
+        ),
+        None,
+    )
 
 
 def _decoded(text: str) -> Any:
@@ -227,7 +246,7 @@ def _case(case: Any) -> Test:
         return CallTest(str(function), [] if arguments is _NONE else list(arguments), expected)
     if expected is not _NONE:
         return InputTest("" if given is _NONE else _text(given), _text(expected))
-    keys = ", ".join(map(str, case)) or "nothing"
+    keys = f"the keys {', '.join(map(repr, case))}" if case else "no keys"
     raise ValueError(
         f"a test with {keys}; write input and output, assert, or function, arguments and expected"
     )
