@@ -29,12 +29,18 @@ def emit_table(
         if empty:
             note(empty)
         return
-    lines = [[name.upper().replace("_", " ") for name in columns]]
+    lines = [[_heading(name) for name in columns]]
     lines += [[cell(row.get(name)) for name in columns] for row in rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for line in lines:
         text = "  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True))
         print(shown(text.rstrip()))
+
+
+def _heading(column: str) -> str:
+    """Keys and metrics stand as they are written, for their readers copy them."""
+    written = "." in column or "/" in column
+    return column if written else column.upper().replace("_", " ")
 
 
 def emit_json(value: Any) -> None:

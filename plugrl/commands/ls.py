@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -85,7 +86,9 @@ def _recipes() -> list[dict[str, Any]]:
 
 
 def _first_comment(path: Path) -> str:
-    """The first line of the file, when it is a comment: that is what the recipe is about."""
+    """The first sentence of the comment that the file begins with: what the recipe is about."""
+    from plugrl.core.summaries import sentence
+
     with path.open(encoding="utf-8", errors="replace") as stream:
-        line = stream.readline().strip()
-    return line.lstrip("# ").removesuffix(".") if line.startswith("#") else ""
+        comment = [line.strip() for line in takewhile(lambda line: line.startswith("#"), stream)]
+    return sentence("\n".join(line.lstrip("# ") for line in comment))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -14,6 +15,8 @@ from plugrl.core.kinds import Record
 
 #: How many re-exports are followed from the name in a target to its definition.
 _STEPS = 5
+#: The end of a sentence; names and abbreviations such as "Dr. GRPO" have a stop within one.
+_END = re.compile(r"(?<!\bDr)(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)\. ")
 
 
 def summary(record: Record) -> str:
@@ -69,13 +72,13 @@ def _described(file: str, module: str, attribute: str, steps: int = _STEPS) -> s
         return ""
     found = _definition(tree, attribute.split("."))
     if found is not None:
-        return _sentence(ast.get_docstring(found) or ast.get_docstring(tree))
+        return sentence(ast.get_docstring(found) or ast.get_docstring(tree))
     package = module if os.path.basename(file) == "__init__.py" else module.rpartition(".")[0]
     for source, name in _imported(tree, attribute, package) if steps else ():
         origin = source_of(source)
         if origin is not None:
             return _described(origin, source, name, steps - 1)
-    return _sentence(ast.get_docstring(tree))
+    return sentence(ast.get_docstring(tree))
 
 
 @lru_cache(maxsize=256)
@@ -115,6 +118,7 @@ def _imported(tree: ast.Module, name: str, package: str) -> Iterator[tuple[str, 
                 yield ".".join(parts), alias.name
 
 
-def _sentence(text: str | None) -> str:
+def sentence(text: str | None) -> str:
+    """The first sentence of a text, on one line."""
     paragraph = " ".join((text or "").strip().partition("\n\n")[0].split())
-    return paragraph.partition(". ")[0].removesuffix(".").replace("``", "`")
+    return _END.split(paragraph, maxsplit=1)[0].removesuffix(".").replace("``", "`")

@@ -110,7 +110,7 @@ def test_an_unknown_metric_costs_no_table(file, capsys):
         main(["sweep", str(file), "seed=0,1", "--metric", "rollout/rewrd", "--metric", "loss/no"])
     out, err = capsys.readouterr()
     assert end.value.code == 2
-    assert out.splitlines()[0].split() == ["SEEDS", "FAILED", "ROLLOUT/REWRD", "LOSS/NO"]
+    assert out.splitlines()[0].split() == ["SEEDS", "FAILED", "rollout/rewrd", "loss/no"]
     said = "no run has a metric 'rollout/rewrd'; they have: "
     lines = [line for line in err.splitlines() if said in line]
     # As a warning after the first of two runs, and at the end.

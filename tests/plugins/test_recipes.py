@@ -89,13 +89,29 @@ def test_two_packages_with_one_name_are_named(run, site):
     assert "rl-one-same" in shown(run, "same", only="rl-one")[1]
 
 
-def test_ls_lists_recipes_with_their_first_comment(run, site):
+def test_ls_lists_recipes_with_what_they_are_about(run, site):
     package(site, "rl-one", ["teach_one"])
     rows = json.loads(run("ls", "recipes", "--json").stdout)
     row = next(row for row in rows if row["name"] == "teach_one")
     assert (row["provider"], row["reference"]) == ("rl-one 1.2", "rl-one/teach_one")
     assert row["about"] == "What rl-one teaches"
     assert [r["provider"].split()[0] for r in rows if r["name"] == "quickstart"] == ["plugrl"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "about"),
+    [
+        ("# Teaches a model\n#   to add. It takes a minute.", "Teaches a model to add"),
+        ("# Dr. GRPO: no spread,\n# and sums. One minute.", "Dr. GRPO: no spread, and sums"),
+        ("# Version 1.5 of it\n#\n# Another paragraph", "Version 1.5 of it"),
+        ("seed: 1\n# No beginning.", ""),
+    ],
+)
+def test_ls_shows_the_whole_first_sentence_of_the_comment(run, site, comment, about):
+    folder = package(site, "rl-one", ["teach_one"])
+    (folder / "teach_one.yaml").write_text(f"{comment}\ndefaults: [quickstart, _self_]\n")
+    rows = json.loads(run("ls", "recipes", "--json").stdout)
+    assert next(row for row in rows if row["name"] == "teach_one")["about"] == about
 
 
 def test_an_unknown_name_has_close_ones_and_a_disabled_package_is_named(run, site):
