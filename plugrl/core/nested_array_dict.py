@@ -368,6 +368,7 @@ class NestedArrayDict:
         Of integers beside arrays NumPy has rules of its own, so PyTorch says what is meant.
         """
         parts = index if isinstance(index, tuple) else (index,)
+        parts = tuple(int(part) if isinstance(part, np.integer) else part for part in parts)
         if parts and all(isinstance(part, slice) and part == _ALL for part in parts):
             parts = (...,)  # as [:] is of a batch size of no dimensions
         with _refusals(f"index {index!r} of batch size {self._batch}"):
@@ -428,6 +429,10 @@ class NestedArrayDict:
             result = getattr(torch.empty(self._batch, device="meta"), name)(*arguments)
         several = isinstance(result, (tuple, list))
         return [tuple(part.shape) for part in result] if several else tuple(result.shape)
+
+    def _axis(self, dim: int) -> int:
+        with _refusals(f"dimension {dim} of batch size {self._batch}"):
+            return range(self.ndim)[dim]
 
     def _mapped(self, change: Callable[[Array], Any], batch: Sizes) -> Self:
         """Change every array; ``batch`` replaces the batch size, here and within nested ones."""
@@ -497,14 +502,14 @@ class NestedArrayDict:
         return self._parts(self._becomes("chunk", chunks, dim), dim)
 
     def _parts(self, batches: list[Sizes], dim: int) -> list[Self]:
-        before = [_ALL] * (dim % self.ndim)
+        before = [_ALL] * self._axis(dim)
         ends = np.cumsum([batch[dim] for batch in batches]).tolist()
         return [self[(*before, slice(*ends))] for ends in zip([0, *ends], ends, strict=False)]
 
     def unbind(self, dim: int = 0) -> list[Self]:
         """Return what is at each place of a dimension, without that dimension."""
         places = range(len(self._becomes("unbind", dim)))
-        return [self[(*[_ALL] * (dim % self.ndim), place)] for place in places]
+        return [self[(*[_ALL] * self._axis(dim), place)] for place in places]
 
     def gather(self, dim: int, index: Any) -> Self:
         """Return along a dimension what ``index`` names at each place of the others.
@@ -520,7 +525,7 @@ class NestedArrayDict:
         with _refusals(f"gather of batch size {self._batch}", NestedIndexError):
             places = torch.as_tensor(index)
             sizes = list(self._batch)
-            sizes[dim] = places.shape[dim % self.ndim]
+            sizes[dim] = places.shape[range(self.ndim)[dim]]
             wide = places.reshape(*places.shape, *[1] * (self.ndim - places.ndim)).expand(sizes)
             where, batch = self._places(self._numbers().gather(dim, wide))
         new = self._mapped(lambda array: array[where(array)], batch)
@@ -623,7 +628,8 @@ class NestedArrayDict:
                 raise NestedTypeError(f"key {_shown(path)} is of strings, neither true nor false")
         if dim is None:
             return whole(bool(function(array)) for _, array in self._leaves())
-        batch, axis = self._becomes("all", dim), dim % self.ndim
+        axis = self._axis(dim)
+        batch = self._batch[:axis] + self._batch[axis + 1 :]
         return self._mapped(lambda array: function(array, axis=axis), batch)
 
     @staticmethod

@@ -78,6 +78,15 @@ def test_indexing(episode):
     assert said(episode)[0][2] == "seen through the view"
 
 
+@pytest.mark.parametrize("index", [1, np.int32(1), slice(1, 2), (..., 1), (None, -1), slice(None)])
+def test_places_and_slices_are_views(episode, index):
+    episode[index]["round"][...] = 7
+    assert episode["round"][1] == 7
+    for part in (*episode.split(1), *episode.unbind(), *episode.chunk(2)):
+        part["question"][...] = "new"
+    assert episode["question"].tolist() == ["new", "new"]
+
+
 def test_assignment(episode):
     episode[0] = episode[1]
     assert said(episode) == [["", "end\0", "Yes.\nNo."]] * 2
