@@ -140,9 +140,11 @@ def _of_run(
         data = base["validate"].get("data") or {}
         if not (data.get("data_files") and evaluation == FILES):
             if base.get("scenario") is None:
+                files = f"{FILES} for the files that the run validates on, or "
                 raise UsageError(
                     f"{evaluation}: no such file or recipe, and the run has no scenario with "
-                    f"splits; write {FILES} for its own validation"
+                    f"splits; write {files if data.get('data_files') else ''}a YAML file that "
+                    "sets validate.data.data_files"
                 )
             base["validate"]["data"] = {**data, "data_files": [], "splits": [evaluation]}
         return prepare(base, overrides, preflight=False, setup=setup)

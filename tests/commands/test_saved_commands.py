@@ -92,7 +92,7 @@ def test_eval_with_other_problems_and_another_judge(call, folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nosuch",), "write validation for its own"),
+        (("nosuch",), "write validation for the files that the run validates on, or a YAML file"),
         (("validation", "--checkpoint", "99"), "no checkpoint '99'; it has steps"),
         (("validation", "--checkpoint", "best"), "has a score"),
         (("absent.yaml",), "no such file"),
@@ -105,6 +105,15 @@ def test_eval_refuses_in_one_line(call, unscored, words, said):
     assert out == ""
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_eval_of_a_run_without_held_out_problems_asks_for_a_file(call, trained):
+    folder = trained(validate={"enabled": False, "data": {"data_files": []}})
+    for evaluation in ("nosuch", "validation"):
+        code, _, err = call("eval", folder, evaluation)
+        assert code == 2
+        assert f"{evaluation}: no such file" in err
+        assert "; write a YAML file that sets validate.data.data_files" in err
 
 
 def test_eval_refuses_an_evaluation_that_changes_the_run(call, folder, tmp_path):
