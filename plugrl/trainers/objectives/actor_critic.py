@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn import functional
+
+from plugrl.trainers.objectives.values import DISTANCES, Distance
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from plugrl.core.tensordict.agents import Agent
-
-_DISTANCES = {
-    "l2": functional.mse_loss,
-    "smooth_l1": functional.smooth_l1_loss,
-    "l1": functional.l1_loss,
-}
 
 
 class ActorCriticObjective(nn.Module):
@@ -44,7 +39,7 @@ class ActorCriticObjective(nn.Module):
         critic_coef: float = 0.5,
         entropy_eps: float = 0.0,
         normalize_advantage: bool = False,
-        loss_critic_type: str = "l2",
+        loss_critic_type: Distance = "l2",
         clip_value: float | None = None,
     ) -> None:
         super().__init__()
@@ -54,7 +49,7 @@ class ActorCriticObjective(nn.Module):
         self.normalize_advantage = normalize_advantage
         self.clip_value = clip_value
         self.loss_critic_type = loss_critic_type
-        self._distance = _DISTANCES[loss_critic_type]
+        self._distance = DISTANCES[loss_critic_type]
 
     @abstractmethod
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Distance = Literal["l2", "smooth_l1", "l1"]
 
-_DISTANCES = {
+DISTANCES = {
     "l2": functional.mse_loss,
     "smooth_l1": functional.smooth_l1_loss,
     "l1": functional.l1_loss,
@@ -111,7 +111,7 @@ def bootstrapped(td: TensorDict, value: torch.Tensor, gamma: float) -> torch.Ten
 
 def value_loss(values: torch.Tensor, target: torch.Tensor, distance: Distance) -> torch.Tensor:
     """Mean distance of ``values [..., B]`` from ``target [B]``, added up over networks."""
-    loss = _DISTANCES[distance](values, target.expand_as(values), reduction="none")
+    loss = DISTANCES[distance](values, target.expand_as(values), reduction="none")
     return loss.mean(-1).sum()
 
 
