@@ -69,22 +69,6 @@ def test_advantages_can_be_scaled():
     assert losses["loss_objective"].item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("make", [A2cObjective, ReinforceObjective])
-def test_rows_that_are_not_valid_have_no_influence(make):
-    agent = random_agent()
-    rows = random_rows(agent)
-    valid = torch.rand(64, generator=torch.Generator().manual_seed(0)) < 0.7
-    spoilt = rows.clone()
-    for name in ("advantage", "value_target", "state_value"):
-        spoilt[name][~valid] = math.nan
-    spoilt["valid"] = valid
-    alone = make(agent, normalize_advantage=True, entropy_eps=0.01)(rows[valid])
-    among = make(agent, normalize_advantage=True, entropy_eps=0.01)(spoilt)
-    assert among.keys() == alone.keys()
-    assert all(torch.equal(among[name], alone[name]) for name in alone)
-    assert torch.equal(gradients(agent, among)[0], gradients(agent, alone)[0])
-
-
 @pytest.mark.parametrize("kind", ["l2", "smooth_l1", "l1"])
 @pytest.mark.parametrize("clip_value", [None, 0.2])
 def test_a2c_equals_torchrl(kind, clip_value):

@@ -191,31 +191,6 @@ def test_beta_is_part_of_the_state():
     assert after.beta.item() == 4.0
 
 
-@pytest.mark.parametrize("loss_type", ["clip", "kl_penalty"])
-def test_rows_that_are_not_valid_have_no_influence(loss_type):
-    agent = random_agent()
-    rows = random_rows(agent)
-    valid = torch.rand(64, generator=torch.Generator().manual_seed(0)) < 0.7
-    spoilt = rows.clone()
-    for name in ("action_log_prob", "advantage", "value_target", "state_value"):
-        spoilt[name][~valid] = math.nan
-    spoilt["valid"] = valid
-    options = {"loss_type": loss_type, "clip_value": 0.2, "entropy_eps": 0.01}
-    alone = PpoObjective(agent, **options)(rows[valid])
-    among = PpoObjective(agent, **options)(spoilt)
-    assert among.keys() == alone.keys()
-    assert all(torch.equal(among[name], alone[name]) for name in alone)
-    for one, other in zip(gradients(agent, among), gradients(agent, alone), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_minibatch_without_a_valid_row_is_refused():
-    rows = rows_of([1.0], [1.0])
-    rows["valid"] = torch.zeros(1, dtype=torch.bool)
-    with pytest.raises(ValueError, match="no row of the minibatch is valid"):
-        PpoObjective(fair_coin())(rows)
-
-
 @pytest.mark.parametrize("kind", ["l2", "smooth_l1", "l1"])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("clip_value", [None, 0.2])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from plugrl.trainers.objectives.actor_critic import ActorCriticObjective, valid_rows
+from plugrl.trainers.objectives.actor_critic import ActorCriticObjective
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -24,12 +24,7 @@ class A2cObjective(ActorCriticObjective):
     """
 
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
-        """Losses and metrics of ``td [rows]``.
-
-        Raises:
-            ValueError: no row is valid.
-        """
-        td = valid_rows(td)
+        """Losses and metrics of ``td [rows]``."""
         parameters, value = self.agent.policy_and_value(td["observation"])
         log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
         return {

@@ -20,7 +20,7 @@ class ActorCriticObjective(nn.Module):
     """Maps the rows of a minibatch to losses and metrics, all scalars.
 
     Names that begin with ``loss_`` are added up and differentiated; the others are metrics and
-    carry no gradient. Rows whose ``valid`` is false are left out, as if they were not there.
+    carry no gradient.
 
     Args:
         agent: the networks.
@@ -53,11 +53,7 @@ class ActorCriticObjective(nn.Module):
 
     @abstractmethod
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
-        """Losses and metrics of ``td [rows]``.
-
-        Raises:
-            ValueError: no row is valid.
-        """
+        """Losses and metrics of ``td [rows]``."""
 
     def _advantage(self, td: TensorDictBase, like: torch.Tensor) -> torch.Tensor:
         advantage: torch.Tensor = td["advantage"].reshape(like.shape)
@@ -85,17 +81,3 @@ class ActorCriticObjective(nn.Module):
         if self.entropy_eps:
             terms["loss_entropy"] = mean * -self.entropy_eps
         return terms
-
-
-def valid_rows(td: TensorDictBase) -> TensorDictBase:
-    """``td`` without the rows whose ``valid`` is false.
-
-    Raises:
-        ValueError: none is left.
-    """
-    valid = td.get("valid", None)
-    if valid is None or bool(valid.all()):
-        return td
-    if not bool(valid.any()):
-        raise ValueError("no row of the minibatch is valid; leave such minibatches out")
-    return td[valid]

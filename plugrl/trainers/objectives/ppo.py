@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from plugrl.trainers.objectives.actor_critic import ActorCriticObjective, valid_rows
+from plugrl.trainers.objectives.actor_critic import ActorCriticObjective
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -65,12 +65,7 @@ class PpoObjective(ActorCriticObjective):
         self.register_buffer("beta", torch.tensor(kl_beta))
 
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
-        """Losses and metrics of ``td [rows]``; with a penalty, beta is steered too.
-
-        Raises:
-            ValueError: no row is valid.
-        """
-        td = valid_rows(td)
+        """Losses and metrics of ``td [rows]``; with a penalty, beta is steered too."""
         parameters, value = self.agent.policy_and_value(td["observation"])
         log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
         logratio = log_prob - td["action_log_prob"].reshape(log_prob.shape)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.trainers.objectives.actor_critic import ActorCriticObjective, valid_rows
+from plugrl.trainers.objectives.actor_critic import ActorCriticObjective
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -35,12 +35,7 @@ class ReinforceObjective(ActorCriticObjective):
         self.critic = critic
 
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
-        """Losses and metrics of ``td [rows]``.
-
-        Raises:
-            ValueError: no row is valid.
-        """
-        td = valid_rows(td)
+        """Losses and metrics of ``td [rows]``."""
         if self.critic:
             parameters, value = self.agent.policy_and_value(td["observation"])
             losses = {"loss_critic": self._critic_loss(value, td)}

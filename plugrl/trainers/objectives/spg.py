@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from plugrl.trainers.objectives.actor_critic import ActorCriticObjective, valid_rows
+from plugrl.trainers.objectives.actor_critic import ActorCriticObjective
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -58,7 +58,7 @@ class SpgObjective(ActorCriticObjective):
         self.clip_epsilon = clip_epsilon
 
     def terms(self, td: TensorDictBase) -> Terms:
-        """What the policy says of ``td [rows]``, all of them valid."""
+        """What the policy says of ``td [rows]``."""
         parameters, value = self.agent.policy_and_value(td["observation"])
         log_prob, entropy = self.agent.distribution.log_prob_and_entropy(parameters, td["action"])
         terms = self._entropy_terms(entropy)
@@ -67,12 +67,7 @@ class SpgObjective(ActorCriticObjective):
         return Terms(log_prob - td["action_log_prob"].reshape(log_prob.shape), losses, mean)
 
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
-        """Losses and metrics of ``td [rows]`` for a policy that nobody responds to.
-
-        Raises:
-            ValueError: no row is valid.
-        """
-        td = valid_rows(td)
+        """Losses and metrics of ``td [rows]`` for a policy that nobody responds to."""
         terms = self.terms(td)
         advantage = self._advantage(td, terms.log_ratio)
         gain = gains(terms.log_ratio, clipped(terms.log_ratio, self.clip_epsilon), advantage)
