@@ -58,7 +58,9 @@ def said(error: BaseException) -> str:
     """What an exception says, bounded; "" when its ``__str__`` fails."""
     try:
         return bounded(str(error))
-    except Exception:
+    except BaseException as other:
+        if is_stop(other):
+            raise
         return ""
 
 
@@ -69,8 +71,10 @@ def is_stop(error: BaseException) -> bool:
     """
     import asyncio
 
+    # Of the class: what an instance says of itself is code from outside too.
+    cls = type(error)
     stops = (KeyboardInterrupt, asyncio.CancelledError)
-    return isinstance(error, stops) or getattr(error, "stops", False) is True
+    return issubclass(cls, stops) or getattr(cls, "stops", False) is True
 
 
 def traced(error: BaseException) -> str:

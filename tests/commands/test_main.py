@@ -34,6 +34,11 @@ class Odd(BaseException):
     pass
 
 
+class Mute(BaseException):
+    def __str__(self):
+        raise Mute
+
+
 def command(what: str) -> None:
     '''Raise something.'''
     errors = {
@@ -45,6 +50,7 @@ def command(what: str) -> None:
         "interrupt": KeyboardInterrupt(),
         "exit": typer.Exit(7),
         "base": Odd("boo"),
+        "mute": Mute(),
         "long": TypeError("x" * 5_000_000),
     }
     if what == "close":
@@ -85,6 +91,7 @@ def call(tmp_path, monkeypatch, capfd):
         ("interrupt", (130, "", "error: interrupted\n")),
         ("exit", (7, "", "")),
         ("base", (1, "", "error: unexpected Odd: boo; re-run with plugrl --debug\n")),
+        ("mute", (1, "", "error: unexpected Mute; re-run with plugrl --debug\n")),
         ("close", (0, "close\n", "to stderr\n")),
     ],
 )

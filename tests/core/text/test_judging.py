@@ -279,6 +279,15 @@ class Odd(BaseException):
     pass
 
 
+class Mute(Odd):
+    """Nothing can be asked of it without a further exception."""
+
+    def __str__(self):
+        raise Mute
+
+    __repr__ = __str__
+
+
 class Blocks(Evaluator):
     """Does not come back from judging ``bb``; ``free`` lets it go at the end of the test."""
 
@@ -447,6 +456,16 @@ def test_an_exception_of_any_class_is_a_failure_of_the_attempt(worker, timeout):
     found = rolled(Raises({}), worker=worker, timeout=timeout)
     assert [t.valid for t in found] == [True, False, True]
     assert found[1].failure.startswith("Raises raised Odd: boo (tests/core/text/test_judging.py:")
+
+
+def test_an_exception_that_raises_others_is_a_failure_of_the_attempt():
+    class Raises(Length):
+        def evaluate(self, data, evaluation_target):
+            raise Mute
+
+    found = rolled(Raises({}))
+    assert [t.valid for t in found] == [False] * 3
+    assert found[1].failure.startswith("Raises raised Mute (tests/core/text/test_judging.py:")
 
 
 @pytest.mark.parametrize("kind", [ValueError, Odd, EvaluationFailedError])
