@@ -86,6 +86,7 @@ class Models(Mapping[str, Model]):
         seed: int,
         device: str,
         folder: Path | None = None,
+        train_steps: int | None = None,
     ) -> Models:
         """Build and load the services of every entry of ``models``.
 
@@ -98,6 +99,7 @@ class Models(Mapping[str, Model]):
             seed: of random weights, where a source has none of its own.
             device: for what runs in this process.
             folder: of fine-tuning jobs; None: models have no such service.
+            train_steps: training steps of the whole run; None: not known.
 
         Raises:
             ConfigError: there is no model, or a source cannot be loaded.
@@ -116,7 +118,8 @@ class Models(Mapping[str, Model]):
             train = None
             if trained:
                 train = factory.build("train_service", config.train, f"{path}.train")
-                train.load(replace(spec, adapter=config.get("adapter")))
+                given = replace(spec, adapter=config.get("adapter"), train_steps=train_steps)
+                train.load(given)
             loaded[name] = Model(name, inference, train)
             if folder is not None and config.get("fine_tune") is not None:
                 service = factory.build("fine_tune_service", config.fine_tune, f"{path}.fine_tune")

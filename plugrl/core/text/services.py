@@ -52,6 +52,7 @@ class ModelSpec:
 
     ``adapter`` is for the train service alone: the inference service gets the merged weights.
     ``trained`` says whether a train service has the model, so that its samples may be trained on.
+    ``train_steps`` are the training steps of the whole run, None where they are not known.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ModelSpec:
     device: str
     adapter: ConfigView | None = None
     trained: bool = False
+    train_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ class TrajectoryTrainer(Trainer):
                 context.factory,
                 seed=context.hyper_params.seed,
                 device=context.settings.device,
+                train_steps=self.config.total_train_steps,
             )
         return self._models
 

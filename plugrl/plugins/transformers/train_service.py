@@ -18,6 +18,7 @@ from plugrl.core.text.metrics import Means
 from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.services import ModelSpec, Tokenizer, TrainService
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
+from plugrl.plugins.transformers.compiling import CompiledLayers, worth_compiling
 from plugrl.plugins.transformers.forward import Forward
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.masters import MasterWeights
@@ -47,6 +48,9 @@ class LocalTrainConfig(OptimizerConfig):
     gradient_checkpointing: bool = described(
         False, "compute layers again in the backward pass instead of keeping what they need"
     )
+    compile: bool | Literal["auto"] = described(
+        "auto", "layers through torch.compile; auto: in runs long enough to earn it back"
+    )
     master_weights: bool | str = described(
         "auto",
         "train float32 copies of the weights; auto: where the weights have a lower precision",
@@ -70,6 +74,7 @@ class LocalTrainService(TrainService):
 
     Config: ClassVar[type] = LocalTrainConfig
     _base_replaced = False
+    _compiled: CompiledLayers | None
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -118,6 +123,19 @@ class LocalTrainService(TrainService):
             fused=True,
         )
         self.optimizer_steps = 0
+        self._name, self._compiled = spec.name, None
+        if worth_compiling(self.config.compile, self._model, spec.train_steps):
+            self._compile()
+
+    def _compile(self) -> None:
+        self._compiled = CompiledLayers(self._model, self._name, self._first_pass)
+
+    def _first_pass(self, batch: Batch) -> None:
+        with torch.no_grad():
+            self.differentiable(batch)
+        self.differentiable(batch)[0].sum().backward()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._set_dropout(False)
 
     def _make_masters(self, trained: Mapping[str, torch.nn.Parameter]) -> MasterWeights | None:
         wish = self.config.master_weights
@@ -217,6 +235,11 @@ class LocalTrainService(TrainService):
             self._masters.write_back()
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether the layers go through ``torch.compile``."""
+        return self._compiled is not None and self._compiled.active
+
+    @property
     def module(self) -> PreTrainedModel:
         """The model of ``transformers``, with its adapter if there is one."""
         return self._model
@@ -284,6 +307,7 @@ class LocalTrainService(TrainService):
             **self._weights_state(),
             "optimizer": self._optimizer.state_dict()["state"],
             "optimizer_steps": self.optimizer_steps,
+            "compiled": self.is_compiled,
         }
 
     def _weights_state(self) -> dict[str, Any]:
@@ -349,6 +373,13 @@ class LocalTrainService(TrainService):
         held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}
         self._optimizer.load_state_dict({**current, "state": held})
         self.optimizer_steps = int(state["optimizer_steps"])
+        began = bool(state.get("compiled", False))
+        # What a run began with, should its length be another one now.
+        if self.config.compile == "auto" and began != self.is_compiled:
+            if began:
+                self._compile()
+            elif self._compiled is not None:
+                self._compiled.undo()
 
 
 def _save_merged(model: PreTrainedModel, adapter: Adapter) -> None:

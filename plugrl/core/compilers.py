@@ -1,0 +1,20 @@
+"""What ``torch.compile`` needs of the machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+
+
+def missing_compiler(device: str) -> str | None:
+    """Why nothing can be compiled for ``device``, with the remedy; None: it can be tried."""
+    if device.startswith("cuda"):
+        if importlib.util.find_spec("triton") is None:
+            return "there is no triton, which torch.compile needs; install it"
+        return None
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        return f"there is no C++ compiler {compiler}, which torch.compile needs; install it"
+    return None
