@@ -15,6 +15,7 @@ from plugrl.core.config.merge import Indexed, Layer
 from plugrl.core.config.origins import (
     Fault,
     KeyPath,
+    Origins,
     as_written,
     bare_name,
     dotted,
@@ -162,7 +163,7 @@ def _move(
         if callable(key.value):
             value = key.value(written)
         if key.both == "merged":
-            _by_type(layer, value, old)
+            by_type(value, old, layer.origins)
         if "*" in new:
             new = _of_the_one_model(layer, new)
         target = _opened(layer, new[:-1])
@@ -208,15 +209,15 @@ def _unite(
                 f"differs from {as_written(new)}, {held} ({place}); write it once, there"
             )
         return
-    if _number(layer, old) == _number(layer, new):
+    if _number(layer.origins, old) == _number(layer.origins, new):
         raise ValueError(f"is the same as {as_written(new)} ({place}); {_ONE_PLACE}")
     held = _opened(layer, new)
     if held is None:
         return  # It is no mapping, as its schema will say.
-    _by_type(layer, held, new)
+    by_type(held, new, layer.origins)
     for name, item in _mapping(value).items():
         here, there = (*old, name), (*new, name)
-        mine, other = _number(layer, here), _number(layer, there)
+        mine, other = _number(layer.origins, here), _number(layer.origins, there)
         if name in held and mine == other:
             place = nearest(layer.origins, there)
             message = f"is the same as {dotted(there)} ({place}); {_ONE_PLACE}"
@@ -227,19 +228,23 @@ def _unite(
             move(layer.origins, here, there)
 
 
-def _by_type(layer: Layer, service: Any, path: KeyPath) -> None:
-    """Let ``backend``, the other name of ``type``, be the type where a later layer wrote it."""
+def by_type(service: Any, path: KeyPath, origins: Origins) -> None:
+    """Let ``backend``, the other name of ``type``, be the type; of both, the later layer counts."""
     if not isinstance(service, dict) or "backend" not in service:
         return
     old, new = (*path, "backend"), (*path, "type")
-    if "type" not in service or _number(layer, old) > _number(layer, new):
+    ahead = _number(origins, old) - _number(origins, new)
+    if "type" not in service or ahead > 0:
         service["type"] = service.pop("backend")
-        forget(new, layer.origins)
-        move(layer.origins, old, new)
+        forget(new, origins)
+        move(origins, old, new)
+    elif ahead < 0:
+        del service["backend"]
+        forget(old, origins)
 
 
-def _number(layer: Layer, path: KeyPath) -> int:
-    origin = nearest(layer.origins, path)
+def _number(origins: Origins, path: KeyPath) -> int:
+    origin = nearest(origins, path)
     return -1 if origin is None else origin.layer
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from plugrl.core.config import coerce
 from plugrl.core.config.aliases import BACKEND_KINDS
 from plugrl.core.config.bad import BAD
-from plugrl.core.config.canonical import component_name, warn_of_renamed
+from plugrl.core.config.canonical import by_type, component_name, warn_of_renamed
 from plugrl.core.config.origins import (
     COMMAND_LINE,
     DEFAULT,
@@ -118,9 +118,8 @@ class Picker:
             self._checker.fault(path, f"must be the name of a {kind} or a mapping, not {shown}")
             return None
         value = dict(value)
-        if kind in BACKEND_KINDS and "backend" in value and "type" not in value:
-            value["type"] = value.pop("backend")
-            move(self._checker.origins, (*path, "backend"), (*path, "type"))
+        if kind in BACKEND_KINDS:
+            by_type(value, path, self._checker.origins)
         self._choose(value, kind, path)
         if default is not None and not any(key in value for key in ("type", *_custom(kind))):
             value["type"] = default

@@ -1,6 +1,7 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 import pytest
@@ -292,6 +293,26 @@ def test_the_inference_service_too(files, check):
 def test_a_train_service_that_fits_no_model(files, faults, models, line):
     files(a=f"trainer: text\ntrain_service: local\nmodels: {models}\n")
     assert faults("a.yaml") == [line]
+
+
+@pytest.mark.parametrize("keys", [("type", "backend"), ("backend", "type"), ("backend",) * 2])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    itertools.product(["train_service", "models.policy.train"], repeat=2),
+)
+def test_the_later_layer_names_the_service(files, check, keys, first, second):
+    service = f"{{{keys[0]}: nothing}}"
+    models = f"trainer: text\nmodels: {{policy: {{{SOURCE}, train: {service}}}}}\n"
+    if first == "train_service":
+        models = f"trainer: text\nmodels: {{policy: {{{SOURCE}}}}}\ntrain_service: {service}\n"
+    files(base=models, a="defaults: base\n")
+    validated = check("a.yaml", f"{second}.{keys[1]}=self-hosted")
+    assert validated.tree["models"]["policy"]["train"] == {"type": "local"}
+    origin = validated.origins["models", "policy", "train", "type"]
+    assert (str(origin), origin.key) == (
+        "command line",
+        None if (second, keys[1]) == ("models.policy.train", "type") else f"{second}.{keys[1]}",
+    )
 
 
 def test_a_model_without_weights(files, faults):

@@ -242,6 +242,17 @@ def test_a_service_in_both_places_is_one_where_layers_differ(folder):
     ]
 
 
+def test_of_a_key_of_a_service_in_two_places_the_later_layer_counts(folder):
+    text = SECTIONS.replace("  train_service:\n", "  train_service:\n    learning_rate: 0.5\n")
+    (folder / "a.yaml").write_text(text)
+    validated = prepare("a.yaml", ["models.policy.train.learning_rate=0.25"]).validated
+    train = validated.tree["models"]["policy"]["train"]
+    assert (train["type"], train["learning_rate"]) == ("local", 0.25)
+    # The value that does not count is no origin of the one that does.
+    origin = validated.origins["models", "policy", "train", "learning_rate"]
+    assert (str(origin), origin.key) == ("command line", None)
+
+
 def test_whether_the_trainer_computes_log_probabilities_of_its_own(folder):
     for written, level in (("true", "token"), ("false", "none")):
         tree = prepare("a.yaml", [f"algorithm.do_old_log_prob_compute={written}"]).validated.tree
