@@ -496,6 +496,22 @@ def test_classes_of_the_program_are_told_from_functions():
 
 
 @pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("assert f(lambda x: x, 1) == 1", True),
+        ("assert f(1, key=lambda x: x) == 1", True),
+        ("def own(x): return x\nassert f(own, 1) == 1", True),
+        ("def check(candidate): assert candidate(1) == 1\ncheck(f)", False),
+        ("assert f(g, 1) == 1", False),
+        ("assert sorted(f(1), key=lambda x: -x) == [1]", False),
+    ],
+)
+def test_functions_of_tests_are_not_handed_to_a_program(code, told):
+    """No program could be right: it is a fault of the test, told before any is judged."""
+    assert fault_of(code) == ("hands f a function of its own" if told else None)
+
+
+@pytest.mark.parametrize(
     ("text", "fine"),
     [
         ("[1, null]", True),

@@ -49,10 +49,20 @@ def fault_of(code: str) -> str | None:
     Raises:
         SyntaxError: it is no Python.
     """
-    for name in names_of_program(code):
+    names = names_of_program(code)
+    for name in names:
         constant = name.isupper() and len(name) > 1
         if name[:1].isupper() and not constant and name != _SOLUTION:
             return f"makes objects of {name}, a class of the program"
+    tree = ast.parse(code)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if isinstance(value, ast.Lambda) or (
+                    isinstance(value, ast.Name) and value.id in own
+                ):
+                    return f"hands {node.func.id} a function of its own"
     return None
 
 
