@@ -253,6 +253,19 @@ def test_of_a_key_of_a_service_in_two_places_the_later_layer_counts(folder):
     assert (str(origin), origin.key) == ("command line", None)
 
 
+def test_two_numbers_of_an_optimizer_are_one_list(folder):
+    numbers = [f"service.train_service.config.beta{n}={value}" for n, value in ((1, 0.8), (2, 0.7))]
+    validated = prepare("a.yaml", numbers).validated
+    train = validated.tree["models"]["policy"]["train"]
+    assert train["betas"] == [0.8, 0.7]
+    assert not {"beta1", "beta2"} & train.keys()
+    keys = [validated.origins["models", "policy", "train", "betas", n].key for n in (0, 1)]
+    assert keys == [word.partition("=")[0] for word in numbers]
+    (line,) = lines(numbers[0])
+    assert line.endswith("unknown key: write betas, a list of two numbers")
+    assert len(lines(*numbers, "models.policy.train.betas=[0.9,0.99]")) == 2
+
+
 def test_whether_the_trainer_computes_log_probabilities_of_its_own(folder):
     for written, level in (("true", "token"), ("false", "none")):
         tree = prepare("a.yaml", [f"algorithm.do_old_log_prob_compute={written}"]).validated.tree
