@@ -1,13 +1,14 @@
 """Whole runs of PPO on CartPole-v1, beside Stable-Baselines3 and TorchRL.
 
 ``python benchmarks/ppo_cartpole.py --peer-python PATH`` trains with equal settings, on one thread,
-by four sides, each in a process of its own that takes turns of 65,536 steps with the others:
-plugrl, plugrl with TorchRL's loss and advantages (``ppo.implementation: torchrl``), SB3's PPO, and
-TorchRL's own collector and PPO. It prints steps per second of each, and their ratios to SB3's, by
-wall time and by processor time; ``--json`` prints one object, whose ``ratio`` is plugrl's by wall
-time with the first of the settings. ``small`` is 4 environments x 128 steps with minibatches of
-128, ``wide`` is 64 x 128 with 2,048; 4 epochs each. The peers live in an environment of their own:
-``--make-peer FOLDER`` makes one, and ``--no-peer`` measures plugrl alone.
+by five sides, each in a process of its own that takes turns of 65,536 steps with the others:
+plugrl, plugrl with ``rl.compile: true``, plugrl with TorchRL's loss and advantages
+(``ppo.implementation: torchrl``), SB3's PPO, and TorchRL's own collector and PPO. It prints steps
+per second of each, and their ratios to SB3's, by wall time and by processor time; ``--json`` prints
+one object, whose ``ratio`` is plugrl's by wall time with the first of the settings. ``small`` is 4
+environments x 128 steps with minibatches of 128, ``wide`` is 64 x 128 with 2,048; 4 epochs each.
+The peers live in an environment of their own: ``--make-peer FOLDER`` makes one, and ``--no-peer``
+measures plugrl alone.
 """
 
 from __future__ import annotations
@@ -26,9 +27,18 @@ from _peers import Peer, Side, known, machine, positive, run
 PPO = Path(__file__).parent / "ppo"
 PEERS = Peer("Stable-Baselines3 and TorchRL", ["stable_baselines3", "torchrl"])
 #: The script of each side and its further arguments. Ratios are to the first peer.
-OWN = {"plugrl": ["--implementation", "plugrl"], "torchrl_loss": ["--implementation", "torchrl"]}
+OWN = {
+    "plugrl": ["--implementation", "plugrl"],
+    "compiled": ["--implementation", "compiled"],
+    "torchrl_loss": ["--implementation", "torchrl"],
+}
 OTHERS = {"sb3": "sb3_side.py", "torchrl": "torchrl_side.py"}
-RATIOS = {"plugrl": "ratio", "torchrl_loss": "ratio_torchrl_loss", "torchrl": "ratio_torchrl"}
+RATIOS = {
+    "plugrl": "ratio",
+    "compiled": "ratio_compiled",
+    "torchrl_loss": "ratio_torchrl_loss",
+    "torchrl": "ratio_torchrl",
+}
 SETTINGS = ("small", "wide")
 #: Phases from the start of a process on; ``learn`` is what ratios compare.
 LEARN = "learn"

@@ -91,6 +91,8 @@ class Clock:
     def __init__(self, given: Given) -> None:
         self._given = given
         self._iterations = 0
+        #: Steps that belong to no phase called ``learn``.
+        self.left_out = 0
         self._waited = 0.0
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
@@ -121,7 +123,7 @@ class Clock:
         if self._iterations != self._given.iterations:
             raise SystemExit(f"{self._iterations} iterations, not {self._given.iterations}")
         facts = {
-            "steps": self._given.steps,
+            "steps": self._given.steps - self.left_out,
             "seconds": self._seconds,
             "cpu_seconds": self._cpu,
             "return": mean_return,

@@ -165,7 +165,7 @@ def test_ratios_of_ppo_are_medians_of_those_of_a_round(monkeypatch):
         for own, peer in ((4.0, 8.0), (6.0, 18.0), (6.0, 36.0))
     ]
     for each in rounds:
-        each |= {"torchrl_loss": each["plugrl"], "torchrl": each["sb3"]}
+        each |= {"torchrl_loss": each["plugrl"], "compiled": each["plugrl"], "torchrl": each["sb3"]}
     found = loaded("ppo_cartpole").summary(rounds)
     assert found["ratio_by_round"] == pytest.approx([2.0, 3.0, 6.0])
     names = ("ratio", "cpu_ratio", "ratio_torchrl")
@@ -262,12 +262,13 @@ def test_ppo_cartpole_measures_plugrl_alone(measured):
     assert result["ratio"] is None
     assert list(result["settings"]) == ["small"]
     sides = result["settings"]["small"]["sides"]
-    assert set(sides) == {"plugrl", "torchrl_loss"}
-    for side in sides.values():
-        # 1,500 steps are three iterations of 512.
+    assert set(sides) == {"plugrl", "compiled", "torchrl_loss"}
+    for name, side in sides.items():
+        # 1,500 steps are three iterations of 512; the first one of compiled code is apart.
+        steps, apart = (1024, {"compile"}) if name == "compiled" else (1536, set())
         (seconds,) = side["seconds_by_round"]
-        assert set(seconds) == {"imports", "setup", "learn", "end"}
-        assert side["steps_per_second"] == pytest.approx(1536 / seconds["learn"])
+        assert set(seconds) == {"imports", "setup", "learn", "end"} | apart
+        assert side["steps_per_second"] == pytest.approx(steps / seconds["learn"])
         assert min(side["return_by_round"]) > 9
 
 
@@ -286,7 +287,8 @@ def test_ppo_cartpole_is_as_much_faster_as_promised(pytestconfig):
     peer = [] if "PLUGRL_PEERS" in os.environ else ["--make-peer", folder]
     result = bench_process("ppo_cartpole", *peer)
     small, wide = result["settings"]["small"], result["settings"]["wide"]
-    assert small["ratio"] >= 2.8, small
-    assert wide["ratio"] >= 3.4, wide
+    assert small["ratio"] >= 2.4, small
+    assert wide["ratio"] >= 2.8, wide
+    assert min(small["ratio_compiled"], wide["ratio_compiled"]) >= 3.5, result
     assert small["ratio_torchrl_loss"] >= 1.8, small
     assert wide["ratio_torchrl_loss"] >= 2.4, wide
