@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +12,7 @@ from tensordict import TensorDict
 from torch import func
 from torchrl.objectives.common import LossModule
 
+from plugrl.core.compilers import missing_compiler
 from plugrl.core.tensordict.loss_contract import total_loss
 
 if TYPE_CHECKING:
@@ -102,9 +101,10 @@ def _refusal(
     learning: Sequence[torch.nn.Parameter],
 ) -> str | None:
     """Why a loss module is not compiled; None: it is tried."""
-    compiler = os.environ.get("CXX") or "g++"
-    if shutil.which(compiler) is None:
-        return f"there is no C++ compiler {compiler}, which torch.compile needs; install it"
+    device = next((parameter.device.type for parameter in learning), "cpu")
+    missing = missing_compiler(device)
+    if missing is not None:
+        return missing
     if hasattr(module, "backward"):
         return "it takes its gradients itself, in backward()"
     known = {id(parameter) for parameter in parameters.values()}
