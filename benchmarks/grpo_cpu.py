@@ -3,8 +3,10 @@
 ``python benchmarks/grpo_cpu.py --peer-python PATH`` runs both sides, each in a process of its own
 that makes one step in turn, and prints the median step of each round and the ratio; ``--json``
 prints one object. A step is the rollout of 8 prompts x 8 samples x 32 new tokens, the rewards, one
-AdamW step and the weight sync, in float32 on one thread. TRL lives in an environment of its own:
-``--make-peer FOLDER`` makes one, and ``--no-peer`` measures plugrl alone.
+AdamW step and the weight sync, in float32 on one thread. With ``--shortest 8``, answers have 8 to
+32 tokens, the same on both sides; with ``--compile true``, plugrl's layers are compiled. TRL lives
+in an environment of its own: ``--make-peer FOLDER`` makes one, and ``--no-peer`` measures plugrl
+alone.
 """
 
 from __future__ import annotations
@@ -35,12 +37,25 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     sizes = {"rounds": 3, "steps": 25, "warm-up": 5, "threads": 1}
     for name, default in (sizes | {"prompts": 8, "samples": 8, "tokens": 32}).items():
         parser.add_argument(f"--{name}", type=positive, default=default, help=f"({default})")
-    return parser.parse_args(given)
+    parser.add_argument(
+        "--shortest", type=positive, help="tokens of the shortest answers (all have --tokens)"
+    )
+    parser.add_argument(
+        "--compile",
+        choices=("auto", "true", "false"),
+        default="auto",
+        help="models.policy.train.compile of plugrl (auto)",
+    )
+    parsed = parser.parse_args(given)
+    parsed.shortest = parsed.shortest or parsed.tokens
+    if parsed.shortest > parsed.tokens:
+        parser.error("--shortest must be at most --tokens")
+    return parsed
 
 
 def side(python: str, script: str, folder: Path, given: argparse.Namespace) -> Side:
     """A side in a process of its own, which makes a step whenever it is told to."""
-    names = ("prompts", "samples", "tokens", "threads", "steps", "warm_up")
+    names = ("prompts", "samples", "shortest", "tokens", "threads", "steps", "warm_up", "compile")
     sizes = [w for n in names for w in (f"--{n}".replace("_", "-"), str(getattr(given, n)))]
     made = Side(
         python,
@@ -129,10 +144,10 @@ def summary(
             f"{prefix}ratios": ratios,
             f"{kind}_by_round": rounds,
         }
-    names = ("prompts", "samples", "tokens", "rounds", "steps", "warm_up")
-    sequences = given.prompts * given.samples
+    names = ("prompts", "samples", "shortest", "tokens", "rounds", "steps", "warm_up", "compile")
+    tokens = given.prompts * given.samples * (given.shortest + given.tokens) / 2
     return result | {
-        "new_tokens_per_second": sequences * given.tokens / result["plugrl_seconds"],
+        "new_tokens_per_second": tokens / result["plugrl_seconds"],
         "work": {name: getattr(given, name) for name in names} | {"parameters": parameters},
         "threads": given.threads,
         "versions": {side: known(found[0]["versions"]) for side, found in reports.items()},

@@ -18,6 +18,7 @@ from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
 GIVEN = task.arguments()
 STEPS = task.Steps(GIVEN)
+LENGTHS = task.lengths(GIVEN)
 
 
 @plugrl.register_trainer("timed_grpo")
@@ -43,15 +44,15 @@ class CharacterCodes(plugrl.Evaluator):
 @functools.lru_cache
 def full_length(sampling: Any, limit: int) -> Any:
     """``sampling``, for answers of ``limit`` tokens."""
-    return dataclasses.replace(sampling, min_new_tokens=limit)
+    return dataclasses.replace(sampling, min_new_tokens=limit, max_new_tokens=limit)
 
 
 @plugrl.register_rollout_worker("full_length")
 class FullLengthWorker(SingleTurnRolloutWorker):
-    """Answers of exactly ``max_response_length`` tokens, as ``min_new_tokens`` gives for TRL."""
+    """Answers of exactly as many tokens as TRL's side has."""
 
     async def rollout(self, task: Any) -> plugrl.Trajectory:
-        task.sampling = full_length(task.sampling, self.config.max_response_length)
+        task.sampling = full_length(task.sampling, next(LENGTHS))
         return await super().rollout(task)
 
 
@@ -66,6 +67,7 @@ def configuration(given: Any) -> dict[str, Any]:
                     "type": "local",
                     "learning_rate": task.LEARNING_RATE,
                     "weight_decay": 0.0,
+                    "compile": {"true": True, "false": False}.get(given.compile, "auto"),
                 },
             }
         },

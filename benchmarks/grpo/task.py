@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -26,9 +28,17 @@ def arguments() -> argparse.Namespace:
     """The command line of a side."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, help="with model/ and prompts.jsonl")
-    for name in ("prompts", "samples", "tokens", "threads", "steps", "warm-up"):
+    for name in ("prompts", "samples", "shortest", "tokens", "threads", "steps", "warm-up"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--compile", required=True, help="of plugrl's train service")
     return parser.parse_args()
+
+
+def lengths(given: argparse.Namespace) -> Iterator[int]:
+    """Tokens of each answer from the first one of the first step on, for both sides alike."""
+    draw = random.Random(0)
+    while True:
+        yield draw.randint(given.shortest, given.tokens)
 
 
 class Steps:
@@ -56,15 +66,19 @@ class Steps:
         sys.stdin.readline()
         self._began = (time.perf_counter(), time.process_time())
 
-    def report(self, lengths: list[float] | None = None) -> None:
+    def report(self, means: list[float] | None = None) -> None:
         """Send the seconds of each step after the warm-up as one line of JSON.
+
+        ``means`` are the mean numbers of new tokens of all steps, if they were not known before.
 
         Raises:
             SystemExit: an answer had another length, so the work was another one.
         """
-        found = set(lengths or self._lengths)
-        if found != {self._given.tokens}:
-            raise SystemExit(f"answers of {min(found)} to {max(found)} tokens: not the work")
+        drawn, rows = lengths(self._given), self._given.prompts * self._given.samples
+        for found in means or self._lengths:
+            wanted = sum(next(drawn) for _ in range(rows)) / rows
+            if abs(found - wanted) > 1e-3:
+                raise SystemExit(f"answers of {found} tokens, not of {wanted}: not the work")
         facts = {
             "seconds": self._wall[self._given.warm_up :],
             "cpu_seconds": self._cpu[self._given.warm_up :],

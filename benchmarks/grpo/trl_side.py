@@ -17,7 +17,13 @@ def main() -> None:
 
     torch.set_num_threads(given.threads)
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        LogitsProcessor,
+        LogitsProcessorList,
+        TrainerCallback,
+    )
     from trl import GRPOConfig, GRPOTrainer
 
     rows = given.prompts * given.samples
@@ -55,10 +61,34 @@ def main() -> None:
     def reward(completions: list[str], **_: Any) -> list[float]:
         return [task.reward(text) for text in completions]
 
+    class Ends(LogitsProcessor):
+        """Ends each answer after as many tokens as were drawn for it."""
+
+        def __init__(self, rows: int) -> None:
+            self._lengths = torch.tensor([next(lengths) for _ in range(rows)])
+            self._prompt: int | None = None
+
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            if self._prompt is None:
+                self._prompt = input_ids.shape[1]
+            last = self._lengths == input_ids.shape[1] - self._prompt + 1
+            scores[last] = -torch.inf
+            scores[last, model.config.eos_token_id] = 0
+            return scores
+
     folder = given.folder / "model"
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if given.shortest < given.tokens:
+        lengths, generate = task.lengths(given), model.generate
+
+        def generate_drawn(*args: Any, **options: Any) -> Any:
+            ends = LogitsProcessorList([Ends(rows)])
+            return generate(*args, logits_processor=ends, **options)
+
+        model.generate = generate_drawn
     lines = (given.folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        model=model,
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_list([json.loads(line) for line in lines]),
