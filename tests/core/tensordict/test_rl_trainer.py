@@ -16,7 +16,7 @@ from plugrl.core.run.progress import Progress
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict import evaluation
 from plugrl.core.tensordict.advantages import GeneralisedAdvantage
-from plugrl.core.tensordict.learner import total_loss
+from plugrl.core.tensordict.loss_contract import total_loss
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.standalone import StandaloneRun
 from tests.core.tensordict.counting import Counting
@@ -104,6 +104,12 @@ def test_an_evaluation_plays_as_many_episodes_in_each_copy() -> None:
     # Three episodes of one step (1) and two of four (10), though the short ones end sooner.
     assert last["validation/episodes"] == 5
     assert last["validation/mean_episode_return"] == pytest.approx((3 * 1 + 2 * 10) / 5)
+
+
+def test_the_first_copies_play_one_more_episode_where_they_cannot_play_equally_many() -> None:
+    last = trained(task(lengths=[4, 1]), validate={"episodes": 5}).run.metrics[-1]
+    # Three episodes of four steps (10) and two of one (1).
+    assert last["validation/mean_episode_return"] == pytest.approx((3 * 10 + 2 * 1) / 5)
 
 
 def test_evaluations_come_when_they_are_due() -> None:
