@@ -76,7 +76,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def hooks() -> str:
     """The page about hooks."""
-    from plugrl.core import hookspecs
+    from plugrl.core.plugins import hookspecs
 
     parts = ["# Hooks", NOTE, text_of(hookspecs)]
     for name, spec in vars(hookspecs).items():
@@ -87,8 +87,8 @@ def hooks() -> str:
 
 def sections() -> str:
     """The page about the sections of a configuration."""
-    from plugrl.core.config.describe import describe_section
-    from plugrl.core.config.sections import COMMON, DEFAULTS, TEXT
+    from plugrl.core.config.schemas.describe import describe_section
+    from plugrl.core.config.schemas.sections import COMMON, DEFAULTS, TEXT
 
     parts = ["# Sections of a configuration", NOTE]
     parts.append("`plugrl config schema KIND NAME` lists the keys of a component.")

@@ -211,7 +211,7 @@ def _covers(written: str, key: str) -> bool:
 
 
 def _means(key: str, validated: Any) -> str:
-    from plugrl.core.config.origins import dotted
+    from plugrl.core.config.sources.origins import dotted
 
     paths = [
         dotted(path)

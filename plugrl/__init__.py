@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from plugrl.core.component import Component as Component
     from plugrl.core.component import NoConfig as NoConfig
     from plugrl.core.config.preflight import Preflight as Preflight
-    from plugrl.core.config.schema import component as component
-    from plugrl.core.config.schema import described as described
+    from plugrl.core.config.schemas.schema import component as component
+    from plugrl.core.config.schemas.schema import described as described
     from plugrl.core.config.view import ConfigView as ConfigView
     from plugrl.core.config.view import ExperimentSettings as ExperimentSettings
     from plugrl.core.config.view import HyperParameters as HyperParameters
@@ -30,39 +30,45 @@ if TYPE_CHECKING:
     from plugrl.core.errors import UsageError as UsageError
     from plugrl.core.experiment import load_run as load_run
     from plugrl.core.experiment import train as train
-    from plugrl.core.hookspecs import HOOK_API as HOOK_API
-    from plugrl.core.hookspecs import hookimpl as hookimpl
-    from plugrl.core.nested_array_dict import NestedArrayDict as NestedArrayDict
-    from plugrl.core.protocol import Protocol as Protocol
-    from plugrl.core.protocol import make_protocol as make_protocol
-    from plugrl.core.protocol_config import ProtocolConfig as ProtocolConfig
-    from plugrl.core.protocol_config import ProtocolRoundsConfig as ProtocolRoundsConfig
-    from plugrl.core.protocol_state import ProtocolOutcome as ProtocolOutcome
-    from plugrl.core.protocol_state import ProtocolSignals as ProtocolSignals
-    from plugrl.core.protocol_state import ProtocolState as ProtocolState
-    from plugrl.core.protocol_state import Tally as Tally
-    from plugrl.core.protocol_state import Verdict as Verdict
-    from plugrl.core.registry import Registry as Registry
-    from plugrl.core.registry import register_advantage as register_advantage
-    from plugrl.core.registry import register_body as register_body
-    from plugrl.core.registry import register_environment as register_environment
-    from plugrl.core.registry import register_evaluator as register_evaluator
-    from plugrl.core.registry import register_fine_tune_service as register_fine_tune_service
-    from plugrl.core.registry import register_harness_algorithm as register_harness_algorithm
-    from plugrl.core.registry import register_inference_service as register_inference_service
-    from plugrl.core.registry import register_loss as register_loss
-    from plugrl.core.registry import register_parser as register_parser
-    from plugrl.core.registry import register_protocol as register_protocol
-    from plugrl.core.registry import register_rollout_worker as register_rollout_worker
-    from plugrl.core.registry import register_sandbox as register_sandbox
-    from plugrl.core.registry import register_scenario as register_scenario
-    from plugrl.core.registry import register_scorer as register_scorer
-    from plugrl.core.registry import register_tracker as register_tracker
-    from plugrl.core.registry import register_train_service as register_train_service
-    from plugrl.core.registry import register_trainer as register_trainer
+    from plugrl.core.plugins.hookspecs import HOOK_API as HOOK_API
+    from plugrl.core.plugins.hookspecs import hookimpl as hookimpl
+    from plugrl.core.plugins.registry import Registry as Registry
+    from plugrl.core.plugins.registry import register_advantage as register_advantage
+    from plugrl.core.plugins.registry import register_body as register_body
+    from plugrl.core.plugins.registry import register_environment as register_environment
+    from plugrl.core.plugins.registry import register_evaluator as register_evaluator
+    from plugrl.core.plugins.registry import (
+        register_fine_tune_service as register_fine_tune_service,
+    )
+    from plugrl.core.plugins.registry import (
+        register_harness_algorithm as register_harness_algorithm,
+    )
+    from plugrl.core.plugins.registry import (
+        register_inference_service as register_inference_service,
+    )
+    from plugrl.core.plugins.registry import register_loss as register_loss
+    from plugrl.core.plugins.registry import register_parser as register_parser
+    from plugrl.core.plugins.registry import register_protocol as register_protocol
+    from plugrl.core.plugins.registry import register_rollout_worker as register_rollout_worker
+    from plugrl.core.plugins.registry import register_sandbox as register_sandbox
+    from plugrl.core.plugins.registry import register_scenario as register_scenario
+    from plugrl.core.plugins.registry import register_scorer as register_scorer
+    from plugrl.core.plugins.registry import register_tracker as register_tracker
+    from plugrl.core.plugins.registry import register_train_service as register_train_service
+    from plugrl.core.plugins.registry import register_trainer as register_trainer
+    from plugrl.core.protocol.config import ProtocolConfig as ProtocolConfig
+    from plugrl.core.protocol.config import ProtocolRoundsConfig as ProtocolRoundsConfig
+    from plugrl.core.protocol.nested_array_dict import NestedArrayDict as NestedArrayDict
+    from plugrl.core.protocol.protocol import Protocol as Protocol
+    from plugrl.core.protocol.protocol import make_protocol as make_protocol
+    from plugrl.core.protocol.state import ProtocolOutcome as ProtocolOutcome
+    from plugrl.core.protocol.state import ProtocolSignals as ProtocolSignals
+    from plugrl.core.protocol.state import ProtocolState as ProtocolState
+    from plugrl.core.protocol.state import Tally as Tally
+    from plugrl.core.protocol.state import Verdict as Verdict
     from plugrl.core.run.run import Run as Run
-    from plugrl.core.run.trackers import TrackedRun as TrackedRun
-    from plugrl.core.run.trackers import Tracker as Tracker
+    from plugrl.core.run.tracking.tracker import TrackedRun as TrackedRun
+    from plugrl.core.run.tracking.tracker import Tracker as Tracker
     from plugrl.core.sandbox.jobs import ProgramJob as ProgramJob
     from plugrl.core.sandbox.jobs import ProgramLimits as ProgramLimits
     from plugrl.core.sandbox.jobs import ProgramOutcome as ProgramOutcome
@@ -70,23 +76,24 @@ if TYPE_CHECKING:
     from plugrl.core.sandboxes import Sandbox as Sandbox
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
-    from plugrl.core.tensordict.advantages import GeneralisedAdvantage as GeneralisedAdvantage
-    from plugrl.core.tensordict.environment import AgentSpaces as AgentSpaces
-    from plugrl.core.tensordict.environment import AgentStep as AgentStep
-    from plugrl.core.tensordict.environment import VectorEnvironment as VectorEnvironment
-    from plugrl.core.tensordict.labelled import Labelled as Labelled
-    from plugrl.core.tensordict.layout import Layout as Layout
-    from plugrl.core.tensordict.message_space import MessageSpace as MessageSpace
-    from plugrl.core.tensordict.parts import Body as Body
-    from plugrl.core.tensordict.progress import IterationContext as IterationContext
-    from plugrl.core.tensordict.progress import attach_progress_bar as attach_progress_bar
-    from plugrl.core.tensordict.protocol_environment import (
+    from plugrl.core.tensordict.agents.parts import Body as Body
+    from plugrl.core.tensordict.environment.environment import AgentSpaces as AgentSpaces
+    from plugrl.core.tensordict.environment.environment import AgentStep as AgentStep
+    from plugrl.core.tensordict.environment.environment import (
+        VectorEnvironment as VectorEnvironment,
+    )
+    from plugrl.core.tensordict.environment.labelled import Labelled as Labelled
+    from plugrl.core.tensordict.environment.layout import Layout as Layout
+    from plugrl.core.tensordict.environment.message_space import MessageSpace as MessageSpace
+    from plugrl.core.tensordict.environment.protocol_environment import (
         ProtocolEnvironment as ProtocolEnvironment,
     )
+    from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage as GeneralisedAdvantage
+    from plugrl.core.tensordict.progress import IterationContext as IterationContext
+    from plugrl.core.tensordict.progress import attach_progress_bar as attach_progress_bar
     from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer as TensorDictRlTrainer
     from plugrl.core.tensordict.trainer import TensorDictTrainer as TensorDictTrainer
     from plugrl.core.tensordict.trainer import TensorDictTrainerConfig as TensorDictTrainerConfig
-    from plugrl.core.text.advantages import group_numbers as group_numbers
     from plugrl.core.text.agents.agent import Agent as Agent
     from plugrl.core.text.agents.conversation import Conversation as Conversation
     from plugrl.core.text.agents.parsing import ParsedReply as ParsedReply
@@ -102,74 +109,77 @@ if TYPE_CHECKING:
         compute_position_id_with_mask as compute_position_id_with_mask,
     )
     from plugrl.core.text.batch import padding_data as padding_data
-    from plugrl.core.text.evaluation import BaseEvaluationTarget as BaseEvaluationTarget
-    from plugrl.core.text.evaluation import EvaluationRunResult as EvaluationRunResult
-    from plugrl.core.text.evaluation import Evaluator as Evaluator
-    from plugrl.core.text.fine_tuning import FineTuneConfig as FineTuneConfig
-    from plugrl.core.text.fine_tuning import FineTuneService as FineTuneService
-    from plugrl.core.text.fine_tuning import JobContext as JobContext
-    from plugrl.core.text.fine_tuning import JobStatus as JobStatus
-    from plugrl.core.text.fine_tuning import PreferenceExample as PreferenceExample
-    from plugrl.core.text.fine_tuning import SupervisedExample as SupervisedExample
+    from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm as HarnessAlgorithm
+    from plugrl.core.text.dialogue.configuration import HFASTConfiguration as HFASTConfiguration
+    from plugrl.core.text.dialogue.configuration import (
+        TrainingConfiguration as TrainingConfiguration,
+    )
+    from plugrl.core.text.dialogue.dialogue import Dialogue as Dialogue
+    from plugrl.core.text.dialogue.environment import DialogueEnvironment as DialogueEnvironment
+    from plugrl.core.text.dialogue.environment import Environment as Environment
+    from plugrl.core.text.dialogue.evaluation.evaluation import (
+        evaluate_red_team as evaluate_red_team,
+    )
+    from plugrl.core.text.dialogue.harness import Harness as Harness
+    from plugrl.core.text.dialogue.language_models import LanguageModelSystem as LanguageModelSystem
+    from plugrl.core.text.dialogue.scorer import Score as Score
+    from plugrl.core.text.dialogue.scorer import Scorer as Scorer
+    from plugrl.core.text.dialogue.scorer import ScorerConfig as ScorerConfig
+    from plugrl.core.text.dialogue.scorer import make_scorer as make_scorer
+    from plugrl.core.text.dialogue.system import System as System
+    from plugrl.core.text.dialogue.tree import RolloutNode as RolloutNode
+    from plugrl.core.text.dialogue.tree import RolloutTree as RolloutTree
+    from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget as BaseEvaluationTarget
+    from plugrl.core.text.evaluate.evaluator import EvaluationRunResult as EvaluationRunResult
+    from plugrl.core.text.evaluate.evaluator import Evaluator as Evaluator
     from plugrl.core.text.guides import (
         compute_grpo_advantage_for_trajectories as compute_grpo_advantage_for_trajectories,
     )
     from plugrl.core.text.guides import log_grpo_metrics as log_grpo_metrics
     from plugrl.core.text.guides import log_rollout_metrics as log_rollout_metrics
-    from plugrl.core.text.losses import WeightedLoss as WeightedLoss
-    from plugrl.core.text.losses import masked_sum as masked_sum
-    from plugrl.core.text.model_groups import SharedModelGroup as SharedModelGroup
-    from plugrl.core.text.optimizer import AdamParams as AdamParams
-    from plugrl.core.text.optimizer import OptimizerConfig as OptimizerConfig
-    from plugrl.core.text.pure_text.examples import supervised_examples as supervised_examples
-    from plugrl.core.text.pure_text.trainer import PureTextRlTrainer as PureTextRlTrainer
-    from plugrl.core.text.red_team.algorithm import HarnessAlgorithm as HarnessAlgorithm
-    from plugrl.core.text.red_team.configuration import HFASTConfiguration as HFASTConfiguration
-    from plugrl.core.text.red_team.configuration import (
-        TrainingConfiguration as TrainingConfiguration,
-    )
-    from plugrl.core.text.red_team.dialogue import Dialogue as Dialogue
-    from plugrl.core.text.red_team.environment import DialogueEnvironment as DialogueEnvironment
-    from plugrl.core.text.red_team.environment import Environment as Environment
-    from plugrl.core.text.red_team.evaluation import evaluate_red_team as evaluate_red_team
-    from plugrl.core.text.red_team.harness import Harness as Harness
-    from plugrl.core.text.red_team.language_models import LanguageModelSystem as LanguageModelSystem
-    from plugrl.core.text.red_team.scorer import Score as Score
-    from plugrl.core.text.red_team.scorer import Scorer as Scorer
-    from plugrl.core.text.red_team.scorer import ScorerConfig as ScorerConfig
-    from plugrl.core.text.red_team.scorer import make_scorer as make_scorer
-    from plugrl.core.text.red_team.system import System as System
-    from plugrl.core.text.red_team.tree import RolloutNode as RolloutNode
-    from plugrl.core.text.red_team.tree import RolloutTree as RolloutTree
+    from plugrl.core.text.inference.sampling import SamplingParams as SamplingParams
+    from plugrl.core.text.inference.services import BaseTrainService as BaseTrainService
+    from plugrl.core.text.inference.services import Completion as Completion
+    from plugrl.core.text.inference.services import GenerationRequest as GenerationRequest
+    from plugrl.core.text.inference.services import InferenceService as InferenceService
+    from plugrl.core.text.inference.services import ModelSpec as ModelSpec
+    from plugrl.core.text.inference.services import Tokenizer as Tokenizer
+    from plugrl.core.text.inference.services import TrainService as TrainService
+    from plugrl.core.text.jobs.fine_tuning import FineTuneConfig as FineTuneConfig
+    from plugrl.core.text.jobs.fine_tuning import FineTuneService as FineTuneService
+    from plugrl.core.text.jobs.fine_tuning import JobContext as JobContext
+    from plugrl.core.text.jobs.fine_tuning import JobStatus as JobStatus
+    from plugrl.core.text.jobs.fine_tuning import PreferenceExample as PreferenceExample
+    from plugrl.core.text.jobs.fine_tuning import SupervisedExample as SupervisedExample
+    from plugrl.core.text.jobs.model_groups import SharedModelGroup as SharedModelGroup
+    from plugrl.core.text.learn.advantages import group_numbers as group_numbers
+    from plugrl.core.text.learn.losses import WeightedLoss as WeightedLoss
+    from plugrl.core.text.learn.losses import masked_sum as masked_sum
+    from plugrl.core.text.learn.optimizer import AdamParams as AdamParams
+    from plugrl.core.text.learn.optimizer import OptimizerConfig as OptimizerConfig
+    from plugrl.core.text.remote.service import NAMED_LOSSES as NAMED_LOSSES
+    from plugrl.core.text.remote.service import Datum as Datum
+    from plugrl.core.text.remote.service import ForwardBackward as ForwardBackward
+    from plugrl.core.text.remote.service import NamedLoss as NamedLoss
+    from plugrl.core.text.remote.service import RemoteTrainService as RemoteTrainService
     from plugrl.core.text.remote_api import RemoteAlgorithmConfig as RemoteAlgorithmConfig
     from plugrl.core.text.remote_api import RemoteApiTrainer as RemoteApiTrainer
     from plugrl.core.text.remote_api import RemoteApiTrainerConfig as RemoteApiTrainerConfig
     from plugrl.core.text.remote_api import RemoteLossConfig as RemoteLossConfig
-    from plugrl.core.text.remote_service import NAMED_LOSSES as NAMED_LOSSES
-    from plugrl.core.text.remote_service import Datum as Datum
-    from plugrl.core.text.remote_service import ForwardBackward as ForwardBackward
-    from plugrl.core.text.remote_service import NamedLoss as NamedLoss
-    from plugrl.core.text.remote_service import RemoteTrainService as RemoteTrainService
-    from plugrl.core.text.sampling import SamplingParams as SamplingParams
+    from plugrl.core.text.rollout.worker import RolloutTask as RolloutTask
+    from plugrl.core.text.rollout.worker import RolloutWorker as RolloutWorker
+    from plugrl.core.text.rollout.worker import RolloutWorkerConfig as RolloutWorkerConfig
+    from plugrl.core.text.rollout.worker import trajectory_of as trajectory_of
     from plugrl.core.text.self_hosted import AlgorithmConfig as AlgorithmConfig
     from plugrl.core.text.self_hosted import SelfHostedTrainer as SelfHostedTrainer
     from plugrl.core.text.self_hosted import SelfHostedTrainerConfig as SelfHostedTrainerConfig
-    from plugrl.core.text.services import BaseTrainService as BaseTrainService
-    from plugrl.core.text.services import Completion as Completion
-    from plugrl.core.text.services import GenerationRequest as GenerationRequest
-    from plugrl.core.text.services import InferenceService as InferenceService
-    from plugrl.core.text.services import ModelSpec as ModelSpec
-    from plugrl.core.text.services import Tokenizer as Tokenizer
-    from plugrl.core.text.services import TrainService as TrainService
+    from plugrl.core.text.staged.examples import supervised_examples as supervised_examples
+    from plugrl.core.text.staged.trainer import PureTextRlTrainer as PureTextRlTrainer
     from plugrl.core.text.trajectory import Trajectory as Trajectory
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer as TrajectoryTrainer
     from plugrl.core.text.trajectory_trainer import (
         TrajectoryTrainerConfig as TrajectoryTrainerConfig,
     )
-    from plugrl.core.text.worker import RolloutTask as RolloutTask
-    from plugrl.core.text.worker import RolloutWorker as RolloutWorker
-    from plugrl.core.text.worker import RolloutWorkerConfig as RolloutWorkerConfig
-    from plugrl.core.text.worker import trajectory_of as trajectory_of
     from plugrl.core.trainer import Capabilities as Capabilities
     from plugrl.core.trainer import Trainer as Trainer
     from plugrl.core.trainer import TrainerContext as TrainerContext
@@ -180,7 +190,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "plugrl.core.component": ("Component", "NoConfig"),
     "plugrl.core.config.preflight": ("Preflight",),
-    "plugrl.core.config.schema": ("component", "described"),
+    "plugrl.core.config.schemas.schema": ("component", "described"),
     "plugrl.core.config.view": ("ConfigView", "ExperimentSettings", "HyperParameters"),
     "plugrl.core.errors": (
         "ConfigError",
@@ -193,18 +203,18 @@ _MODULES = {
         "UsageError",
     ),
     "plugrl.core.experiment": ("load_run", "train"),
-    "plugrl.core.hookspecs": ("HOOK_API", "hookimpl"),
-    "plugrl.core.nested_array_dict": ("NestedArrayDict",),
-    "plugrl.core.protocol": ("Protocol", "make_protocol"),
-    "plugrl.core.protocol_config": ("ProtocolConfig", "ProtocolRoundsConfig"),
-    "plugrl.core.protocol_state": (
+    "plugrl.core.plugins.hookspecs": ("HOOK_API", "hookimpl"),
+    "plugrl.core.protocol.nested_array_dict": ("NestedArrayDict",),
+    "plugrl.core.protocol.protocol": ("Protocol", "make_protocol"),
+    "plugrl.core.protocol.config": ("ProtocolConfig", "ProtocolRoundsConfig"),
+    "plugrl.core.protocol.state": (
         "ProtocolOutcome",
         "ProtocolSignals",
         "ProtocolState",
         "Tally",
         "Verdict",
     ),
-    "plugrl.core.registry": (
+    "plugrl.core.plugins.registry": (
         "Registry",
         "register_advantage",
         "register_body",
@@ -225,21 +235,25 @@ _MODULES = {
         "register_trainer",
     ),
     "plugrl.core.run.run": ("Run",),
-    "plugrl.core.run.trackers": ("TrackedRun", "Tracker"),
+    "plugrl.core.run.tracking.tracker": ("TrackedRun", "Tracker"),
     "plugrl.core.sandbox.jobs": ("ProgramJob", "ProgramLimits", "ProgramOutcome"),
     "plugrl.core.sandboxes": ("LocalSandbox", "Sandbox"),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
-    "plugrl.core.tensordict.advantages": ("GeneralisedAdvantage",),
-    "plugrl.core.tensordict.environment": ("AgentSpaces", "AgentStep", "VectorEnvironment"),
-    "plugrl.core.tensordict.labelled": ("Labelled",),
-    "plugrl.core.tensordict.layout": ("Layout",),
-    "plugrl.core.tensordict.message_space": ("MessageSpace",),
-    "plugrl.core.tensordict.parts": ("Body",),
+    "plugrl.core.tensordict.learn.advantages": ("GeneralisedAdvantage",),
+    "plugrl.core.tensordict.environment.environment": (
+        "AgentSpaces",
+        "AgentStep",
+        "VectorEnvironment",
+    ),
+    "plugrl.core.tensordict.environment.labelled": ("Labelled",),
+    "plugrl.core.tensordict.environment.layout": ("Layout",),
+    "plugrl.core.tensordict.environment.message_space": ("MessageSpace",),
+    "plugrl.core.tensordict.agents.parts": ("Body",),
     "plugrl.core.tensordict.progress": ("IterationContext", "attach_progress_bar"),
-    "plugrl.core.tensordict.protocol_environment": ("ProtocolEnvironment",),
+    "plugrl.core.tensordict.environment.protocol_environment": ("ProtocolEnvironment",),
     "plugrl.core.tensordict.rl_trainer": ("TensorDictRlTrainer",),
     "plugrl.core.tensordict.trainer": ("TensorDictTrainer", "TensorDictTrainerConfig"),
-    "plugrl.core.text.advantages": ("group_numbers",),
+    "plugrl.core.text.learn.advantages": ("group_numbers",),
     "plugrl.core.text.agents.agent": ("Agent",),
     "plugrl.core.text.agents.conversation": ("Conversation",),
     "plugrl.core.text.agents.parsing": ("ParsedReply", "Parser", "ToolCall"),
@@ -249,8 +263,12 @@ _MODULES = {
         "AgentRolloutWorkerConfig",
     ),
     "plugrl.core.text.batch": ("Batch", "compute_position_id_with_mask", "padding_data"),
-    "plugrl.core.text.evaluation": ("BaseEvaluationTarget", "EvaluationRunResult", "Evaluator"),
-    "plugrl.core.text.fine_tuning": (
+    "plugrl.core.text.evaluate.evaluator": (
+        "BaseEvaluationTarget",
+        "EvaluationRunResult",
+        "Evaluator",
+    ),
+    "plugrl.core.text.jobs.fine_tuning": (
         "FineTuneConfig",
         "FineTuneService",
         "JobContext",
@@ -263,41 +281,41 @@ _MODULES = {
         "log_grpo_metrics",
         "log_rollout_metrics",
     ),
-    "plugrl.core.text.losses": ("WeightedLoss", "masked_sum"),
-    "plugrl.core.text.model_groups": ("SharedModelGroup",),
-    "plugrl.core.text.optimizer": ("AdamParams", "OptimizerConfig"),
-    "plugrl.core.text.pure_text.examples": ("supervised_examples",),
-    "plugrl.core.text.pure_text.trainer": ("PureTextRlTrainer",),
-    "plugrl.core.text.red_team.algorithm": ("HarnessAlgorithm",),
-    "plugrl.core.text.red_team.configuration": ("HFASTConfiguration", "TrainingConfiguration"),
-    "plugrl.core.text.red_team.dialogue": ("Dialogue",),
-    "plugrl.core.text.red_team.environment": ("DialogueEnvironment", "Environment"),
-    "plugrl.core.text.red_team.evaluation": ("evaluate_red_team",),
-    "plugrl.core.text.red_team.harness": ("Harness",),
-    "plugrl.core.text.red_team.language_models": ("LanguageModelSystem",),
-    "plugrl.core.text.red_team.scorer": ("Score", "Scorer", "ScorerConfig", "make_scorer"),
-    "plugrl.core.text.red_team.system": ("System",),
-    "plugrl.core.text.red_team.tree": ("RolloutNode", "RolloutTree"),
+    "plugrl.core.text.learn.losses": ("WeightedLoss", "masked_sum"),
+    "plugrl.core.text.jobs.model_groups": ("SharedModelGroup",),
+    "plugrl.core.text.learn.optimizer": ("AdamParams", "OptimizerConfig"),
+    "plugrl.core.text.staged.examples": ("supervised_examples",),
+    "plugrl.core.text.staged.trainer": ("PureTextRlTrainer",),
+    "plugrl.core.text.dialogue.algorithm": ("HarnessAlgorithm",),
+    "plugrl.core.text.dialogue.configuration": ("HFASTConfiguration", "TrainingConfiguration"),
+    "plugrl.core.text.dialogue.dialogue": ("Dialogue",),
+    "plugrl.core.text.dialogue.environment": ("DialogueEnvironment", "Environment"),
+    "plugrl.core.text.dialogue.evaluation.evaluation": ("evaluate_red_team",),
+    "plugrl.core.text.dialogue.harness": ("Harness",),
+    "plugrl.core.text.dialogue.language_models": ("LanguageModelSystem",),
+    "plugrl.core.text.dialogue.scorer": ("Score", "Scorer", "ScorerConfig", "make_scorer"),
+    "plugrl.core.text.dialogue.system": ("System",),
+    "plugrl.core.text.dialogue.tree": ("RolloutNode", "RolloutTree"),
     "plugrl.core.text.remote_api": (
         "RemoteAlgorithmConfig",
         "RemoteApiTrainer",
         "RemoteApiTrainerConfig",
         "RemoteLossConfig",
     ),
-    "plugrl.core.text.remote_service": (
+    "plugrl.core.text.remote.service": (
         "NAMED_LOSSES",
         "Datum",
         "ForwardBackward",
         "NamedLoss",
         "RemoteTrainService",
     ),
-    "plugrl.core.text.sampling": ("SamplingParams",),
+    "plugrl.core.text.inference.sampling": ("SamplingParams",),
     "plugrl.core.text.self_hosted": (
         "AlgorithmConfig",
         "SelfHostedTrainer",
         "SelfHostedTrainerConfig",
     ),
-    "plugrl.core.text.services": (
+    "plugrl.core.text.inference.services": (
         "BaseTrainService",
         "Completion",
         "GenerationRequest",
@@ -308,7 +326,7 @@ _MODULES = {
     ),
     "plugrl.core.text.trajectory": ("Trajectory",),
     "plugrl.core.text.trajectory_trainer": ("TrajectoryTrainer", "TrajectoryTrainerConfig"),
-    "plugrl.core.text.worker": (
+    "plugrl.core.text.rollout.worker": (
         "RolloutTask",
         "RolloutWorker",
         "RolloutWorkerConfig",

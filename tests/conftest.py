@@ -58,7 +58,7 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True)
 def _imports_stay_in_their_test(monkeypatch):
     """What ``-p`` imports is known to this process and its children: for this test alone."""
-    from plugrl.core import loading
+    from plugrl.core.plugins import loading
 
     monkeypatch.setattr(loading, "_imported", {})
     monkeypatch.setenv(loading.IMPORTS_VARIABLE, "")
@@ -91,7 +91,7 @@ def own_processes(monkeypatch):
 @pytest.fixture
 def registry():
     """The process's registry; what a test registers is gone after it."""
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.registry import default_registry
 
     registry = default_registry()
     before = registry.snapshot()

@@ -1,8 +1,8 @@
 """Mutation testing: single changes of plugrl, and whether the tests notice them.
 
     python tests/mutations.py --number 40 --seed 1 --jobs 2   a sample over the default modules
-    python tests/mutations.py plugrl/core/text/pool.py        all mutants of one module
-    python tests/mutations.py --only plugrl/core/text/pool.py:181
+    python tests/mutations.py plugrl/core/text/schedule/pool.py        all mutants of one module
+    python tests/mutations.py --only plugrl/core/text/schedule/pool.py:181
     python tests/mutations.py --named                         those of tests/mutants.toml
 
 Each mutant is written into a copy of the tree in a temporary folder. First the tests of its own

@@ -8,10 +8,10 @@ from pathlib import Path
 import forking
 import pytest
 
-from plugrl.core.config.lookup import COMMON
+from plugrl.core.config.sources.lookup import COMMON
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import load_run, prepare
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 
 NAMES = sorted(path.stem for path in COMMON.glob("*.yaml"))
 HOSTED = ["base_nexau", "self_hosted_common", "self_hosted_nexau_common"]

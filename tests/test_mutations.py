@@ -77,7 +77,7 @@ def test_own_tests_are_the_mirror_then_those_that_import_or_name_it():
     sys.path.insert(0, str(Path(__file__).parent))
     from mutations import own_tests
 
-    of_pool = own_tests("plugrl/core/text/pool.py")
+    of_pool = own_tests("plugrl/core/text/schedule/pool.py")
     assert of_pool[0] == "tests/core/text/test_pool.py"
     assert "tests/trainers/test_advantages.py" in of_pool
     # By way of a helper, by name, and by the modules that import it.
@@ -85,7 +85,9 @@ def test_own_tests_are_the_mirror_then_those_that_import_or_name_it():
         "plugrl/core/text/endpoint/session.py"
     )
     assert "tests/trainers/test_preference_losses.py" in own_tests("plugrl/trainers/losses/kto.py")
-    assert "tests/trainers/test_grpo_advantage.py" in own_tests("plugrl/core/text/grouping.py")
+    assert "tests/trainers/test_grpo_advantage.py" in own_tests(
+        "plugrl/core/text/learn/group_baselines.py"
+    )
 
 
 def test_the_list_can_be_read():
@@ -99,11 +101,11 @@ def test_the_list_can_be_read():
 
 
 def test_a_listing_runs_nothing(tmp_path):
-    words = ["plugrl/core/text/sampling.py", "--number", "3", "--seed", "1", "--list"]
+    words = ["plugrl/core/text/inference/sampling.py", "--number", "3", "--seed", "1", "--list"]
     script = str(Path(__file__).with_name("mutations.py"))
     outputs = [
         subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=True)
         for _ in range(2)
     ]
     assert outputs[0].stdout == outputs[1].stdout
-    assert outputs[0].stdout.count("plugrl/core/text/sampling.py:") == 3
+    assert outputs[0].stdout.count("plugrl/core/text/inference/sampling.py:") == 3

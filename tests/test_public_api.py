@@ -127,11 +127,11 @@ def test_pages_name_no_private_module():
 
 
 def test_a_private_name_is_noticed():
-    text = "import plugrl.core.hooks\nfrom plugrl import train, trian\nplugrl.core\n"
+    text = "import plugrl.core.plugins.hooks\nfrom plugrl import train, trian\nplugrl.core\n"
     text += "from plugrl.core.text import batch\nfrom plugrl.testing.suite import test_trainer\n"
     assert sorted(private_imports(text)) == [
         "plugrl.core",
-        "plugrl.core.hooks",
+        "plugrl.core.plugins.hooks",
         "plugrl.core.text.batch",
         "plugrl.trian",
     ]

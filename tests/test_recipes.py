@@ -10,7 +10,7 @@ from pathlib import Path
 import forking
 import pytest
 
-from plugrl.core.config.lookup import RECIPES, recipes
+from plugrl.core.config.sources.lookup import RECIPES, recipes
 from plugrl.core.experiment import load_run, prepare
 
 ROOT = Path(__file__).parent.parent

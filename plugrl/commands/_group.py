@@ -36,7 +36,7 @@ from plugrl.core.errors import PluginError, RunInterrupted, UsageError
 from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from plugrl.core.installed import EntryPoint
+    from plugrl.core.plugins.installed import EntryPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class LazyGroup(TyperGroup):
 
 def plugin_commands(rows: tuple[CommandRow, ...]) -> list[EntryPoint]:
     """The commands of the allowed plugins that do not take a built-in name."""
-    from plugrl.core.installed import COMMAND_GROUP, PluginSelection, scan
+    from plugrl.core.plugins.installed import COMMAND_GROUP, PluginSelection, scan
 
     taken = {row.name for row in rows}
     selection = PluginSelection.from_environment()
@@ -201,7 +201,7 @@ def plugin_commands(rows: tuple[CommandRow, ...]) -> list[EntryPoint]:
 
 
 def _build_plugin_command(entry: EntryPoint) -> Any:
-    from plugrl.core.loading import describe_error, import_target
+    from plugrl.core.plugins.loading import describe_error, import_target
 
     who = f"command {entry.name!r} of {entry.distribution} {entry.version} ({entry.target})"
     try:

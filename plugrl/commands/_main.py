@@ -60,7 +60,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
             raise SystemExit(_report_usage(error, debug)) from None
         if debug:
             raise
-        from plugrl.core.blame import one_line
+        from plugrl.core.plugins.blame import one_line
 
         text = f"error: unexpected {one_line(error)}; re-run with plugrl --debug"
         print(shown(text), file=sys.stderr)
@@ -91,7 +91,7 @@ def _keep_open() -> list[Any]:
 
 def _leave_within_seconds(code: int) -> None:
     """Do not let what a tracker that was given up still does hold up the end of the process."""
-    tracking = sys.modules.get("plugrl.core.run.tracking")
+    tracking = sys.modules.get("plugrl.core.run.tracking.group")
     if tracking is not None and tracking.tracker_hangs():
         from plugrl.core.run.signals import exit_soon
 
@@ -115,7 +115,7 @@ def root(rows: Sequence[CommandRow]) -> Any:
 
 def _no_plugins(value: bool) -> bool:
     if value:
-        from plugrl.core.installed import PluginSelection
+        from plugrl.core.plugins.installed import PluginSelection
 
         PluginSelection(enabled=False).export()
     return value
@@ -124,7 +124,7 @@ def _no_plugins(value: bool) -> bool:
 def _plugin(values: list[str] | None) -> list[str]:
     blocked = [value.removeprefix("no:") for value in values or () if value.startswith("no:")]
     if blocked:
-        from plugrl.core.installed import PluginSelection
+        from plugrl.core.plugins.installed import PluginSelection
 
         PluginSelection.from_environment().without(blocked).export()
     return [value for value in values or () if not value.startswith("no:")]
@@ -163,7 +163,7 @@ def _options(
 ) -> None:
     _log_to_stderr(debug)
     if plugin:
-        from plugrl.core.loading import import_user_module
+        from plugrl.core.plugins.loading import import_user_module
 
         for name in plugin:
             import_user_module(name)

@@ -8,9 +8,9 @@ import sys
 from string import Template
 
 from plugrl.commands._templates import CONTRACT, KITS, RUN_TEST
-from plugrl.core.config.lookup import recipes
+from plugrl.core.config.sources.lookup import recipes
 from plugrl.core.errors import UsageError
-from plugrl.core.registry import KINDS, OWN, default_registry
+from plugrl.core.plugins.registry import KINDS, OWN, default_registry
 from plugrl.core.suggest import did_you_mean
 
 SETUP_CFG = """\

@@ -62,8 +62,8 @@ def show(
 ) -> None:
     """Print the whole configuration, with the defaults filled in."""
     from plugrl.commands._output import can_print, emit_json, emit_table
-    from plugrl.core.config.origins import dotted, nearest
-    from plugrl.core.config.writer import dump_yaml
+    from plugrl.core.config.sources.origins import dotted, nearest
+    from plugrl.core.config.sources.writer import dump_yaml
 
     experiment = _prepared(config, overrides, config_path)
     tree = experiment.validated.tree if reveal else _public(experiment)
@@ -89,13 +89,13 @@ def schema(
 ) -> None:
     """List the keys of a component or section: types, defaults and what they are for."""
     from plugrl.commands._output import emit_table
-    from plugrl.core.config.describe import describe_component, describe_section
+    from plugrl.core.config.schemas.describe import describe_component, describe_section
     from plugrl.core.errors import UsageError
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.registry import default_registry
     from plugrl.core.suggest import did_you_mean
 
     if kind == "section":
-        from plugrl.core.config.sections import COMMON, TEXT
+        from plugrl.core.config.schemas.sections import COMMON, TEXT
 
         rows = describe_section(name)
         if rows is None:
@@ -125,7 +125,7 @@ def diff(
 ) -> None:
     """List the values in which two configurations differ, defaults included."""
     from plugrl.commands._output import emit_table
-    from plugrl.core.config.origins import dotted
+    from plugrl.core.config.sources.origins import dotted
 
     both = [_prepared(each, None, config_path) for each in (a, b)]
     left, right = (dict(_leaves(each.validated.tree)) for each in both)
@@ -177,7 +177,7 @@ def _shown(value: Any) -> str:
     import json
 
     if isinstance(value, str) and value and value == value.strip() and "\n" not in value:
-        from plugrl.core.config.reader import plain_scalar
+        from plugrl.core.config.sources.reader import plain_scalar
 
         if isinstance(plain_scalar(value), str):
             return value

@@ -49,8 +49,8 @@ def command(
     the run's. A model folder is models.policy of EVALUATION.
     """
     from plugrl.commands._output import check_writable, emit_json, emit_table, note, write_lines
-    from plugrl.core.run.checkpoint import step_of
-    from plugrl.core.saved import opened
+    from plugrl.core.loaded_run import opened
+    from plugrl.core.run.checkpoints.checkpoint import step_of
 
     folder = None
     with opened(

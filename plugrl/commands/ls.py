@@ -33,7 +33,7 @@ def command(
     Nothing is imported: the list comes from the metadata of the installed packages, and what
     each is about from the docstrings in their files. Stability is that of the kind's contract.
     """
-    from plugrl.core.kinds import KINDS
+    from plugrl.core.plugins.kinds import KINDS
 
     plurals = {row.plural: row.name for row in KINDS.values()}
     names = {**plurals, **{name: name for name in KINDS}, "recipes": "recipe", "recipe": "recipe"}
@@ -50,9 +50,9 @@ def command(
 
 
 def _components(kind: str | None) -> list[dict[str, Any]]:
-    from plugrl.core.kinds import KINDS
-    from plugrl.core.registry import default_registry
-    from plugrl.core.summaries import summary
+    from plugrl.core.plugins.kinds import KINDS
+    from plugrl.core.plugins.registry import default_registry
+    from plugrl.core.plugins.summaries import summary
 
     return [
         {
@@ -69,8 +69,8 @@ def _components(kind: str | None) -> list[dict[str, Any]]:
 
 
 def _recipes() -> list[dict[str, Any]]:
-    from plugrl.core.config.lookup import recipes
-    from plugrl.core.recipes import all_recipes
+    from plugrl.core.config.sources.lookup import recipes
+    from plugrl.core.plugins.recipes import all_recipes
 
     return [
         {
@@ -87,7 +87,7 @@ def _recipes() -> list[dict[str, Any]]:
 
 def _first_comment(path: Path) -> str:
     """The first sentence of the comment that the file begins with: what the recipe is about."""
-    from plugrl.core.summaries import sentence
+    from plugrl.core.plugins.summaries import sentence
 
     with path.open(encoding="utf-8", errors="replace") as stream:
         comment = [line.strip() for line in takewhile(lambda line: line.startswith("#"), stream)]

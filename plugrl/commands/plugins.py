@@ -13,8 +13,8 @@ from plugrl.core.errors import EXIT_PLUGIN, UsageError
 from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from plugrl.core.installed import EntryPoint, PluginSelection
-    from plugrl.core.probe import Finding
+    from plugrl.core.plugins.installed import EntryPoint, PluginSelection
+    from plugrl.core.plugins.probe import Finding
 
 EXAMPLES = """
 plugrl plugins list
@@ -132,7 +132,7 @@ def check_plugins(
 
     Reports the seconds of the import, the heavy modules that it pulled in, and what is wrong.
     """
-    from plugrl.core.probe import probe
+    from plugrl.core.plugins.probe import probe
 
     rows = _named(name) if name else [row for row in _rows() if not _is_own(row.entry)]
     results = []
@@ -161,22 +161,22 @@ def check_plugins(
 
 def _misplaced(row: Row) -> Finding | None:
     """The finding for an entry of a misspelt group, which has nothing to import."""
-    from plugrl.core.installed import group_problem
-    from plugrl.core.probe import Finding
+    from plugrl.core.plugins.installed import group_problem
+    from plugrl.core.plugins.probe import Finding
 
     problem = group_problem(row.entry.group)
     return Finding(error=problem) if problem else None
 
 
 def _rows() -> list[Row]:
-    from plugrl.core.installed import (
+    from plugrl.core.plugins.installed import (
         COMMAND_GROUP,
         HOOK_GROUP,
         RECIPE_GROUP,
         PluginSelection,
         scan,
     )
-    from plugrl.core.kinds import KIND_OF_GROUP
+    from plugrl.core.plugins.kinds import KIND_OF_GROUP
 
     kinds = KIND_OF_GROUP | {
         RECIPE_GROUP: "recipe",
@@ -203,7 +203,7 @@ def _status(
     selection: PluginSelection,
 ) -> str:
     """``ok``, or why the bare name does not mean this entry."""
-    from plugrl.core.installed import COMMAND_GROUP, HOOK_GROUP, group_problem
+    from plugrl.core.plugins.installed import COMMAND_GROUP, HOOK_GROUP, group_problem
 
     refusal = selection.refusal(entry.distribution, entry.name)
     if refusal is not None:
@@ -229,21 +229,21 @@ def _status(
 
 
 def _is_own_recipe(entry: EntryPoint) -> bool:
-    from plugrl.core.config.lookup import recipes
-    from plugrl.core.installed import RECIPE_GROUP
+    from plugrl.core.config.sources.lookup import recipes
+    from plugrl.core.plugins.installed import RECIPE_GROUP
 
     return entry.group == RECIPE_GROUP and entry.name in recipes()
 
 
 def _is_own(entry: EntryPoint) -> bool:
-    from plugrl.core.installed import normalize
-    from plugrl.core.kinds import OWN
+    from plugrl.core.plugins.installed import normalize
+    from plugrl.core.plugins.kinds import OWN
 
     return normalize(entry.distribution) == OWN
 
 
 def _kind_name(text: str) -> str:
-    from plugrl.core.kinds import KINDS
+    from plugrl.core.plugins.kinds import KINDS
 
     names = {kind.plural: kind.name for kind in KINDS.values()} | {name: name for name in KINDS}
     others = ("recipe", "hook", "command")
@@ -256,7 +256,7 @@ def _kind_name(text: str) -> str:
 
 
 def _named(name: str) -> list[Row]:
-    from plugrl.core.installed import normalize
+    from plugrl.core.plugins.installed import normalize
 
     rows = _rows()
     wanted = normalize(name)
@@ -292,8 +292,8 @@ def _package(distribution: str, rows: list[Row]) -> dict[str, Any]:
 
 
 def _registered_by_hooks() -> list[dict[str, Any]]:
-    from plugrl.core.discovery import load_hook_plugins
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.discovery import load_hook_plugins
+    from plugrl.core.plugins.registry import default_registry
 
     registry = default_registry()
     load_hook_plugins(registry=registry)

@@ -57,7 +57,7 @@ def list_runs(
 
     from plugrl.core.errors import UsageError
     from plugrl.core.run.folder import find_all
-    from plugrl.core.run.status import STATES
+    from plugrl.core.run.records.status import STATES
     from plugrl.core.suggest import did_you_mean
 
     if state is not None and state not in STATES:
@@ -128,9 +128,9 @@ def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
 
     from plugrl.core.errors import ConfigError
     from plugrl.core.run import folder
-    from plugrl.core.run.checkpoint import candidates
-    from plugrl.core.run.checkpoint_folder import checkpoints_of
-    from plugrl.core.run.metrics import read_jsonl
+    from plugrl.core.run.checkpoints.checkpoint import candidates
+    from plugrl.core.run.checkpoints.folder import checkpoints_of
+    from plugrl.core.run.records.metrics import read_jsonl
 
     found = folder.find(reference, Path(runs_folder))
     facts = folder.summarize(found).to_json()

@@ -39,9 +39,9 @@ def command(
 
     from plugrl.commands._output import emit_json, read_lines
     from plugrl.core.errors import UsageError
-    from plugrl.core.saved import opened, sampled
+    from plugrl.core.loaded_run import opened, sampled
     from plugrl.core.terminal import shown
-    from plugrl.core.text.sampling import SamplingParams
+    from plugrl.core.text.inference.sampling import SamplingParams
 
     asked = [*(prompts or []), *(read_lines(file) if file else [])]
     if not asked:

@@ -52,8 +52,8 @@ def command(
 
     from plugrl.commands._output import check_writable
     from plugrl.core.errors import PluginError
+    from plugrl.core.loaded_run import opened
     from plugrl.core.run.signals import terminable
-    from plugrl.core.saved import opened
     from plugrl.core.text.agents.parsing import make_parser
     from plugrl.core.text.endpoint.server import MISSING, installed
     from plugrl.core.text.endpoint.serving import serving, token_of_environment

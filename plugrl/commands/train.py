@@ -63,7 +63,7 @@ def command(
 
 def _try(experiment: Experiment) -> None:
     """Print how much memory the largest step takes."""
-    from plugrl.core.runless import dry_run
+    from plugrl.core.null_run import dry_run
 
     tried = dry_run(experiment)
     if tried is None:

@@ -11,27 +11,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core import allocation, threads
-from plugrl.core.blame import component_error
-from plugrl.core.config.compose import ComposedConfig, compose
-from plugrl.core.config.origins import raise_faults
 from plugrl.core.config.preflight import device_fault, find_faults
-from plugrl.core.config.sections import COMMON
+from plugrl.core.config.schemas.sections import COMMON
+from plugrl.core.config.sources.compose import ComposedConfig, compose
+from plugrl.core.config.sources.origins import raise_faults
 from plugrl.core.config.validation import ValidatedConfig, validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
-from plugrl.core.discovery import LoadedPlugins, load_hook_plugins
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory
-from plugrl.core.hooks import HookCaller
-from plugrl.core.launchers import refuse_copies
 from plugrl.core.places import named, same_working_folder
-from plugrl.core.registry import Registry, default_registry
-from plugrl.core.run.metrics import read_jsonl
+from plugrl.core.plugins.blame import component_error
+from plugrl.core.plugins.discovery import LoadedPlugins, load_hook_plugins
+from plugrl.core.plugins.hooks import HookCaller
+from plugrl.core.plugins.registry import Registry, default_registry
+from plugrl.core.run import allocation, threads
+from plugrl.core.run.launchers import refuse_copies
+from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.status import read_status
 from plugrl.core.run.run import Run
+from plugrl.core.run.setup_script import PHASE, enter_composed
+from plugrl.core.run.setup_script import enter as enter_script
 from plugrl.core.run.signals import kept_for_the_run
-from plugrl.core.run.status import read_status
-from plugrl.core.setup_script import PHASE, enter_composed
-from plugrl.core.setup_script import enter as enter_script
 
 if TYPE_CHECKING:
     from plugrl.core.trainer import Phase, Trainer, TrainerContext
@@ -244,8 +244,8 @@ class TrainedRun:
         Raises:
             ConfigError: the run has none.
         """
-        from plugrl.core.run.checkpoint import load_newest
-        from plugrl.core.run.checkpoint_folder import checkpoints_of
+        from plugrl.core.run.checkpoints.checkpoint import load_newest
+        from plugrl.core.run.checkpoints.folder import checkpoints_of
 
         found = load_newest(checkpoints_of(self.folder))
         if found is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import one_line, place, raised_at
 from plugrl.core.component import build
 from plugrl.core.errors import ConfigError, PluginError, PlugrlError
+from plugrl.core.plugins.blame import one_line, place, raised_at
 
 if TYPE_CHECKING:
-    from plugrl.core.kinds import Record
-    from plugrl.core.registry import Registry
+    from plugrl.core.plugins.kinds import Record
+    from plugrl.core.plugins.registry import Registry
 
 
 class Factory:

@@ -10,10 +10,10 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import build_trainer, enter, prepare
-from plugrl.core.run import dumps
-from plugrl.core.run.definition import check_dump
+from plugrl.core.null_run import NoRun
+from plugrl.core.run.checkpoints import dumps
+from plugrl.core.run.checkpoints.definition import check_dump
 from plugrl.core.run.start import read_tree
-from plugrl.core.runless import NoRun
 
 
 @dataclass(frozen=True)

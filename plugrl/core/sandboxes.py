@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from plugrl.core.component import Component, build
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.sandbox.box import Box
 from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner, Verdict
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from plugrl.core.errors import ConfigError, NonFiniteError, PlugrlError, RunError
-from plugrl.core.tensordict.environment import VectorEnvironment
+from plugrl.core.tensordict.environment.environment import VectorEnvironment
 from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.gymnasium.spaces import Spaces
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import RunError
+from plugrl.core.plugins.blame import one_line, raised_at
 
 logger = logging.getLogger(__name__)
 

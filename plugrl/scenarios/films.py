@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from plugrl.core.blame import one_line
+from plugrl.core.plugins.blame import one_line
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.environment import VectorEnvironment
 
 
 def film_faults(check: Preflight, make: Callable[[], VectorEnvironment]) -> Iterator[Finding]:
@@ -23,7 +23,7 @@ def film_faults(check: Preflight, make: Callable[[], VectorEnvironment]) -> Iter
     film = (check.root.get("validate") or {}).get("film", "none")
     if film == "none":
         return
-    from plugrl.core.tensordict.film import missing
+    from plugrl.core.tensordict.environment.film import missing
 
     fault = missing(film) or _undrawn(make)
     if fault is not None:

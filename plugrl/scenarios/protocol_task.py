@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol import make_protocol
+from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment import Split, VectorEnvironment
-    from plugrl.core.tensordict.labelled import Labelled
-    from plugrl.core.tensordict.message_space import MessageSpace
-    from plugrl.core.tensordict.scripts import Script
+    from plugrl.core.tensordict.agents.scripts import Script
+    from plugrl.core.tensordict.environment.environment import Split, VectorEnvironment
+    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.message_space import MessageSpace
 
 
 @dataclass
@@ -64,7 +64,7 @@ class ProtocolTask(Scenario):
             return self.data("test" if split == "film" else split, seed)
 
         def environment(split: Split) -> VectorEnvironment:
-            from plugrl.core.tensordict.protocol_environment import ProtocolEnvironment
+            from plugrl.core.tensordict.environment.protocol_environment import ProtocolEnvironment
 
             data, tests = labelled(split), config.num_test_envs or config.num_envs
             return ProtocolEnvironment(

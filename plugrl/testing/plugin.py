@@ -67,7 +67,7 @@ def plugrl_sandbox(request: pytest.FixtureRequest) -> str:
 def plugrl_elsewhere(request: pytest.FixtureRequest) -> Any:
     """Where a new process finds the components: one for all that the session checks."""
     from plugrl.core.errors import PlugrlError
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.registry import default_registry
     from plugrl.testing.processes import Elsewhere
 
     records = []
@@ -87,7 +87,7 @@ def plugrl_trainer_config(
     plugrl_trainer: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """A configuration that trains the trainer for two steps in a folder of its own."""
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.registry import default_registry
     from plugrl.testing import tiny
 
     cls = default_registry().get("trainer", plugrl_trainer)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.kinds import Record
+from plugrl.core.plugins.kinds import Record
 
 _PROGRAM = """
 import json, sys, traceback
-from plugrl.core.kinds import Record
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.kinds import Record
+from plugrl.core.plugins.registry import default_registry
 from plugrl.testing.processes import location
 answers = []
 for record in json.load(sys.stdin):

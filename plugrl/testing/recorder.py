@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from plugrl.core.errors import StopRun
-from plugrl.core.hookspecs import hookimpl
+from plugrl.core.plugins.hookspecs import hookimpl
 
 
 class Recorder:

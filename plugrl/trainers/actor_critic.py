@@ -9,11 +9,11 @@ from typing import Any, ClassVar, cast
 
 from gymnasium.spaces import Box, Discrete
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents import Agent
-from plugrl.core.tensordict.continuous import SquashedNormal
-from plugrl.core.tensordict.distributions import told
+from plugrl.core.tensordict.agents.agents import Agent
+from plugrl.core.tensordict.agents.continuous import SquashedNormal
+from plugrl.core.tensordict.agents.distributions import told
 from plugrl.core.tensordict.off_policy import OffPolicyTrainer, ReplayConfig
 from plugrl.trainers.objectives.values import Critics
 

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents import Agent
-from plugrl.core.tensordict.discrete import Categorical
-from plugrl.core.tensordict.distributions import told
-from plugrl.core.tensordict.exploration import EpsilonGreedy, Explorer
+from plugrl.core.tensordict.agents.agents import Agent
+from plugrl.core.tensordict.agents.discrete import Categorical
+from plugrl.core.tensordict.agents.distributions import told
+from plugrl.core.tensordict.collect.exploration import EpsilonGreedy, Explorer
+from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, OffPolicyTrainer, ReplayConfig
-from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.objectives.dqn import DqnLoss
 from plugrl.trainers.objectives.values import Distance

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.pure_text.examples import supervised_examples, with_right_decision
-from plugrl.core.text.pure_text.stats import returns_of
-from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
-from plugrl.core.text.unused import warn_of, written
+from plugrl.core.text.staged.examples import supervised_examples, with_right_decision
+from plugrl.core.text.staged.stats import returns_of
+from plugrl.core.text.staged.trainer import PureTextRlTrainer
+from plugrl.core.text.unused_options import warn_of, written
 from plugrl.trainers.kit import TALKING
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.nested_array_dict import NestedArrayDict
-    from plugrl.core.text.fine_tuning import SupervisedExample
+    from plugrl.core.protocol.nested_array_dict import NestedArrayDict
+    from plugrl.core.text.jobs.fine_tuning import SupervisedExample
 
 
 @dataclass

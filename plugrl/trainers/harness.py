@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from plugrl.core.config.schema import component
-from plugrl.core.config.sections import ModelConfig
+from plugrl.core.config.schemas.schema import component
+from plugrl.core.config.schemas.sections import ModelConfig
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.run.guards import Guards
-from plugrl.core.text.metrics import Means
-from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
-from plugrl.core.text.red_team.configuration import TrainingConfiguration
-from plugrl.core.text.red_team.evaluation import REPORTS, saved_report
-from plugrl.core.text.red_team.harness import Harness
-from plugrl.core.text.red_team.held_out import dialogue_sample, held_out
-from plugrl.core.text.red_team.in_runs import environment_of, prompts_of
-from plugrl.core.text.red_team.optimizers import (
+from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
+from plugrl.core.text.dialogue.configuration import TrainingConfiguration
+from plugrl.core.text.dialogue.evaluation.evaluation import REPORTS, saved_report
+from plugrl.core.text.dialogue.evaluation.held_out import dialogue_sample, held_out
+from plugrl.core.text.dialogue.harness import Harness
+from plugrl.core.text.dialogue.in_runs import environment_of, prompts_of
+from plugrl.core.text.dialogue.optimizers import (
     gradients,
     load_gradients,
     load_optimizer,
     make_optimizer,
     optimizer_state,
 )
-from plugrl.core.text.red_team.preflight import red_team_findings
+from plugrl.core.text.dialogue.preflight import red_team_findings
+from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.trainer import Trainer, TrainingResult
 from plugrl.trainers.kit import RED_TEAM
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.dialogue.environment import Environment
+    from plugrl.core.text.dialogue.tree import RolloutTree
     from plugrl.core.text.models import Model, Models
-    from plugrl.core.text.red_team.environment import Environment
-    from plugrl.core.text.red_team.tree import RolloutTree
 
 #: Dialogues of a step that are kept as samples.
 _SHOWN = 4

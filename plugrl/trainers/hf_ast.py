@@ -15,18 +15,18 @@ import torch
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.files import disk_error
 from plugrl.core.run.folders import replace_folder, restore_folder
-from plugrl.core.text.optimizer import ScheduleConfig
-from plugrl.core.text.red_team.configuration import HFASTConfiguration
-from plugrl.core.text.red_team.held_out import dialogue_sample, held_out
-from plugrl.core.text.scores import headline
+from plugrl.core.text.dialogue.configuration import HFASTConfiguration
+from plugrl.core.text.dialogue.evaluation.held_out import dialogue_sample, held_out
+from plugrl.core.text.evaluate.scores import headline
+from plugrl.core.text.learn.optimizer import ScheduleConfig
 from plugrl.trainers.harness import HarnessTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.red_team.environment import Environment
-    from plugrl.core.text.red_team.tree import RolloutTree
+    from plugrl.core.text.dialogue.environment import Environment
+    from plugrl.core.text.dialogue.tree import RolloutTree
     from plugrl.core.trainer import TrainingResult
 
 logger = logging.getLogger(__name__)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.protocol import make_protocol
-from plugrl.core.text.pure_text.trainer import PureTextRlTrainer
-from plugrl.core.text.pure_text.trees import preferences
+from plugrl.core.protocol.protocol import make_protocol
+from plugrl.core.text.staged.trainer import PureTextRlTrainer
+from plugrl.core.text.staged.trees import preferences
 from plugrl.trainers.kit import TALKING
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.config.view import HyperParameters
-    from plugrl.core.nested_array_dict import NestedArrayDict
+    from plugrl.core.protocol.nested_array_dict import NestedArrayDict
     from plugrl.core.text.protocol.episode import Episode
-    from plugrl.core.text.worker import RolloutTask
+    from plugrl.core.text.rollout.worker import RolloutTask
 
 #: Trees with more leaves are refused: nobody means to pay for them.
 MOST_LEAVES = 4096

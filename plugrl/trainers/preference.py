@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from plugrl.core.config.schema import component
+from plugrl.core.config.schemas.schema import component
 from plugrl.core.errors import ContractError
-from plugrl.core.text.advantages import group_numbers
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.data import attempts_at_all
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
-from plugrl.core.text.metrics import Means
-from plugrl.core.text.pairs import PREFERRED, Pairs
+from plugrl.core.text.data.loader import attempts_at_all
+from plugrl.core.text.inference.services import TrainService
+from plugrl.core.text.learn.advantages import group_numbers
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.minibatches import PassesConfig
+from plugrl.core.text.learn.pairs import PREFERRED, Pairs
+from plugrl.core.text.learn.units import UNIT
 from plugrl.core.text.parts import held_out
-from plugrl.core.text.passes import PassesConfig
+from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.text.self_hosted import SelfHostedTrainer
-from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.units import UNIT
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.data import Prompt
-    from plugrl.core.text.validation import Validation
+    from plugrl.core.text.data.loader import Prompt
+    from plugrl.core.text.evaluate.validation import Validation
 
 #: Rows that are read at once before the first step.
 _READ = 256

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.advantages import GeneralisedAdvantage, RewardToGo
+from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage, RewardToGo
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.objectives.reinforce import ReinforceObjective

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.text.remote_api import (
     RemoteApiTrainer,
     RemoteApiTrainerConfig,

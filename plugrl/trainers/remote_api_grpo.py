@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from plugrl.core.text.advantages import signal
+from plugrl.core.text.learn.advantages import signal
 from plugrl.core.text.remote_api import RemoteApiTrainer, RemoteApiTrainerConfig
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.kit import NAMED_LOSSES

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.datums import with_logprobs
+from plugrl.core.text.remote.datums import with_logprobs
+from plugrl.core.text.remote.service import RemoteTrainService
 from plugrl.core.text.remote_api import (
     RemoteApiTrainer,
     RemoteApiTrainerConfig,
     RemoteLossConfig,
 )
-from plugrl.core.text.remote_service import RemoteTrainService
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.kit import FROZEN, NAMED_LOSSES
 from plugrl.trainers.teachers import TaughtTrainer, TeacherOptions

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import UsageError
 from plugrl.core.text.batch import Batch, compute_position_id_with_mask
+from plugrl.core.text.inference.services import TrainService
 from plugrl.core.text.models import Model, Models
-from plugrl.core.text.services import TrainService
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.kit import JUDGED
 from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer

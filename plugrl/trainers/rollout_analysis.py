@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import described
-from plugrl.core.config.sections import TEXT
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.config.schemas.sections import TEXT
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
 from plugrl.core.experiment import prepare
-from plugrl.core.nested_array_dict import NestedArrayDict
-from plugrl.core.protocol import make_protocol
+from plugrl.core.protocol.nested_array_dict import NestedArrayDict
+from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.start import read_tree
-from plugrl.core.text.chat import chat_tokenizer
-from plugrl.core.text.lockstep import Asked, serve
+from plugrl.core.text.inference.chat import chat_tokenizer
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest
+from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
-from plugrl.core.text.pure_text.analysis import (
+from plugrl.core.text.rollout.lockstep import Asked, serve
+from plugrl.core.text.staged.analysis import (
     BUILT_IN,
     Inquiry,
     analysis_metrics,
@@ -28,15 +31,12 @@ from plugrl.core.text.pure_text.analysis import (
     questions_for,
     read_answer,
 )
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest
-from plugrl.core.text.stops import ending
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.protocol import Protocol
-    from plugrl.core.text.lockstep import Outcome
+    from plugrl.core.protocol.protocol import Protocol
+    from plugrl.core.text.rollout.lockstep import Outcome
 
 #: Questions that are asked at a time.
 _AT_ONCE = 64

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig
 from plugrl.core.tensordict.sections import TENSORDICT

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.text.batch import Batch, row_temperatures
+from plugrl.core.text.learn.log_probs import FrozenModels
+from plugrl.core.text.learn.pairs import row_sums
+from plugrl.core.text.learn.reference import ReferenceScores
 from plugrl.core.text.models import Models
-from plugrl.core.text.pairs import row_sums
 from plugrl.core.text.preflight import model_findings
-from plugrl.core.text.reference import ReferenceScores
-from plugrl.core.text.scoring import FrozenModels
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.kit import FROZEN, JUDGED

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from plugrl.core.text.advantages import signal
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.advantages import signal
 from plugrl.core.text.self_hosted import SelfHostedTrainer, SelfHostedTrainerConfig
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import HELP, PHASES
+from plugrl.core.config.schemas.schema import HELP, PHASES
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.trainer import Trainer, TrainingResult
 

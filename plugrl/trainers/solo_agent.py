@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
-from plugrl.core.tensordict.agent_config import AgentConfig
-from plugrl.core.tensordict.agent_preflight import agent_faults, trained_of
-from plugrl.core.tensordict.agents import Agent, Policies, build_agents
-from plugrl.core.tensordict.learner import Learner
-from plugrl.core.tensordict.loading import learning_state, restore_learning, restore_policies
-from plugrl.core.tensordict.optimizer import AgentOptimizer, ParameterGroup
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.tensordict.agents.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.agents.config import AgentConfig
+from plugrl.core.tensordict.agents.loading import learning_state, restore_learning, restore_policies
+from plugrl.core.tensordict.agents.preflight import agent_faults, trained_of
+from plugrl.core.tensordict.learn.learner import Learner
+from plugrl.core.tensordict.learn.optimizer import AgentOptimizer, ParameterGroup
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
@@ -35,7 +35,7 @@ from plugrl.trainers.objectives.labels import (
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled import Labelled
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.exploration import Explorer, GaussianNoise
+from plugrl.core.tensordict.collect.exploration import Explorer, GaussianNoise
+from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig
-from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.actor_critic import ContinuousTrainer, TwinCriticsConfig
 from plugrl.trainers.objectives.td3 import Td3Loss

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.log_probs import FrozenModels
 from plugrl.core.text.preflight import model_findings
-from plugrl.core.text.scoring import FrozenModels
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
 if TYPE_CHECKING:

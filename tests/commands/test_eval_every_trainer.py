@@ -5,7 +5,7 @@ import json
 import pytest
 
 import plugrl
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.testing import tiny
 
 TRAINERS = sorted(

@@ -293,7 +293,7 @@ def test_sample_ends_answers_where_the_run_did(call, folder, stopping):
 def test_serve_ends_answers_where_the_run_did_unless_a_request_says_where(folder, stopping):
     import httpx
 
-    from plugrl.core.saved import opened
+    from plugrl.core.loaded_run import opened
     from plugrl.core.text.endpoint.serving import serving
 
     asked = {"model": "policy", "prompt": "ab", "max_tokens": 6, "n": 16, "seed": 3}

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from plugrl.core import loading
-from plugrl.core.discovery import load_hook_plugins
 from plugrl.core.errors import PluginError, UnknownComponentError
-from plugrl.core.installed import HOOK_GROUP, EntryPoint, PluginSelection
-from plugrl.core.registry import Registry
+from plugrl.core.plugins import loading
+from plugrl.core.plugins.discovery import load_hook_plugins
+from plugrl.core.plugins.installed import HOOK_GROUP, EntryPoint, PluginSelection
+from plugrl.core.plugins.registry import Registry
 
 REGISTERS = """
 import plugrl

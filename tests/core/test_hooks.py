@@ -7,10 +7,10 @@ import types
 
 import pytest
 
-from plugrl.core.discovery import check_hook_plugin, check_requirements, new_manager
 from plugrl.core.errors import ConfigError, PluginError, StopRun
-from plugrl.core.hooks import HookCaller
-from plugrl.core.hookspecs import hookimpl
+from plugrl.core.plugins.discovery import check_hook_plugin, check_requirements, new_manager
+from plugrl.core.plugins.hooks import HookCaller
+from plugrl.core.plugins.hookspecs import hookimpl
 
 
 def manager(**plugins):

@@ -8,9 +8,9 @@ import zipfile
 
 import pytest
 
-from plugrl.core import installed
 from plugrl.core.errors import PluginError
-from plugrl.core.installed import EntryPoint, PluginSelection, normalize, owner_of, scan
+from plugrl.core.plugins import installed
+from plugrl.core.plugins.installed import EntryPoint, PluginSelection, normalize, owner_of, scan
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE
 
-from plugrl.core.limited import CallFailedError, LimitedCalls, LimitExceededError
+from plugrl.core.time_limited_pool import CallFailedError, LimitedCalls, LimitExceededError
 
 #: Of processor time, for calls that take all of it.
 SECONDS = 0.1
@@ -109,7 +109,7 @@ def test_a_stop_of_the_whole_group_does_not_cost_an_answer():
 
 def test_a_helper_ends_with_its_parent(tmp_path):
     program = (
-        "import sys\nfrom plugrl.core.limited import LimitedCalls\n"
+        "import sys\nfrom plugrl.core.time_limited_pool import LimitedCalls\n"
         "print(LimitedCalls('os:getpid', seconds=1).call(), flush=True)\n"
         "import os; os.kill(os.getpid(), 9)"
     )

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from plugrl.core.errors import PluginError
-from plugrl.core.installed import PluginSelection
-from plugrl.core.loading import load_file, load_module, user_module_name
-from plugrl.core.registry import Registry
+from plugrl.core.plugins.installed import PluginSelection
+from plugrl.core.plugins.loading import load_file, load_module, user_module_name
+from plugrl.core.plugins.registry import Registry
 
 DEF = "def f(logp, batch, config):"
 
@@ -98,7 +98,7 @@ def test_missing_and_foreign_files(tmp_path):
 
 
 def test_a_misspelt_class_of_a_file_has_its_close_name(tmp_path):
-    from plugrl.core.registry import Registry
+    from plugrl.core.plugins.registry import Registry
 
     (tmp_path / "mine.py").write_text("class MyTrainer: ...\n")
     with pytest.raises(PluginError, match="has no 'MyTrainr'; did you mean MyTrainer?"):
@@ -139,7 +139,7 @@ def test_the_annotations_of_a_file_that_cannot_be_resolved_name_it(tmp_path):
 
 
 def test_the_line_of_a_failing_import_of_an_installed_package(tmp_path, monkeypatch):
-    from plugrl.core.installed import EntryPoint
+    from plugrl.core.plugins.installed import EntryPoint
 
     site = tmp_path / "site-packages"
     site.mkdir()

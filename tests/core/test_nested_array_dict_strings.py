@@ -12,7 +12,7 @@ import pytest
 from tensordict import TensorDict
 
 from plugrl import NestedArrayDict, RunError, UsageError
-from plugrl.core import nested_array_dict as module
+from plugrl.core.protocol import nested_array_dict as module
 
 LONG = "é" * 5000
 

@@ -23,8 +23,8 @@ from plugrl import (
 )
 from plugrl.core.errors import NonFiniteError
 from plugrl.core.experiment import prepare
-from plugrl.core.protocol import Protocol, ProtocolConfig, ProtocolRoundsConfig
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.protocol.protocol import Protocol, ProtocolConfig, ProtocolRoundsConfig
 from plugrl.testing import tiny
 
 OPEN = Verdict.UNDECIDED

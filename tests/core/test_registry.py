@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from plugrl.core import registry as registry_module
 from plugrl.core.errors import (
     AmbiguousComponentError,
     PluginError,
     UnknownComponentError,
     UsageError,
 )
-from plugrl.core.installed import EntryPoint, PluginSelection
-from plugrl.core.kinds import KINDS, Record
-from plugrl.core.loading import import_target
-from plugrl.core.registry import Registry, default_registry, register_loss
+from plugrl.core.plugins import registry as registry_module
+from plugrl.core.plugins.installed import EntryPoint, PluginSelection
+from plugrl.core.plugins.kinds import KINDS, Record
+from plugrl.core.plugins.loading import import_target
+from plugrl.core.plugins.registry import Registry, default_registry, register_loss
 
 
 def entry(distribution, name, target, version="1.0", group="plugrl.losses"):

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from waiting import DEADLINE
 
-from plugrl.core import setup_output
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.setup_script import enter, exported
+from plugrl.core.run import setup_output
+from plugrl.core.run.setup_script import enter, exported
 
 SECRET = "s3cret-value"
 REMEDY = "correct it; plugrl validate --setup tries it without training"

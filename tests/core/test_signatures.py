@@ -8,8 +8,8 @@ import pytest
 import plugrl
 from plugrl import Evaluator, RolloutWorker, SelfHostedTrainer, Tracker
 from plugrl.core.errors import PluginError
-from plugrl.core.kinds import KINDS
-from plugrl.core.signatures import FUNCTIONS
+from plugrl.core.plugins.kinds import KINDS
+from plugrl.core.plugins.signatures import FUNCTIONS
 
 EVALUATE = "evaluate(self, data, evaluation_target)"
 ROLLOUT = "rollout(self, task)"

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from plugrl.core.kinds import Record
-from plugrl.core.summaries import folders_of, source_of, summary
+from plugrl.core.plugins.kinds import Record
+from plugrl.core.plugins.summaries import folders_of, source_of, summary
 
 MODULE = '''"""What the module is for. And more."""
 raise SystemExit("imported")
@@ -89,7 +89,7 @@ def test_a_folder_without_an_init_file_is_a_package(package):
 
 
 def test_every_own_component_says_what_it_is_for():
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.registry import default_registry
 
     own = [r for r in default_registry().records() if r.distribution == "plugrl"]
     assert len(own) >= 14

@@ -132,7 +132,7 @@ def test_the_program_compares_all_pages():
 
 
 def missing_hooks(page: str) -> list[str]:
-    from plugrl.core import hookspecs
+    from plugrl.core.plugins import hookspecs
 
     hooks = [name for name in vars(hookspecs) if name.startswith("plugrl_")]
     assert len(hooks) >= 9
@@ -162,7 +162,7 @@ def test_a_hook_or_command_that_is_not_in_the_reference_is_noticed():
 
 def test_the_reference_has_every_public_name_and_section():
     import plugrl
-    from plugrl.core.config.sections import COMMON, TEXT
+    from plugrl.core.config.schemas.sections import COMMON, TEXT
 
     api = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
     sections = (ROOT / "docs" / "reference" / "sections.md").read_text("utf-8")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS
 from plugrl.trainers.reward_model import RewardModelTrainer
 from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer
 

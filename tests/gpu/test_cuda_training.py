@@ -9,11 +9,11 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.dry_run import try_step
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.inference.services import ModelSpec
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.models import Model, Models
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.schedule.weight_sync import WeightSync
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.weight_sync import WeightSync
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.trainers.losses.cross_entropy import cross_entropy
@@ -194,7 +194,7 @@ def trainer(rows, response):
         },
     }
     from plugrl.core.factory import Factory
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.registry import default_registry
 
     made._context = SimpleNamespace(
         hyper_params=ConfigView(params, checked=True),

@@ -21,7 +21,7 @@ def scores(shared):
 
 @pytest.mark.parametrize("kind", ["supervised", "preferences"])
 def test_a_job_ends_as_on_the_cpu_and_is_sampled_from(tmp_path, kind):
-    from plugrl.core.text.model_groups import wait_for_jobs
+    from plugrl.core.text.jobs.model_groups import wait_for_jobs
 
     found = {}
     for device in ("cpu", "cuda"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 
 pytestmark = [
     pytest.mark.gpu,

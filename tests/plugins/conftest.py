@@ -23,8 +23,8 @@ import forking
 import pytest
 
 from plugrl.cli import main
-from plugrl.core.installed import forget
-from plugrl.core.registry import Registry, default_registry
+from plugrl.core.plugins.installed import forget
+from plugrl.core.plugins.registry import Registry, default_registry
 
 PACKAGES = Path(__file__).parent / "packages"
 Completed = subprocess.CompletedProcess[str]

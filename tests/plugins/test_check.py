@@ -8,9 +8,9 @@ import sys
 import forking
 import pytest
 
-from plugrl.core.installed import EntryPoint
-from plugrl.core.kinds import KINDS
-from plugrl.core.probe import probe
+from plugrl.core.plugins.installed import EntryPoint
+from plugrl.core.plugins.kinds import KINDS
+from plugrl.core.plugins.probe import probe
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_misspelt_groups_are_listed(plugrl):
 
 def test_a_name_of_a_misspelt_group_says_so(python):
     script = (
-        "from plugrl.core.registry import default_registry\n"
+        "from plugrl.core.plugins.registry import default_registry\n"
         "try:\n    default_registry().resolve('trainer', 'lost')\n"
         "except Exception as error:\n    print(error)"
     )

@@ -10,7 +10,7 @@ RESOLVE = """
 import sys
 from plugrl.commands._main import _report
 from plugrl.core.errors import PlugrlError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 try:
     print(default_registry().get(*sys.argv[1:]).__qualname__)
 except PlugrlError as error:
@@ -19,7 +19,7 @@ except PlugrlError as error:
 """
 HOOKS = """
 import json, sys
-from plugrl.core.discovery import load_hook_plugins
+from plugrl.core.plugins.discovery import load_hook_plugins
 result = load_hook_plugins()
 print(json.dumps({
     "loaded": [entry.name for entry in result.loaded],
@@ -95,7 +95,7 @@ def test_two_packages_with_one_name_clash_whatever_was_imported_first(python):
 
 WHERE = """
 import sys
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 print(default_registry().resolve(*sys.argv[1:]).target)
 """
 
@@ -178,7 +178,8 @@ def test_strict_makes_a_failing_hook_plugin_fatal(python):
 
 
 def test_a_broken_plugin_is_named_when_a_component_is_missing(python):
-    script = f"from plugrl.core.discovery import load_hook_plugins\nload_hook_plugins()\n{RESOLVE}"
+    script = "from plugrl.core.plugins.discovery import load_hook_plugins\nload_hook_plugins()\n"
+    script += RESOLVE
     done = python("-c", script, "trainer", "meant_to_be_there", only="misspelt")
     assert "not loaded: plugin 'misspelt' of plugrl-test-misspelt" in done.stderr.splitlines()[-1]
 

@@ -6,8 +6,8 @@ import json
 
 DRIVER = """
 import json, multiprocessing, sys
-from plugrl.core.discovery import load_hook_plugins
-from plugrl.core.registry import Record, default_registry, register_loss
+from plugrl.core.plugins.discovery import load_hook_plugins
+from plugrl.core.plugins.registry import Record, default_registry, register_loss
 
 @register_loss("of_the_script")
 def of_the_script(logp, batch, config):
@@ -50,7 +50,7 @@ def write_user_files(folder):
 
 UNRELATED = """
 import json, sys
-from plugrl.core.registry import Record, default_registry
+from plugrl.core.plugins.registry import Record, default_registry
 for line in json.loads(sys.argv[1]):
     print(default_registry().load(Record.from_json(json.loads(line))).__qualname__)
 """
@@ -94,13 +94,13 @@ def test_another_version_is_an_error(process):
 
 LISTING = """
 import multiprocessing
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 
 def work(queue):
     queue.put(sorted({r.name for r in default_registry().records("loss")} & {"of_p", "of_file"}))
 
 if __name__ == "__main__":
-    from plugrl.core.loading import import_user_module
+    from plugrl.core.plugins.loading import import_user_module
     import_user_module("named")
     import_user_module("file.py")
     context = multiprocessing.get_context("spawn")

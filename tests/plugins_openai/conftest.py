@@ -7,7 +7,7 @@ import pytest
 from certificates import one_tls_context  # noqa: F401
 
 from plugrl.core.config.view import ConfigView
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.plugins.openai.inference_service import OpenAiInferenceService
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -25,9 +25,9 @@ from safetensors.torch import load_file
 from transformers.models.qwen3 import modeling_qwen3  # noqa: F401  (no test's time)
 
 from plugrl.core.config.view import ConfigView
-from plugrl.core.text.batching import RequestBatcher
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest, ModelSpec
+from plugrl.core.text.inference.batching import RequestBatcher
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest, ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 SOURCE = {

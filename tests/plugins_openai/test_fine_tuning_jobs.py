@@ -15,9 +15,9 @@ from waiting import DEADLINE
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
-from plugrl.core.text.fine_tuning import PreferenceExample, SupervisedExample
-from plugrl.core.text.model_groups import SharedModelGroup, wait_for_jobs
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.jobs.fine_tuning import PreferenceExample, SupervisedExample
+from plugrl.core.text.jobs.model_groups import SharedModelGroup, wait_for_jobs
 from plugrl.core.text.models import Models
 
 HERE = Path(__file__).parent
@@ -348,7 +348,7 @@ KILLED = """
 import os, signal, sys
 sys.path[:0] = [{tests!r}, {support!r}]
 from test_fine_tuning_jobs import SUPERVISED, loaded
-from plugrl.core.text.model_groups import SharedModelGroup
+from plugrl.core.text.jobs.model_groups import SharedModelGroup
 from plugrl.plugins.openai.transport import Transport
 kill_at, url, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 calls, ask = 0, Transport.ask

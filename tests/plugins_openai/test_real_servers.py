@@ -18,7 +18,7 @@ from waiting import DEADLINE
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.testing import tiny
 

@@ -10,7 +10,7 @@ from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume, start
-from plugrl.core.hookspecs import hookimpl
+from plugrl.core.plugins.hookspecs import hookimpl
 from plugrl.plugins.openai import wire
 from plugrl.testing import tiny
 

@@ -12,7 +12,7 @@ from waiting import DEADLINE, wait_until
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])

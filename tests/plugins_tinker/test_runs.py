@@ -16,7 +16,7 @@ from waiting import DEADLINE, wait_until
 import plugrl
 from plugrl.core.errors import RunError
 from plugrl.core.experiment import prepare, resume, start
-from plugrl.core.hookspecs import hookimpl
+from plugrl.core.plugins.hookspecs import hookimpl
 
 pytest.importorskip("tinker")
 SECRET = "tml-word-that-nobody-may-see"

@@ -10,13 +10,13 @@ from servers import against
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest, ModelSpec
+from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.models import Model
-from plugrl.core.text.optimizer import AdamParams
-from plugrl.core.text.remote_service import Datum
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest, ModelSpec
+from plugrl.core.text.remote.service import Datum
+from plugrl.core.text.schedule.weight_sync import WeightSync
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.weight_sync import WeightSync
 
 pytest.importorskip("tinker")
 

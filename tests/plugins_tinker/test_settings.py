@@ -14,7 +14,7 @@ from faults import Door
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.inference.services import ModelSpec
 
 pytest.importorskip("tinker")
 

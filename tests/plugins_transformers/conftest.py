@@ -3,7 +3,7 @@
 import pytest
 
 from plugrl.core.config.view import ConfigView
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.train_service import LocalTrainService
 

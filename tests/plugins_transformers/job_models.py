@@ -2,9 +2,9 @@
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
-from plugrl.core.text.fine_tuning import PreferenceExample, SupervisedExample
-from plugrl.core.text.model_groups import SharedModelGroup
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.jobs.fine_tuning import PreferenceExample, SupervisedExample
+from plugrl.core.text.jobs.model_groups import SharedModelGroup
 from plugrl.core.text.models import Models
 
 SOURCE = {

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from plugrl.core.config.describe import describe_section
+from plugrl.core.config.schemas.describe import describe_section
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.experiment import prepare
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.models import Model
+from plugrl.core.text.schedule.weight_sync import WeightSync
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.weight_sync import WeightSync
 from plugrl.plugins.transformers import adapters
 from plugrl.trainers.losses.cross_entropy import cross_entropy
 

@@ -3,9 +3,9 @@
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest
-from plugrl.plugins.transformers.rows import Row
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest
+from plugrl.plugins.transformers.engine.request_rows import Row
 
 
 def ask(engine, runs, **sampling):

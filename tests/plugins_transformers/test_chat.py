@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import ChatTokenizer, chat_tokenizer, encode_prompt
-from plugrl.core.text.services import ModelSpec
+from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, encode_prompt
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.plugins.transformers.loading import load_tokenizer
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer, HubTokenizer
 

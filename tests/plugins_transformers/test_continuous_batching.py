@@ -10,9 +10,9 @@ import torch
 from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest
-from plugrl.plugins.transformers.serving import Turns
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest
+from plugrl.plugins.transformers.engine.serving import Turns
 
 LONG = 20
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.plugins.transformers.drawing import Sampler
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.plugins.transformers.engine.sampler import Sampler
 
 # Their softmax is 0.5, 0.3, 0.15 and 0.05.
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log().float()

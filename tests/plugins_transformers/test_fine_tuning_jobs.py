@@ -12,9 +12,9 @@ import torch
 from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.text.fine_tuning import SupervisedExample
-from plugrl.core.text.job_folder import JobFolder
-from plugrl.core.text.model_groups import SharedModelGroup, wait_for_jobs
+from plugrl.core.text.jobs.fine_tuning import SupervisedExample
+from plugrl.core.text.jobs.folder import JobFolder
+from plugrl.core.text.jobs.model_groups import SharedModelGroup, wait_for_jobs
 from plugrl.core.text.models import Models
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -142,7 +142,7 @@ import os, signal, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from job_models import SUPERVISED, group
-from plugrl.core.run import checkpoint
+from plugrl.core.run.checkpoints import checkpoint
 kill_at, folder = int(sys.argv[1]), Path(sys.argv[2])
 calls = 0
 def counted(function):

@@ -8,8 +8,8 @@ import torch
 
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.optimizer import AdamParams
-from plugrl.core.text.remote_service import NAMED_LOSSES, Datum
+from plugrl.core.text.learn.optimizer import AdamParams
+from plugrl.core.text.remote.service import NAMED_LOSSES, Datum
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.in_process import InProcessTrainService
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest
-from plugrl.plugins.transformers.head import Head
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest
+from plugrl.plugins.transformers.engine.head import Head
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 PROMPTS = [[3], [2, 5, 7], [9, 8, 7, 6, 5, 4], [2, 5, 7], [3, 3]]

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest
+from plugrl.plugins.transformers.engine.lean import LeanBody
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
-from plugrl.plugins.transformers.lean import LeanBody
 from plugrl.plugins.transformers.loading import load_model
 
 LEAN = {"llama", "qwen2", "qwen3"}
@@ -26,7 +26,7 @@ def test_models_of_one_shape_are_lean_and_others_are_not(any_engine):
 def test_the_parameters_of_the_model_stay_what_they_are(
     architecture_spec, monkeypatch, name, small
 ):
-    monkeypatch.setattr("plugrl.plugins.transformers.lean.is_small", lambda _: small)
+    monkeypatch.setattr("plugrl.plugins.transformers.engine.lean.is_small", lambda _: small)
     model = load_model(architecture_spec(name))
     before = [(n, p, p.data_ptr(), p.stride(), p.clone()) for n, p in model.named_parameters()]
     lean = LeanBody(model)
@@ -43,8 +43,8 @@ def test_the_parameters_of_the_model_stay_what_they_are(
 def test_every_weight_of_an_update_is_used(spec, monkeypatch, few, small):
     # With a table of what the first layer makes of each token, and without; with matrices of its
     # own, and with those of the model.
-    monkeypatch.setattr("plugrl.plugins.transformers.lean._FEW_TOKENS", few)
-    monkeypatch.setattr("plugrl.plugins.transformers.lean.is_small", lambda _: small)
+    monkeypatch.setattr("plugrl.plugins.transformers.engine.lean._FEW_TOKENS", few)
+    monkeypatch.setattr("plugrl.plugins.transformers.engine.lean.is_small", lambda _: small)
     engine = TransformersInferenceService({})
     engine.load(spec())
     assert (engine._runner._lean._known is None) == (few == 0)

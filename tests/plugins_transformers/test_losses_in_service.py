@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from plugrl.core.config.view import configure
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.units import unit_numbers
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.units import unit_numbers
 
 LOSSES = [record.name for record in default_registry().records("loss")]
 AGGREGATIONS = (

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.losses import WeightedLoss
-from plugrl.plugins.transformers.masters import MasterWeights
+from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.plugins.transformers.train_service import LocalTrainConfig
+from plugrl.plugins.transformers.training.masters import MasterWeights
 from plugrl.trainers.losses.cross_entropy import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -15,15 +15,20 @@ from transformers import (
 )
 from transformers import AutoModelForSequenceClassification as Classifier
 
-from plugrl.core.text.chat import encode_continuation, encode_prompt, encode_reply, end_tokens
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.evaluation import BaseEvaluationTarget
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.section import SpeakingConfig
-from plugrl.core.text.red_team.shown import Shown
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.stops import ending
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.rendering import Shown
+from plugrl.core.text.dialogue.section import SpeakingConfig
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
+from plugrl.core.text.inference.chat import (
+    encode_continuation,
+    encode_prompt,
+    encode_reply,
+    end_tokens,
+)
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.stops import ending
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.plugins.openai.wire import as_text
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.loading import load_tokenizer

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.losses import WeightedLoss
+from plugrl.core.text.learn.losses import WeightedLoss
 
 sys.path.insert(0, str(Path(__file__).parent))
 from batches import weighted

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.plugins.transformers.packing import Boundaries
+from plugrl.plugins.transformers.training.packing import Boundaries
 from plugrl.trainers.losses.cross_entropy import cross_entropy
 
 LOSS = WeightedLoss(cross_entropy, {})

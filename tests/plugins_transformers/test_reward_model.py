@@ -8,7 +8,11 @@ from transformers import AutoModelForSequenceClassification
 
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    evaluate,
+)
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.loading import load_tokenizer
 from plugrl.plugins.transformers.reward_model import RewardModelEvaluator

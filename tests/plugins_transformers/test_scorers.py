@@ -16,10 +16,10 @@ from transformers import (
 
 from plugrl.core.config.view import ConfigView, configure
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.scorer import scored
-from plugrl.plugins.transformers.classifier_scorer import ClassifierScorer
-from plugrl.plugins.transformers.guard_scorer import GuardScorer
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.scorer import scored
+from plugrl.plugins.transformers.scorers.classifier import ClassifierScorer
+from plugrl.plugins.transformers.scorers.guard import GuardScorer
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
 
 TEMPLATE = (

@@ -9,8 +9,8 @@ import torch
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
-from plugrl.core.text.optimizer import ScheduleConfig
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.optimizer import ScheduleConfig
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.train_service import LocalTrainConfig
 from plugrl.trainers.losses.cross_entropy import cross_entropy

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.plugins.transformers.micro_batches import micro_batches
+from plugrl.plugins.transformers.training.micro_batches import micro_batches
 
 
 def batch(rows):

@@ -12,10 +12,10 @@ import plugrl
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume
-from plugrl.core.text.optimizer import AdamParams
-from plugrl.core.text.remote_service import Datum
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest, ModelSpec
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest, ModelSpec
+from plugrl.core.text.learn.optimizer import AdamParams
+from plugrl.core.text.remote.service import Datum
 from plugrl.plugins.transformers.in_process import InProcessTrainService
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 

@@ -12,10 +12,10 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from plugrl.core.text.optimizer import AdamParams
-from plugrl.core.text.remote_service import Datum
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import GenerationRequest
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import GenerationRequest
+from plugrl.core.text.learn.optimizer import AdamParams
+from plugrl.core.text.remote.service import Datum
 
 
 class WeaverServer:

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.evaluation import (
+from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
     EvaluationRunResult,

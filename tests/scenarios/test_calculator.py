@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 import plugrl
-from plugrl.core.config.lookup import RECIPES
+from plugrl.core.config.sources.lookup import RECIPES
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.text.agents.agent_config import load_agent
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import InferenceService
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import InferenceService
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 from plugrl.scenarios.calculator.scenario import CalculatorScenario
 from plugrl.scenarios.rollout_workers.agent_demonstration import AgentDemonstrationRolloutWorker

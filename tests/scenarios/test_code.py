@@ -14,11 +14,15 @@ from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.experiment import prepare, start
-from plugrl.core.registry import register_sandbox, register_scenario
+from plugrl.core.plugins.registry import register_sandbox, register_scenario
 from plugrl.core.sandbox.jobs import ProgramOutcome
 from plugrl.core.sandboxes import Sandbox
 from plugrl.core.scenario import Scenario, ScenarioInstance
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    evaluate,
+)
 from plugrl.scenarios.evaluators.code import CodeEvaluator, extract_program
 from plugrl.scenarios.evaluators.code_tests import Comparison, read_tests
 from plugrl.testing import tiny

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.registry import register_sandbox
+from plugrl.core.plugins.registry import register_sandbox
 from plugrl.core.sandbox.jobs import Runner
 from plugrl.core.sandboxes import LocalSandbox
 from plugrl.scenarios.code_validation.scenario import CodeValidationScenario

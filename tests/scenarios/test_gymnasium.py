@@ -14,8 +14,8 @@ from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
 from plugrl.core.experiment import prepare
-from plugrl.core.loading import load_file
-from plugrl.core.run.state import Encoder, decode
+from plugrl.core.plugins.loading import load_file
+from plugrl.core.run.checkpoints.state import Encoder, decode
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 
 FILE = str(Path(__file__).with_name("gymnasium_environments.py"))

@@ -6,7 +6,7 @@ from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
-from plugrl.core.text.evaluation import EvaluationFailedError
+from plugrl.core.text.evaluate.evaluator import EvaluationFailedError
 from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
 from plugrl.testing import tiny
 from plugrl.testing.suite.test_evaluator import judged as asked

@@ -9,7 +9,11 @@ from waiting import DEADLINE
 from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    evaluate,
+)
 from plugrl.scenarios.evaluators.math import MathEvaluator
 from plugrl.scenarios.evaluators.math_grading import last_boxed
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plugrl import ParsedReply, Parser, ToolCall
 from plugrl.core.errors import ConfigError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.agents.parsing import parse_reply
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from plugrl import ConfigError, Verdict, make_protocol, register_protocol
-from plugrl.core.protocol import Protocol
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.protocol.protocol import Protocol
 
 # Powers of two, so that no sum of some is another one.
 WORTH = {

@@ -8,7 +8,11 @@ from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    evaluate,
+)
 from plugrl.scenarios.reasoning_gym.evaluator import ReasoningGymEvaluator
 from plugrl.scenarios.reasoning_gym.scenario import ReasoningGymScenario
 from plugrl.testing import tiny

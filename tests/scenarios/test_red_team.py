@@ -8,8 +8,8 @@ import pytest
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.red_team.dialogue import Dialogue, opening
-from plugrl.core.text.red_team.scorer import scored
+from plugrl.core.text.dialogue.dialogue import Dialogue, opening
+from plugrl.core.text.dialogue.scorer import scored
 from plugrl.scenarios.red_team.goals import WORDS, harmless_goals
 from plugrl.scenarios.red_team.scenario import RedTeamScenario
 from plugrl.scenarios.scorers.lexicon import LexiconScorer

@@ -8,7 +8,11 @@ import pytest
 from plugrl.core.component import build
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    evaluate,
+)
 from plugrl.scenarios.evaluators.exact_match import ExactMatchEvaluator
 from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
 from plugrl.scenarios.evaluators.math import MathEvaluator

@@ -8,7 +8,11 @@ import pytest
 from plugrl.core.component import build
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationFailedError, evaluate
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    evaluate,
+)
 from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
 from plugrl.scenarios.evaluators.numbers import parse_number
 from plugrl.scenarios.evaluators.regex import RegexEvaluator, repeats

@@ -7,10 +7,10 @@ import pytest
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.scorer import Score, make_scorer, scored, scorer_of_run
 from plugrl.core.text.models import Models
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.scorer import Score, make_scorer, scored, scorer_of_run
 from plugrl.scenarios.scorers.lexicon import LexiconScorer
 from plugrl.scenarios.scorers.regex import RegexScorer
 from plugrl.scenarios.scorers.weighted import WeightedScorer

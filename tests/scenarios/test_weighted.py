@@ -8,14 +8,14 @@ from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
-from plugrl.core.text.evaluation import (
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
     EvaluationRunResult,
     evaluate,
 )
-from plugrl.core.text.judging import make_evaluator
+from plugrl.core.text.rollout.judge import make_evaluator
 from plugrl.scenarios.evaluators.weighted import WeightedEvaluator
 from plugrl.testing import tiny
 

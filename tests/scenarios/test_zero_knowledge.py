@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plugrl import ConfigError, ContractError, ProtocolSignals, Verdict, make_protocol
-from plugrl.core.protocol import Protocol
+from plugrl.core.protocol.protocol import Protocol
 
 NO, YES, OPEN = Verdict.REJECT, Verdict.ACCEPT, Verdict.UNDECIDED
 BASES = ["nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier", "multi_channel"]

@@ -9,7 +9,7 @@ import signal
 import sys
 
 from plugrl.cli import main
-from plugrl.core.run.records import Records
+from plugrl.core.run.records.records import Records
 
 MORE_LINES = 3
 plain, line, seconds, written = Records.metrics, int(sys.argv[1]), float(sys.argv[2]), 0

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import forking
 import pytest
 
-LIBRARIES = """plugrl plugrl.core.text.worker_process plugrl.core.config.check
+LIBRARIES = """plugrl plugrl.core.text.rollout.processes.process plugrl.core.config.check
     plugrl.plugins.transformers.tokenizer"""
 
 
@@ -37,5 +37,5 @@ def forked_workers():
     """Let the worker processes of this file be forked; ``own_processes`` does not find them."""
     stand_in = SimpleNamespace(**{**vars(subprocess), "Popen": _started})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plugrl.core.text.worker_handle.subprocess", stand_in)
+        patch.setattr("plugrl.core.text.rollout.processes.handle.subprocess", stand_in)
         yield

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import plugrl
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.testing import tiny
 
 RUNS = Path(__file__).parents[1] / "compatibility" / "runs"

@@ -16,7 +16,7 @@ from waiting import DEADLINE
 
 #: The command line and what it imports to train: a kill is not to cost the start of a process.
 LIBRARIES = f"""{forking.LIBRARIES} plugrl.cli plugrl.commands.train plugrl.commands.resume
-    plugrl.core.experiment plugrl.core.protocol plugrl.core.runless plugrl.core.saved
+    plugrl.core.experiment plugrl.core.protocol.protocol plugrl.core.null_run plugrl.core.loaded_run
     plugrl.core.text.trajectory_trainer plugrl.plugins.transformers.inference_service
     plugrl.plugins.transformers.train_service plugrl.core.tensordict.off_policy gymnasium
     plugrl.core.tensordict.rl_trainer plugrl.scenarios.gymnasium plugrl.testing.tiny mujoco"""

@@ -15,8 +15,11 @@ from pathlib import Path
 import torch
 
 from plugrl.core.experiment import resume, train
-from plugrl.core.run import checkpoint, records
-from plugrl.core.text import losses, validation, weight_sync
+from plugrl.core.run.checkpoints import checkpoint
+from plugrl.core.run.records import records
+from plugrl.core.text.evaluate import validation
+from plugrl.core.text.learn import losses
+from plugrl.core.text.schedule import weight_sync
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 

@@ -6,10 +6,10 @@ import signal
 import torch
 
 from plugrl import Batch
-from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
-from plugrl.core.text.red_team.environment import DialogueEnvironment
-from plugrl.core.text.red_team.function_scorer import as_scorer
-from plugrl.core.text.red_team.language_models import LanguageModelSystem
+from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
+from plugrl.core.text.dialogue.environment import DialogueEnvironment
+from plugrl.core.text.dialogue.function_scorer import as_scorer
+from plugrl.core.text.dialogue.language_models import LanguageModelSystem
 
 CONFIG = {
     "model_type": "qwen3",

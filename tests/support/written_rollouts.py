@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from plugrl.core.nested_array_dict import NestedArrayDict
-from plugrl.core.protocol import make_protocol
+from plugrl.core.protocol.nested_array_dict import NestedArrayDict
+from plugrl.core.protocol.protocol import make_protocol
 
 ADP = {"type": "adp"}
 

@@ -12,8 +12,8 @@ import sys
 import pytest
 
 from plugrl.core.experiment import prepare, start
-from plugrl.core.registry import default_registry
-from plugrl.core.text.red_team.scorer import make_scorer, scored
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.dialogue.scorer import make_scorer, scored
 from plugrl.testing import tiny
 from plugrl.testing.plugin import KINDS
 from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
@@ -271,7 +271,7 @@ def reward_model_folder(folder):
 
     from plugrl.core.config.view import ConfigView
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.services import ModelSpec
+    from plugrl.core.text.inference.services import ModelSpec
     from plugrl.core.text.trajectory import Trajectory
     from plugrl.plugins.transformers.loading import load_tokenizer
     from plugrl.plugins.transformers.train_service import LocalTrainService

@@ -16,7 +16,7 @@ import itertools
 import sys
 from pathlib import Path
 from plugrl import Capabilities, EvaluationRunResult, Evaluator, Score, Scorer, Trainer
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from dataclasses import dataclass
 
 @dataclass

@@ -3,7 +3,7 @@
 import distributions
 import pytest
 
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.testing.processes import Elsewhere
 
 MODULE = """

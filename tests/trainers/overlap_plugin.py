@@ -12,9 +12,9 @@ import signal
 import time
 
 import plugrl
-from plugrl.core.run import checkpoint
+from plugrl.core.run.checkpoints import checkpoint
+from plugrl.core.text.rollout.worker import trajectory_of
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
-from plugrl.core.text.worker import trajectory_of
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService as Engine
 
 BREAK = os.environ.get("PLUGRL_TEST_BREAK")

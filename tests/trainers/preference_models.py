@@ -5,8 +5,8 @@ import json
 import torch
 
 from plugrl.core.config.view import ConfigView
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.models import Model, Models
-from plugrl.core.text.services import ModelSpec
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.train_service import LocalTrainService
@@ -110,6 +110,6 @@ def write(models, folder):
 
 
 def target(answer):
-    from plugrl.core.text.evaluation import BaseEvaluationTarget
+    from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
 
     return BaseEvaluationTarget(answer)

@@ -13,9 +13,9 @@ import signal
 from collections import Counter
 
 from plugrl.core.run.run import Run
-from plugrl.core.text.job_service import TrainedJobs
-from plugrl.core.text.pure_text.files import RunFiles
-from plugrl.core.text.pure_text.journal import Journal
+from plugrl.core.text.jobs.service import TrainedJobs
+from plugrl.core.text.staged.files import RunFiles
+from plugrl.core.text.staged.journal import Journal
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 POINT, _, NUMBER = os.environ.get("PLUGRL_TEST_KILL", "").partition(":")

@@ -10,9 +10,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from plugrl.core.errors import NonFiniteError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.tensordict.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
 
 FIRST = 3
 

@@ -7,11 +7,11 @@ import torch
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.registry import default_registry
-from plugrl.core.text.advantages import compute, for_trajectories
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.pool import TrajectoryPool
-from plugrl.core.text.rewards import rewards_of_tokens, total_rewards
+from plugrl.core.text.learn.advantages import compute, for_trajectories
+from plugrl.core.text.learn.token_rewards import rewards_of_tokens, total_rewards
+from plugrl.core.text.schedule.pool import TrajectoryPool
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.advantages.gae import GaeConfig
 from plugrl.trainers.advantages.opd import OpdConfig

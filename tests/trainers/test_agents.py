@@ -13,10 +13,10 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion, InferenceService, ModelSpec
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion, InferenceService, ModelSpec
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.tokenizer import HubTokenizer
 from plugrl.plugins.transformers.train_service import LocalTrainService

@@ -9,10 +9,10 @@ import torch
 import plugrl
 from plugrl.core.config.view import configure
 from plugrl.core.errors import RunError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.coefficients import dead_coefficients
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.dead_coefficients import dead_coefficients
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 
 

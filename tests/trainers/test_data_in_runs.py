@@ -12,8 +12,8 @@ import pytest
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, RunTerminated
 from plugrl.core.experiment import prepare, resume
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutWorker
 from plugrl.testing import tiny
 
 

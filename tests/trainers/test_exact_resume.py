@@ -78,7 +78,7 @@ def test_dying_at_a_named_moment_changes_nothing(short, tmp_path, moment):
 #: So that the signal comes before the end of the run.
 TERMINATES = """
 import os, signal
-from plugrl.core.run.records import Records
+from plugrl.core.run.records.records import Records
 
 plain, written = Records.metrics, []
 

@@ -9,8 +9,8 @@ from written_rollouts import chat, rollouts
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.pure_text.examples import supervised_examples, with_right_decision
-from plugrl.core.text.pure_text.sections import TextRlConfig, guess_replacement_proportion
+from plugrl.core.text.staged.examples import supervised_examples, with_right_decision
+from plugrl.core.text.staged.sections import TextRlConfig, guess_replacement_proportion
 from plugrl.trainers.ei_pure_text import (
     ExpertIterationConfig,
     ExpertIterationTrainer,

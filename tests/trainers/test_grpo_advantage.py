@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.advantages import compute, for_trajectories, group_numbers
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.advantages import compute, for_trajectories, group_numbers
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.advantages.grpo import GrpoConfig, grpo
 

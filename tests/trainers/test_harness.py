@@ -6,7 +6,7 @@ from testers import PolicyGradient, make_environment, make_system, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plugrl import Batch, ConfigError, register_harness_algorithm
-from plugrl.core.text.red_team.configuration import TrainingConfiguration
+from plugrl.core.text.dialogue.configuration import TrainingConfiguration
 from plugrl.trainers.harness import HarnessTrainer
 
 

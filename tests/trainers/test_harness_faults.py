@@ -8,11 +8,11 @@ import torch
 from testers import PROMPTS, SECTION, TINY, PolicyGradient, make_environment, make_system, weights
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
-from plugrl.core.text.red_team.configuration import TrainingConfiguration
-from plugrl.core.text.red_team.environment import DialogueEnvironment
-from plugrl.core.text.red_team.language_models import LanguageModelSystem
-from plugrl.core.text.red_team.scorer import Score, Scorer
-from plugrl.core.text.red_team.system import Said
+from plugrl.core.text.dialogue.configuration import TrainingConfiguration
+from plugrl.core.text.dialogue.environment import DialogueEnvironment
+from plugrl.core.text.dialogue.language_models import LanguageModelSystem
+from plugrl.core.text.dialogue.scorer import Score, Scorer
+from plugrl.core.text.dialogue.system import Said
 from plugrl.trainers.harness import HarnessTrainer
 
 

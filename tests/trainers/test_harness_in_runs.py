@@ -10,8 +10,8 @@ from testers import DEADLY
 
 import plugrl
 from plugrl.core.errors import RunError
-from plugrl.core.run.metrics import read_jsonl
-from plugrl.core.saved import opened
+from plugrl.core.loaded_run import opened
+from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.testing import tiny
 from plugrl.testing.suite.test_trainer import comparable
 from plugrl.trainers.harness import HarnessTrainer

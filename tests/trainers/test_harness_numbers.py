@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from plugrl import Batch
-from plugrl.core.text.red_team.environment import fluency
+from plugrl.core.text.dialogue.environment import fluency
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m.role[0] }}{{ m.content }}"

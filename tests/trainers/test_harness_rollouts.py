@@ -4,9 +4,9 @@ import pytest
 from testers import CONFIG, PROMPTS, SECTION, TINY, PolicyGradient, make_environment, make_system
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.red_team.configuration import TrainingConfiguration
-from plugrl.core.text.red_team.environment import DialogueEnvironment
-from plugrl.core.text.red_team.harness import Harness
+from plugrl.core.text.dialogue.configuration import TrainingConfiguration
+from plugrl.core.text.dialogue.environment import DialogueEnvironment
+from plugrl.core.text.dialogue.harness import Harness
 from plugrl.trainers.harness import HarnessTrainer
 
 #: The tester says its whole probe, so that no dialogue ends early.

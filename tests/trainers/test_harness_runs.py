@@ -14,8 +14,8 @@ from waiting import DEADLINE
 
 import plugrl
 from plugrl.core.experiment import load_run
-from plugrl.core.text.red_team.configuration import TrainingConfiguration
-from plugrl.core.text.red_team.language_models import LanguageModelSystem
+from plugrl.core.text.dialogue.configuration import TrainingConfiguration
+from plugrl.core.text.dialogue.language_models import LanguageModelSystem
 from plugrl.scenarios.red_team.scenario import RedTeamScenario
 from plugrl.scenarios.scorers.regex import RegexScorer
 from plugrl.testing import tiny

@@ -16,9 +16,9 @@ from torchrl.data import Bounded
 from torchrl.modules import Actor, QValueActor
 from torchrl.objectives import DQNLoss, SACLoss, TD3Loss
 
-from plugrl.core.tensordict.agents import Agent, build_agents
-from plugrl.core.tensordict.distributions import Squash
-from plugrl.core.tensordict.environment import AgentSpaces
+from plugrl.core.tensordict.agents.agents import Agent, build_agents
+from plugrl.core.tensordict.agents.distributions import Squash
+from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.trainers.objectives.dqn import DqnLoss
 from plugrl.trainers.objectives.sac import SacLoss
 from plugrl.trainers.objectives.td3 import Td3Loss

@@ -154,7 +154,7 @@ def test_a_real_interrupt_still_interrupts(config, tmp_path):
 def test_an_error_in_a_function_names_it(registry, config, tmp_path, kind, body, says):
     file = tmp_path / f"my_{kind}.py"
     file.write_text(LOSS.format(kind=kind, parameters=PARAMETERS[kind], body=body))
-    from plugrl.core.loading import import_user_module
+    from plugrl.core.plugins.loading import import_user_module
 
     import_user_module(str(file))
     line, _ = failed(config(trainer={"algorithm": {kind: "mine"}}, validate={"enabled": False}))

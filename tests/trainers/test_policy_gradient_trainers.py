@@ -14,9 +14,9 @@ from gymnasium.spaces import Box, Discrete
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import load_run, prepare
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.tensordict.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
 from plugrl.trainers.a2c import A2cConfig
 from plugrl.trainers.on_policy import OnPolicyRlConfig
 from plugrl.trainers.reinforce import ReinforceConfig

@@ -10,15 +10,15 @@ import torch
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import (
+from plugrl.core.text.learn.losses import (
     LOSS_WEIGHTS,
     SAMPLER_WEIGHTS,
     WeightedLoss,
     aggregation_weights,
 )
-from plugrl.core.text.policy import terms_of
+from plugrl.core.text.learn.policy_options import terms_of
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.trainers.losses.cispo import CispoConfig
 from plugrl.trainers.losses.gspo import GspoConfig

@@ -324,7 +324,7 @@ def test_a_step_with_terms_is_repeated_exactly(config):
 
 def test_the_largest_step_is_tried_with_its_terms(config):
     from plugrl.core.experiment import build_trainer, prepare
-    from plugrl.core.runless import NoRun
+    from plugrl.core.null_run import NoRun
 
     algorithm = {
         "advantage": "gae",

@@ -10,8 +10,8 @@ import plugrl
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError, RunTerminated
 from plugrl.core.experiment import prepare, resume
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutWorker
 from plugrl.testing import tiny
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer

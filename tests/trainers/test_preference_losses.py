@@ -11,10 +11,10 @@ import torch
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.coefficients import dead_coefficients
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.dead_coefficients import dead_coefficients
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.losses.preferences import awake, log_ratios
 from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer, mismatched

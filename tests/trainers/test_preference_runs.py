@@ -10,9 +10,9 @@ import pytest
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import build_trainer, prepare, resume, start
+from plugrl.core.loaded_run import opened
+from plugrl.core.null_run import NoRun
 from plugrl.core.replay import replay
-from plugrl.core.runless import NoRun
-from plugrl.core.saved import opened
 
 LETTERS = "abcdef"
 PAIRS = [
@@ -170,7 +170,7 @@ def test_the_reference_scores_each_row_once(tree, monkeypatch):
 
     monkeypatch.setattr(TransformersInferenceService, "score", counting)
     # Four passes over six pairs; the parity probe scores rows too, and validation is off.
-    monkeypatch.setattr("plugrl.core.text.weight_sync.WeightSync.observe", lambda *_: None)
+    monkeypatch.setattr("plugrl.core.text.schedule.weight_sync.WeightSync.observe", lambda *_: None)
     made = tree(rows=TRAINED[:6], steps=8, data={"batch_size": 3})
     made["validate"] = {"enabled": False}
     start(prepare(made))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from plugrl.core.component import build
-from plugrl.core.protocol import make_protocol
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.protocol.protocol import make_protocol
 
 PROTOCOLS = ["nip", "adp", "debate", "merlin_arthur", "mnip", "multi_channel", "solo_verifier"]
 #: Sections of each task that make it quick.

@@ -10,10 +10,10 @@ import torch
 from testers import SECTION, TINY, make_environment, make_system
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.harness import Harness
-from plugrl.core.text.red_team.language_models import LanguageModelSystem
-from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.harness import Harness
+from plugrl.core.text.dialogue.language_models import LanguageModelSystem
+from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 from plugrl.trainers.red_team.dpo import HarnessDpo
 from plugrl.trainers.red_team.grpo import HarnessGrpo
 from plugrl.trainers.red_team.ipo import HarnessIpo

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from plugrl.core.config.describe import describe, describe_component
 from plugrl.core.config.preflight import Preflight
+from plugrl.core.config.schemas.describe import describe, describe_component
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, ReplayConfig
@@ -309,6 +309,7 @@ RL = {
     "normalize_rewards": False,
     "num_normalization_steps": 1000,
     "num_test_iterations": 0,
+    "compile": "auto",
 }
 ONCE = {**RL, "num_epochs": 1, "minibatch_size": None}
 OLD_STEPS = {

@@ -14,7 +14,7 @@ from plugrl import RemoteApiTrainer, Trajectory
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, UsageError
 from plugrl.core.experiment import load_run, prepare
 from plugrl.core.replay import replay
-from plugrl.core.text.remote_service import completed
+from plugrl.core.text.remote.service import completed
 from plugrl.plugins.transformers.in_process import InProcessTrainService
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable

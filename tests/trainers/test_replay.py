@@ -132,7 +132,7 @@ def test_a_trainer_without_replay_says_so():
 
 
 def test_weights_of_the_dump_are_those_before_the_optimizer_step(kept):
-    from plugrl.core.run import dumps
+    from plugrl.core.run.checkpoints import dumps
 
     first, second = (state["batch"]["service"] for _, state in dumps.read(kept.folder, 2))
     assert second["optimizer_steps"] == first["optimizer_steps"] + 1

@@ -6,8 +6,8 @@ import pytest
 
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.experiment import prepare, start
-from plugrl.core.saved import export, opened
-from plugrl.core.text.evaluation import BaseEvaluationTarget
+from plugrl.core.loaded_run import export, opened
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
 from plugrl.plugins.transformers.reward_model import RewardModelEvaluator
 from plugrl.testing import tiny
 from plugrl.testing.tiny import merged

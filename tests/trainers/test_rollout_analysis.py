@@ -14,14 +14,14 @@ from written_rollouts import chat, rollouts
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, RunTerminated
 from plugrl.core.experiment import prepare, resume, start
-from plugrl.core.text.pure_text.files import RunFiles
+from plugrl.core.text.staged.files import RunFiles
 from plugrl.testing import tiny
 
 PROTOCOL = {"type": "nip", "max_message_rounds": 4}
 #: A model that says yes where the prover was loud, and stops on what it shall not answer.
 JUDGE = """
 from plugrl.core.errors import RunError
-from plugrl.core.text.services import Completion
+from plugrl.core.text.inference.services import Completion
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 class Judge(TransformersInferenceService):

@@ -38,7 +38,7 @@ def register(registry, prepare_batch, name="custom"):
 @pytest.mark.parametrize("minutes", [0, 1e-9])
 def test_checkpoints_by_time_change_no_number(plain, config, monkeypatch, minutes):
     """Runs that save at no step but the last, and at each: equal to one that counts steps."""
-    monkeypatch.setattr("plugrl.core.run.checkpoint_schedule.SHARE", math.inf)
+    monkeypatch.setattr("plugrl.core.run.checkpoints.schedule.SHARE", math.inf)
     run = start(prepare(config(settings={"checkpoint_every": 0, "checkpoint_minutes": minutes})))
     saved = [int(path.name[5:]) for path in sorted((run.folder / "checkpoints").glob("step-*"))]
     assert saved == ([0, 1, 2] if minutes else [2])
@@ -157,7 +157,7 @@ def test_the_parity_probe_reports(plain):
 
 
 def test_the_best_validation_reward_keeps_its_checkpoint(config, monkeypatch):
-    from plugrl.core.text.validation import Validation
+    from plugrl.core.text.evaluate.validation import Validation
 
     rewards = {0: 0.1, 1: 0.9, 2: 0.5, 3: 0.4}
 

@@ -14,9 +14,9 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from plugrl.core.tensordict.advantages import GeneralisedAdvantage
-from plugrl.core.tensordict.agents import build_agents
-from plugrl.core.tensordict.environment import AgentSpaces
+from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.trainers.objectives.a2c import A2cObjective
 from plugrl.trainers.objectives.dqn import DqnLoss
 from plugrl.trainers.objectives.ppo import PpoObjective

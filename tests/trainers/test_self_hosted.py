@@ -269,7 +269,7 @@ def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("exact", [True, False])
 def test_log_probabilities_of_sampling_spare_a_forward_pass(tmp_path, registry, exact):
     """One pass with gradients for each optimizer step, and one without for the parity probe."""
-    from plugrl.plugins.transformers.forward import Forward
+    from plugrl.plugins.transformers.training.forward import Forward
     from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
     class Forgetful(SingleTurnRolloutWorker):

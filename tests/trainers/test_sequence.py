@@ -9,7 +9,7 @@ import torch
 
 from plugrl.core.errors import NonFiniteError, RunError
 from plugrl.core.experiment import prepare, resume, start
-from plugrl.core.run.checkpoint import load
+from plugrl.core.run.checkpoints.checkpoint import load
 
 LEARN = {"type": "self_hosted_cross_entropy", "total_train_steps": 2}
 REINFORCE = {"type": "self_hosted_grpo", "total_train_steps": 3}

@@ -13,10 +13,10 @@ import torch
 import plugrl
 from plugrl.core.errors import ConfigError, RunTerminated
 from plugrl.core.experiment import load_run, resume
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.models import Model, Models
+from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutWorker, trajectory_of
 from plugrl.testing import tiny
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 

@@ -12,13 +12,13 @@ import torch
 
 import plugrl
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.run import checkpoint
-from plugrl.core.saved import checkpoint_of, opened
+from plugrl.core.loaded_run import checkpoint_of, opened
+from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.tensordict.agents import build_agents
-from plugrl.core.tensordict.environment import AgentSpaces
-from plugrl.core.tensordict.labelled import Labelled
-from plugrl.core.tensordict.layout import Layout
+from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.labelled import Labelled
+from plugrl.core.tensordict.environment.layout import Layout
 from plugrl.scenarios.image_classification.scenario import ImageClassificationScenario
 from plugrl.trainers.objectives.labels import LabelObjective, accuracies, sight_of
 from plugrl.trainers.solo_agent import SoloAgentTrainer, split_of

@@ -17,11 +17,11 @@ from plugrl.core import experiment
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import TrainedRun, prepare, resume
-from plugrl.core.nested_array_dict import NestedArrayDict
-from plugrl.core.saved import opened
-from plugrl.core.text.fine_tuning import JobStatus
-from plugrl.core.text.job_folder import JobFolder
-from plugrl.core.text.job_service import TrainedJobs
+from plugrl.core.loaded_run import opened
+from plugrl.core.protocol.nested_array_dict import NestedArrayDict
+from plugrl.core.text.jobs.fine_tuning import JobStatus
+from plugrl.core.text.jobs.folder import JobFolder
+from plugrl.core.text.jobs.service import TrainedJobs
 from plugrl.testing import tiny
 
 ALL = {"reward_threshold": -1.0}

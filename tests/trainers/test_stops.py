@@ -9,8 +9,8 @@ from plugrl import hookimpl
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.text.agents.agent_config import SamplingSection
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.stops import check_stop_tokens
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.stops import check_stop_tokens
 from plugrl.testing import tiny
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plugrl.core.config.view import configure
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from tests.trainers import preference_models
 
 REWARDS = [1.0, 0.0, 0.5, 0.25, 3.0, -1.0, 2.0, 2.0]

@@ -12,10 +12,10 @@ import pytest
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, RunInterrupted, RunTerminated, StopRun
 from plugrl.core.experiment import resume
-from plugrl.core.run.metrics import read_jsonl
+from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.text.evaluate.validation import Validation
+from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
-from plugrl.core.text.validation import Validation
-from plugrl.core.text.worker import RolloutWorker, trajectory_of
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.testing import tiny
 

@@ -17,7 +17,7 @@ from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
 MINE = """
 import os
 import plugrl
-from plugrl.core.text.worker import trajectory_of
+from plugrl.core.text.rollout.worker import trajectory_of
 
 
 @plugrl.register_rollout_worker("mine")
@@ -96,7 +96,7 @@ def test_a_function_registered_by_p_is_found_in_processes(tmp_path, tree):
 
 def test_processes_are_light_and_have_one_thread(tmp_path, tree):
     (tmp_path / "light.py").write_text(
-        "import os\nimport sys\n\nfrom plugrl.core.text.worker import trajectory_of\n\n\n"
+        "import os\nimport sys\n\nfrom plugrl.core.text.rollout.worker import trajectory_of\n\n\n"
         "def light(task, worker):\n"
         "    prompt = task.tokenizers['policy'].encode(task.prompt)\n"
         "    trajectory = trajectory_of(task, 'policy', prompt, task.ask_now('policy', prompt))\n"

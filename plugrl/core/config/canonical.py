@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from plugrl.core.config.aliases import COMPONENT_NAMES, KEYS, Key
-from plugrl.core.config.merge import Indexed, Layer
-from plugrl.core.config.origins import (
+from plugrl.core.config.sources.merge import Indexed, Layer
+from plugrl.core.config.sources.origins import (
     Fault,
     KeyPath,
     Origins,
@@ -190,7 +190,10 @@ def _move(
 
 
 def _of_the_one_model(layer: Layer, path: KeyPath) -> KeyPath:
-    models = layer.tree.setdefault("models", {"policy": {}})
+    if "source" in path:
+        # Where a model is from is all that one has to say of it; a service is no model.
+        layer.tree.setdefault("models", {"policy": {}})
+    models = layer.tree.get("models")
     if not isinstance(models, dict) or len(models) != 1:
         names = ", ".join(_mapping(models)) or "none is named"
         instead = dotted(path).replace("*", "NAME")

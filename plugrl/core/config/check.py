@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from plugrl.core.config import coerce
 from plugrl.core.config.bad import ABSENT, BAD, Touched
 from plugrl.core.config.canonical import remedy, second_spellings
-from plugrl.core.config.inherit import default_entry, inherit, inherit_origins
 from plugrl.core.config.misplaced import near_misses
-from plugrl.core.config.origins import (
+from plugrl.core.config.pick import Picker
+from plugrl.core.config.schemas.plain_values import is_code_file, locate, to_plain
+from plugrl.core.config.schemas.schema import COMPONENT, FILE, PHASES
+from plugrl.core.config.sources.inherit import default_entry, inherit, inherit_origins
+from plugrl.core.config.sources.origins import (
     DEFAULT,
     Fault,
     KeyPath,
@@ -26,16 +29,13 @@ from plugrl.core.config.origins import (
     nearest,
     raise_faults,
 )
-from plugrl.core.config.pick import Picker
-from plugrl.core.config.plain_values import is_code_file, locate, to_plain
-from plugrl.core.config.schema import COMPONENT, FILE, PHASES
 from plugrl.core.errors import ConfigError, PluginError
-from plugrl.core.loading import readable
+from plugrl.core.plugins.loading import readable
 from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
-    from plugrl.core.kinds import Record
-    from plugrl.core.registry import Registry
+    from plugrl.core.plugins.kinds import Record
+    from plugrl.core.plugins.registry import Registry
 
 
 @functools.lru_cache(maxsize=512)

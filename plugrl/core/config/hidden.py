@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.config.origins import KeyPath
+from plugrl.core.config.sources.origins import KeyPath
 
 #: Stands where a value was hidden.
 HIDDEN = "<hidden>"

@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.canonical import MOVES
-from plugrl.core.config.origins import COMMAND_LINE, Fault, KeyPath, Origins, dotted, nearest
+from plugrl.core.config.sources.origins import (
+    COMMAND_LINE,
+    Fault,
+    KeyPath,
+    Origins,
+    dotted,
+    nearest,
+)
 from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ from plugrl.core.config import coerce
 from plugrl.core.config.aliases import BACKEND_KINDS
 from plugrl.core.config.bad import BAD
 from plugrl.core.config.canonical import by_type, component_name, warn_of_renamed
-from plugrl.core.config.origins import (
+from plugrl.core.config.schemas.plain_values import locate
+from plugrl.core.config.schemas.schema import COMPONENT
+from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
     DEFAULT,
     KeyPath,
@@ -22,8 +24,6 @@ from plugrl.core.config.origins import (
     nearest,
     place,
 )
-from plugrl.core.config.plain_values import locate
-from plugrl.core.config.schema import COMPONENT
 from plugrl.core.errors import (
     ConfigError,
     MissingNameError,
@@ -34,7 +34,7 @@ from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
     from plugrl.core.config.check import Checker
-    from plugrl.core.registry import Registry
+    from plugrl.core.plugins.registry import Registry
 
 Value = TypeVar("Value")
 
@@ -53,7 +53,7 @@ class Picker:
     def registry(self) -> Registry:
         """The registry; by default that of this process."""
         if self._registry is None:
-            from plugrl.core.registry import default_registry
+            from plugrl.core.plugins.registry import default_registry
 
             self._registry = default_registry()
         return self._registry

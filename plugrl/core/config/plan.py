@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.config.validation import ValidatedConfig
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 
 Rows = list[tuple[str, str]]
 

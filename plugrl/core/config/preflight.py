@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import first_line, one_line, place, raised_at
-from plugrl.core.config.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
+from plugrl.core.config.sources.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
 from plugrl.core.errors import PluginError, PlugrlError
+from plugrl.core.plugins.blame import first_line, one_line, place, raised_at
 
 if TYPE_CHECKING:
     from plugrl.core.config.validation import ValidatedConfig
     from plugrl.core.config.view import HyperParameters
-    from plugrl.core.registry import Registry
+    from plugrl.core.plugins.registry import Registry
 
 #: A fault: the path of the setting to change, and what is wrong with it.
 Finding = tuple[str, str]

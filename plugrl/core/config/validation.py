@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, get_origin
 from plugrl.core.config import coerce
 from plugrl.core.config.canonical import remedy, settle
 from plugrl.core.config.check import Checker
-from plugrl.core.config.compose import ComposedConfig
-from plugrl.core.config.merge import Layer
 from plugrl.core.config.misplaced import say_who_was_meant, with_places, without_slips
-from plugrl.core.config.origins import (
+from plugrl.core.config.schemas.schema import COMPONENT, PHASES
+from plugrl.core.config.schemas.sections import COMMON, DEFAULTS, KNOWN, TEXT
+from plugrl.core.config.sources.compose import ComposedConfig
+from plugrl.core.config.sources.merge import Layer
+from plugrl.core.config.sources.origins import (
     DEFAULT,
     Fault,
     KeyPath,
@@ -24,15 +26,13 @@ from plugrl.core.config.origins import (
     nearest,
     raise_faults,
 )
-from plugrl.core.config.schema import COMPONENT, PHASES
-from plugrl.core.config.sections import COMMON, DEFAULTS, KNOWN, TEXT
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import PluginError
 from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
-    from plugrl.core.kinds import Record
-    from plugrl.core.registry import Registry
+    from plugrl.core.plugins.kinds import Record
+    from plugrl.core.plugins.registry import Registry
 
 __all__ = ["Fault", "ValidatedConfig", "validate"]
 
@@ -189,7 +189,7 @@ class RootChecker:
 
     def plugins(self) -> None:
         """Block and require plugins before any component is looked up."""
-        from plugrl.core.discovery import check_requirements
+        from plugrl.core.plugins.discovery import check_requirements
 
         self._section("plugins", COMMON["plugins"])
         section = self.filled.get("plugins")

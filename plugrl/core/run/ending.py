@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.blame import TRACE
 from plugrl.core.config.hidden import without_credentials
 from plugrl.core.errors import (
     EXIT_RUN_FAILED,
@@ -24,10 +23,11 @@ from plugrl.core.errors import (
     StopRun,
 )
 from plugrl.core.places import named
+from plugrl.core.plugins.blame import TRACE
 from plugrl.core.run.lock import RunLock
-from plugrl.core.run.report import REPORT_FILE, write_report
+from plugrl.core.run.records.report import REPORT_FILE, write_report
+from plugrl.core.run.records.status import State, Status, now
 from plugrl.core.run.signals import exit_code, exit_soon, say
-from plugrl.core.run.status import State, Status, now
 from plugrl.core.terminal import LONGEST_RECORD, bounded, shown
 
 LOG_FILE = "log.txt"

@@ -93,7 +93,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
     """Return a configuration as YAML, in its own order."""
-    from plugrl.core.config import writer
+    from plugrl.core.config.sources import writer
 
     return writer.dump_yaml(tree)
 

@@ -19,8 +19,8 @@ from plugrl.core.errors import UsageError
 from plugrl.core.run.files import UNFINISHED, disk_error
 from plugrl.core.run.lock import LOCK_FILE as RUN_LOCK
 from plugrl.core.run.lock import RunLock, is_locked
-from plugrl.core.run.metrics import last_step
-from plugrl.core.run.status import BROKEN, KILLED, STATES, STATUS_FILE
+from plugrl.core.run.records.metrics import last_step
+from plugrl.core.run.records.status import BROKEN, KILLED, STATES, STATUS_FILE
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.config.sections import RuntimeMonitorConfig
+from plugrl.core.config.schemas.sections import RuntimeMonitorConfig
 from plugrl.core.errors import NonFiniteError, RunError
 from plugrl.core.places import named
-from plugrl.core.run.dumps import Dumps
+from plugrl.core.run.checkpoints.dumps import Dumps
 
 log = logging.getLogger("plugrl.run")
 

@@ -20,18 +20,18 @@ from plugrl.core.config.hidden import (
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.places import named, settled
 from plugrl.core.run import folder as folders
-from plugrl.core.run.checkpoint import candidates, step_of
-from plugrl.core.run.checkpoint_folder import checkpoints_of, place_checkpoints
-from plugrl.core.run.environment import (
+from plugrl.core.run.checkpoints.checkpoint import candidates, step_of
+from plugrl.core.run.checkpoints.folder import checkpoints_of, place_checkpoints
+from plugrl.core.run.files import dump_yaml, write_json, write_text
+from plugrl.core.run.lock import RunLock
+from plugrl.core.run.records.environment import (
     ENVIRONMENT_FILE,
     ComponentRecord,
     describe_environment,
     plugin_changes,
     plugin_lock,
 )
-from plugrl.core.run.files import dump_yaml, write_json, write_text
-from plugrl.core.run.lock import RunLock
-from plugrl.core.run.status import Status, read_status
+from plugrl.core.run.records.status import Status, read_status
 
 log = logging.getLogger("plugrl.run")
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import RunError
-from plugrl.core.tensordict.acting import acting_for
-from plugrl.core.tensordict.episodes import episode_metrics
-from plugrl.core.tensordict.film import write_film
+from plugrl.core.tensordict.agents.acting import acting_for
+from plugrl.core.tensordict.collect.episodes import episode_metrics
+from plugrl.core.tensordict.environment.film import write_film
+from plugrl.core.tensordict.environment.turns import Choose, Turns
 from plugrl.core.tensordict.seeding import generator_of
-from plugrl.core.tensordict.turns import Choose, Turns
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from plugrl.core.scenario import ScenarioInstance
-    from plugrl.core.tensordict.agents import Policies
-    from plugrl.core.tensordict.environment import VectorEnvironment
-    from plugrl.core.tensordict.normalisers import Normalisers
+    from plugrl.core.tensordict.agents.agents import Policies
+    from plugrl.core.tensordict.collect.normalisers import Normalisers
+    from plugrl.core.tensordict.environment.environment import VectorEnvironment
 
 logger = logging.getLogger(__name__)
 #: An episode longer than this is taken to be endless, and one of the second length is told of.

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agent_preflight import trained_of
-from plugrl.core.tensordict.exploration import Explorer
-from plugrl.core.tensordict.loss_contract import move_targets
-from plugrl.core.tensordict.off_policy_learner import OffPolicyLearner, steps_of
-from plugrl.core.tensordict.parts import seeded
-from plugrl.core.tensordict.replay import ReplayBuffer
+from plugrl.core.tensordict.agents.parts import seeded
+from plugrl.core.tensordict.agents.preflight import trained_of
+from plugrl.core.tensordict.collect.exploration import Explorer
+from plugrl.core.tensordict.collect.replay_buffer import ReplayBuffer
+from plugrl.core.tensordict.collect.rows import real_steps
+from plugrl.core.tensordict.learn.loss_contract import move_targets
+from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner, steps_of
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
-from plugrl.core.tensordict.rows import real_steps
 from plugrl.core.tensordict.sections import RlConfig
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.rows import Rows
+    from plugrl.core.tensordict.collect.rows import Rows
 
 #: Settings of ``rl`` that only learners from fresh batches read.
 _UNREAD = ("num_epochs", "lmbda", "clip_value", "use_shared_body", "compile")

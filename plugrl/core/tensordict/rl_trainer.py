@@ -15,25 +15,25 @@ import torch
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
-from plugrl.core.tensordict.acting import acting_for
-from plugrl.core.tensordict.agent_preflight import (
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.tensordict.agents.acting import acting_for
+from plugrl.core.tensordict.agents.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.agents.loading import learning_state, restore_learning, restore_policies
+from plugrl.core.tensordict.agents.preflight import (
     agent_faults,
     batch_fault,
     frames_faults,
     trained_of,
 )
-from plugrl.core.tensordict.agents import Agent, Policies, build_agents
-from plugrl.core.tensordict.collection import Collector
-from plugrl.core.tensordict.compiling import worth_compiling
-from plugrl.core.tensordict.episodes import episode_metrics
+from plugrl.core.tensordict.collect.collector import Collector
+from plugrl.core.tensordict.collect.episodes import episode_metrics
+from plugrl.core.tensordict.collect.normalisers import Normalisers, scaled_shape
 from plugrl.core.tensordict.evaluation import Evaluation
-from plugrl.core.tensordict.learner import Learner, groups_of_agent, groups_of_loss
-from plugrl.core.tensordict.loading import learning_state, restore_learning, restore_policies
-from plugrl.core.tensordict.loss_contract import loss_module_and_gae
-from plugrl.core.tensordict.message_regression import MessageRegression, regression_for
-from plugrl.core.tensordict.normalisers import Normalisers, scaled_shape
-from plugrl.core.tensordict.optimizer import AgentOptimizer
+from plugrl.core.tensordict.learn.compiling import worth_compiling
+from plugrl.core.tensordict.learn.learner import Learner, groups_of_agent, groups_of_loss
+from plugrl.core.tensordict.learn.loss_contract import loss_module_and_gae
+from plugrl.core.tensordict.learn.message_regression import MessageRegression, regression_for
+from plugrl.core.tensordict.learn.optimizer import AgentOptimizer
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.environment import VectorEnvironment
 
 logger = logging.getLogger(__name__)
 
@@ -455,7 +455,7 @@ def _collector_for(environment: VectorEnvironment) -> type[Collector]:
     """Arrays, unless the environment is one for TorchRL's own collector."""
     if getattr(environment, "torchrl_environment", None) is None:
         return Collector
-    from plugrl.core.tensordict.torchrl_collection import TorchrlCollector
+    from plugrl.core.tensordict.collect.torchrl_collector import TorchrlCollector
 
     return TorchrlCollector
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents import AgentConfig
-from plugrl.core.tensordict.message_regression import MessageRegressionConfig
+from plugrl.core.tensordict.agents.agents import AgentConfig
+from plugrl.core.tensordict.learn.message_regression import MessageRegressionConfig
 
 
 @dataclass

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from plugrl.core.config.check import Checker
-from plugrl.core.config.origins import raise_faults
+from plugrl.core.config.sources.origins import raise_faults
 from plugrl.core.config.view import HyperParameters, plain
 from plugrl.core.run.guards import Guards
-from plugrl.core.run.metrics import plain_numbers
 from plugrl.core.run.progress import Bar
+from plugrl.core.run.records.metrics import plain_numbers
 
 
 class StandaloneRun:

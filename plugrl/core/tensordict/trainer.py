@@ -12,8 +12,8 @@ import torch
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError
 from plugrl.core.states import refuse_state
-from plugrl.core.tensordict.distributions import Squash
-from plugrl.core.tensordict.loading import TrainedWeights
+from plugrl.core.tensordict.agents.distributions import Squash
+from plugrl.core.tensordict.agents.loading import TrainedWeights
 from plugrl.core.tensordict.progress import total_num_iterations
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.core.tensordict.standalone import StandaloneRun, default_hyper_params
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.run.run import Run
     from plugrl.core.scenario import ScenarioInstance
-    from plugrl.core.tensordict.agents import Agent, Policies
+    from plugrl.core.tensordict.agents.agents import Agent, Policies
 
 
 @dataclass
@@ -76,7 +76,7 @@ class TensorDictTrainer(Trainer):
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
         """A task without environments, and runs to load from that are not there."""
-        from plugrl.core.tensordict.loading import loading_faults
+        from plugrl.core.tensordict.agents.loading import loading_faults
 
         faults = loading_faults(
             check.root.get("agents") or {},

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from plugrl.core.config.view import configure
-from plugrl.core.registry import default_registry
-from plugrl.core.text import advantages
-from plugrl.core.text.metrics import rollout_metrics
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.learn import advantages
+from plugrl.core.text.rollout.metrics import rollout_metrics
 from plugrl.core.text.trajectory import Trajectory
 
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
+from plugrl.core.plugins.blame import one_line
 from plugrl.core.states import take_weights, unfit_state
-from plugrl.core.text.fine_tuning import FineTuneService, JobContext
-from plugrl.core.text.services import (
+from plugrl.core.text.inference.services import (
     BaseTrainService,
     InferenceService,
     ModelSpec,
     TrainService,
 )
+from plugrl.core.text.jobs.fine_tuning import FineTuneService, JobContext
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,18 +6,18 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.text.collecting import Collector, LockstepCollector
-from plugrl.core.text.curriculum import Curriculum
-from plugrl.core.text.data import PromptLoader, kept, problems, require_column
-from plugrl.core.text.files import place_of_problem
-from plugrl.core.text.free_running import Streaming
-from plugrl.core.text.overlapping import BatchAhead, Sizes
-from plugrl.core.text.pass_at_k import Passing
-from plugrl.core.text.pool import TrajectoryPool
-from plugrl.core.text.validation import Validation
-from plugrl.core.text.weight_states import (
+from plugrl.core.plugins.blame import one_line
+from plugrl.core.text.data.curriculum import Curriculum
+from plugrl.core.text.data.files import place_of_problem
+from plugrl.core.text.data.loader import PromptLoader, kept, problems, require_column
+from plugrl.core.text.evaluate.pass_at_k import Passing
+from plugrl.core.text.evaluate.validation import Validation
+from plugrl.core.text.schedule.collector import Collector, LockstepCollector
+from plugrl.core.text.schedule.free_running import Streaming
+from plugrl.core.text.schedule.overlapping import BatchAhead, Sizes
+from plugrl.core.text.schedule.pool import TrajectoryPool
+from plugrl.core.text.schedule.state_machine import (
     BATCH_ASYNC,
     FULLY_ASYNC,
     SYNC,
@@ -25,15 +25,15 @@ from plugrl.core.text.weight_states import (
     Versions,
     WeightStates,
 )
-from plugrl.core.text.weight_sync import PARITY_TOLERANCE, WeightSync
+from plugrl.core.text.schedule.weight_sync import PARITY_TOLERANCE, WeightSync
 
 if TYPE_CHECKING:
     from plugrl.core.config.view import ConfigView
     from plugrl.core.scenario import DataItem, ScenarioInstance
+    from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.models import Models
-    from plugrl.core.text.rollouts import LockstepRollouts
-    from plugrl.core.text.sampling import SamplingParams
-    from plugrl.core.text.streaming import Spent
+    from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+    from plugrl.core.text.rollout.stream import Spent
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
 from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.chat import answer_text, not_an_answer
-from plugrl.core.text.data import kept, require_answers
-from plugrl.core.text.files import first_problem, read_files
-from plugrl.core.text.pool import REACHED, RULES
-from plugrl.core.text.stops import unfit_stop_token
+from plugrl.core.text.data.files import first_problem, read_files
+from plugrl.core.text.data.loader import kept, require_answers
+from plugrl.core.text.inference.chat import answer_text, not_an_answer
+from plugrl.core.text.inference.stops import unfit_stop_token
+from plugrl.core.text.rollout.worker import RolloutWorkerConfig
+from plugrl.core.text.schedule.pool import REACHED, RULES
+from plugrl.core.text.schedule.state_machine import FULLY_ASYNC
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.weight_states import FULLY_ASYNC
-from plugrl.core.text.worker import RolloutWorkerConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

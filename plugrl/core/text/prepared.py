@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from plugrl.core.blame import where
-from plugrl.core.text.advantages import written_fault
+from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.failures import logprobs_fault
+from plugrl.core.text.learn.advantages import written_fault
+from plugrl.core.text.rollout.failures import logprobs_fault
 from plugrl.core.text.trajectory import Trajectory
 
 

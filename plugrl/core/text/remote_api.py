@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 
-from plugrl.core.blame import where
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
-from plugrl.core.text import advantages
+from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import padded
-from plugrl.core.text.datums import datum_of, said, with_logprobs
-from plugrl.core.text.losses import aggregation_weights, check_aggregation
-from plugrl.core.text.metrics import Means
+from plugrl.core.text.learn import advantages
+from plugrl.core.text.learn.losses import aggregation_weights, check_aggregation
+from plugrl.core.text.learn.minibatches import PassesConfig, splits
 from plugrl.core.text.models import load_state
-from plugrl.core.text.passes import PassesConfig, splits
 from plugrl.core.text.prepared import check_parameters, trajectories_fault
-from plugrl.core.text.remote_preflight import loss_fault, remote_findings
-from plugrl.core.text.remote_service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
+from plugrl.core.text.remote.datums import datum_of, said, with_logprobs
+from plugrl.core.text.remote.preflight import loss_fault, remote_findings
+from plugrl.core.text.remote.service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
+from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plugrl.core.text.model_groups import SharedModelGroup
+    from plugrl.core.text.jobs.model_groups import SharedModelGroup
     from plugrl.core.text.models import Models
 
 

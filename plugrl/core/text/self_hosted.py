@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from plugrl.core.blame import where
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ContractError
-from plugrl.core.text import advantages
+from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.coefficients import dead_coefficients, dead_terms
-from plugrl.core.text.losses import (
+from plugrl.core.text.inference.services import TrainService
+from plugrl.core.text.learn import advantages
+from plugrl.core.text.learn.batch_shaping import Shaper
+from plugrl.core.text.learn.dead_coefficients import dead_coefficients, dead_terms
+from plugrl.core.text.learn.losses import (
     LOSS_WEIGHTS,
     Aggregation,
     WeightedLoss,
@@ -24,20 +26,18 @@ from plugrl.core.text.losses import (
     check_aggregation,
     declared_needs,
 )
-from plugrl.core.text.metrics import Means, rollout_metrics
+from plugrl.core.text.learn.minibatches import PassesConfig, splits
+from plugrl.core.text.learn.policy_options import PolicyOptions, policy_findings, terms_of
+from plugrl.core.text.learn.token_rewards import rewards_of_tokens
+from plugrl.core.text.learn.units import rows_of_units, unit_count, with_their_units
 from plugrl.core.text.models import load_state
-from plugrl.core.text.passes import PassesConfig, splits
-from plugrl.core.text.policy import PolicyOptions, policy_findings, terms_of
 from plugrl.core.text.prepared import batch_fault, check_parameters
 from plugrl.core.text.reach import reach_findings
-from plugrl.core.text.remote_preflight import unfit_services
-from plugrl.core.text.rewards import rewards_of_tokens
-from plugrl.core.text.services import TrainService
-from plugrl.core.text.shaping import Shaper
+from plugrl.core.text.remote.preflight import unfit_services
+from plugrl.core.text.rollout.metrics import Means, rollout_metrics
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
-from plugrl.core.text.units import rows_of_units, unit_count, with_their_units
-from plugrl.core.text.unused import warn_of_unused
+from plugrl.core.text.unused_options import warn_of_unused
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -213,7 +213,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
     @property
     def _unit_size(self) -> int:
-        """Rows of a unit, see :mod:`plugrl.core.text.units`."""
+        """Rows of a unit, see :mod:`plugrl.core.text.learn.units`."""
         return 1
 
     def _on_trial(self, batch: Batch) -> Batch:

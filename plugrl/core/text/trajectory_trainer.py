@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import described
-from plugrl.core.config.sections import TEXT
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.config.schemas.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text import parts
-from plugrl.core.text.chat import encode_prompt
-from plugrl.core.text.judging import make_evaluator
-from plugrl.core.text.metrics import rollout_metrics_by_model
+from plugrl.core.text.evaluate.scores import evaluated_sample, headline, report_score
+from plugrl.core.text.inference.chat import encode_prompt
 from plugrl.core.text.models import Models
-from plugrl.core.text.pooled_rollouts import pooled_rollouts
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.prepared import run_ids_warning
-from plugrl.core.text.rollouts import LockstepRollouts
+from plugrl.core.text.rollout.judge import make_evaluator
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.metrics import rollout_metrics_by_model
+from plugrl.core.text.rollout.processes.lockstep_rollouts import pooled_rollouts
+from plugrl.core.text.rollout.worker import RolloutWorker, check_stops, sampling_of
 from plugrl.core.text.saved_weights import load_weights
-from plugrl.core.text.scores import evaluated_sample, headline, report_score
+from plugrl.core.text.schedule.state_machine import SYNC, Versions
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.weight_states import SYNC, Versions
-from plugrl.core.text.worker import RolloutWorker, check_stops, sampling_of
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import torch
 
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.evaluate.validation import Validation
     from plugrl.core.text.models import Model
-    from plugrl.core.text.validation import Validation
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,8 @@ class TrajectoryTrainer(Trainer):
                 context.factory,
                 seed=context.hyper_params.seed,
                 device=context.settings.device,
-                train_steps=self.config.total_train_steps,
+                # A run that only validates has none.
+                train_steps=self.config.get("total_train_steps"),
             )
         return self._models
 

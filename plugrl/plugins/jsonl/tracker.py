@@ -12,10 +12,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.run.files import disk_error
-from plugrl.core.run.metrics import json_ready
-from plugrl.core.run.trackers import TrackedRun, Tracker
+from plugrl.core.run.records.metrics import json_ready
+from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 
 class JsonlTracker(Tracker):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import PluginError
 from plugrl.core.places import settled
-from plugrl.core.run.tables import SampleTables
-from plugrl.core.run.trackers import TrackedRun, Tracker
+from plugrl.core.run.tracking.tables import SampleTables
+from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 Item = TypeVar("Item")
 log = logging.getLogger("plugrl.mlflow")

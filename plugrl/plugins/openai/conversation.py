@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.text.remote_calls import RemoteCalls
+from plugrl.core.text.remote.calls import RemoteCalls
 from plugrl.plugins.openai.transport import Address, Again, Refused, Transport
 from plugrl.plugins.openai.weights import Call, Control, check_loaded, label
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlencode
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.text.fine_tuning import (
+from plugrl.core.text.jobs.fine_tuning import (
     Examples,
     FineTuneConfig,
     FineTuneService,
     JobStatus,
     PreferenceExample,
 )
-from plugrl.core.text.remote_settings import check_address, missing
+from plugrl.core.text.remote.settings import check_address, missing
 from plugrl.plugins.openai import job_wire as wire
 from plugrl.plugins.openai.inference_service import MODEL
 from plugrl.plugins.openai.settings import DEFAULT_KEY
@@ -27,8 +27,8 @@ from plugrl.plugins.openai.transport import Address, Refused, Transport
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.fine_tuning import JobContext
-    from plugrl.core.text.services import InferenceService, ModelSpec
+    from plugrl.core.text.inference.services import InferenceService, ModelSpec
+    from plugrl.core.text.jobs.fine_tuning import JobContext
 
 logger = logging.getLogger(__name__)
 Value = TypeVar("Value")

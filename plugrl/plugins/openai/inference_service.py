@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import (
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import (
     Completion,
     GenerationRequest,
     InferenceService,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugrl.core.errors import ContractError
-from plugrl.core.text.chat import Message
-from plugrl.core.text.fine_tuning import (
+from plugrl.core.text.inference.chat import Message
+from plugrl.core.text.jobs.fine_tuning import (
     ASSISTANT,
     Examples,
     JobState,

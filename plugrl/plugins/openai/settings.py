@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.config.preflight import section_at
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.text.remote_settings import check_address, is_local, missing
+from plugrl.core.text.remote.settings import check_address, is_local, missing
 from plugrl.plugins.openai.transport import Address
 
 if TYPE_CHECKING:

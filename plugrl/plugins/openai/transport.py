@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.plugins.blame import one_line
 
 if TYPE_CHECKING:
     import httpx

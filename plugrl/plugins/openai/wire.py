@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.chat import encode_continuation, end_tokens
-from plugrl.core.text.sampling import SamplingParams, stream_seeds
-from plugrl.core.text.services import GenerationRequest, Tokenizer
+from plugrl.core.text.inference.chat import encode_continuation, end_tokens
+from plugrl.core.text.inference.sampling import SamplingParams, stream_seeds
+from plugrl.core.text.inference.services import GenerationRequest, Tokenizer
 from plugrl.core.text.trajectory import FinishReason
 
 #: Bits of a seed that every server takes.

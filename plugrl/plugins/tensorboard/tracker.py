@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.run.files import dump_yaml
-from plugrl.core.run.tables import SampleTables, markdown
-from plugrl.core.run.trackers import TrackedRun, Tracker
+from plugrl.core.run.tracking.tables import SampleTables, markdown
+from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 from plugrl.plugins.tensorboard.events import cut_events
 
 

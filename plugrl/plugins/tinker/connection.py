@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.text.remote_calls import RemoteCalls
-from plugrl.core.text.remote_connection import RemoteConnection
-from plugrl.core.text.remote_settings import missing
+from plugrl.core.text.remote.calls import RemoteCalls
+from plugrl.core.text.remote.connection import RemoteConnection
+from plugrl.core.text.remote.settings import missing
 
 _STATUS = re.compile(r"(?:Error code: |[( ]status )(\d{3})")
 

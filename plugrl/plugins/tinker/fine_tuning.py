@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.job_service import TrainedJobs, TrainedJobsConfig
+from plugrl.core.text.jobs.service import TrainedJobs, TrainedJobsConfig
 from plugrl.plugins.tinker.inference_service import SAMPLER
 from plugrl.plugins.tinker.train_service import STATE
 
 if TYPE_CHECKING:
-    from plugrl.core.text.services import InferenceService
+    from plugrl.core.text.inference.services import InferenceService
 
 
 @dataclass

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.remote_connection import RemoteConnection
-from plugrl.core.text.remote_settings import RemoteSettings
-from plugrl.core.text.services import (
+from plugrl.core.text.inference.services import (
     Completion,
     GenerationRequest,
     InferenceService,
@@ -18,6 +16,8 @@ from plugrl.core.text.services import (
     Tokenizer,
     TrainService,
 )
+from plugrl.core.text.remote.connection import RemoteConnection
+from plugrl.core.text.remote.settings import RemoteSettings
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.connection import Connection, plain
 from plugrl.plugins.transformers.loading import load_tokenizer, tokenizer_findings

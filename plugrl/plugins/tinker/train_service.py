@@ -9,12 +9,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
-from plugrl.core.text.remote_connection import RemoteConnection
-from plugrl.core.text.remote_losses import loss_value
-from plugrl.core.text.remote_service import (
+from plugrl.core.text.inference.services import InferenceService, ModelSpec
+from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
+from plugrl.core.text.remote.connection import RemoteConnection
+from plugrl.core.text.remote.losses import loss_value
+from plugrl.core.text.remote.service import (
     NAMED_LOSSES,
     Datum,
     ForwardBackward,
@@ -22,8 +23,7 @@ from plugrl.core.text.remote_service import (
     RemoteTrainService,
     completed,
 )
-from plugrl.core.text.remote_settings import RemoteSettings
-from plugrl.core.text.services import InferenceService, ModelSpec
+from plugrl.core.text.remote.settings import RemoteSettings
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.connection import Connection, plain
 from plugrl.plugins.tinker.inference_service import SAMPLER

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import PluginError
-from plugrl.core.run.tables import SampleTables
-from plugrl.core.run.trackers import TrackedRun, Tracker
+from plugrl.core.run.tracking.tables import SampleTables
+from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 log = logging.getLogger("plugrl.trackio")
 #: What trackio only warned of. It never raises, and would lose records without a word.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.blame import first_line
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import first_line
 from plugrl.core.suggest import did_you_mean
 from plugrl.plugins.transformers.outline import layer_names
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.services import ModelSpec
+    from plugrl.core.text.inference.services import ModelSpec
 
 _NAME = "default"
 _MISSING = 'needs the package peft, which is not installed: pip install "plugrl[lora]"'

@@ -17,11 +17,12 @@ import torch
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, Loss, WeightedLoss
-from plugrl.core.text.optimizer import AdamParams
-from plugrl.core.text.remote_service import (
+from plugrl.core.text.inference.services import ModelSpec, Tokenizer
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Loss, WeightedLoss
+from plugrl.core.text.learn.optimizer import AdamParams
+from plugrl.core.text.remote.service import (
     NAMED_LOSSES,
     Datum,
     ForwardBackward,
@@ -29,7 +30,6 @@ from plugrl.core.text.remote_service import (
     RemoteTrainService,
     completed,
 )
-from plugrl.core.text.services import ModelSpec, Tokenizer
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
 

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.services import Completion, GenerationRequest, InferenceService, ModelSpec
-from plugrl.core.text.services import Tokenizer as TokenizerContract
-from plugrl.plugins.transformers.decoding import Decoder
+from plugrl.core.text.inference.services import (
+    Completion,
+    GenerationRequest,
+    InferenceService,
+    ModelSpec,
+)
+from plugrl.core.text.inference.services import Tokenizer as TokenizerContract
+from plugrl.plugins.transformers.engine.decoding import Decoder
+from plugrl.plugins.transformers.engine.request_rows import Row
+from plugrl.plugins.transformers.engine.runner import Runner
+from plugrl.plugins.transformers.engine.serving import ContinuousBatching, Serving, Turns
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer, source_findings
 from plugrl.plugins.transformers.outline import context_length, known_vocabulary
-from plugrl.plugins.transformers.rows import Row
-from plugrl.plugins.transformers.runner import Runner
-from plugrl.plugins.transformers.serving import ContinuousBatching, Serving, Turns
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
-from plugrl.core.blame import first_line
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.plugins.blame import first_line
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.chat import encode_prompt, encode_reply, is_messages
-from plugrl.core.text.evaluation import (
+from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationItem,
     EvaluationRunResult,
     Evaluator,
 )
+from plugrl.core.text.inference.chat import encode_prompt, encode_reply, is_messages
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.loading import hub_tokenizer, without_bars
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.services import Tokenizer, TrainService
+    from plugrl.core.text.inference.services import Tokenizer, TrainService
 
 #: Decimals of a reward: those below depend on which answers are scored together.
 _DECIMALS = 4
@@ -193,7 +193,7 @@ class _Checkpoint:
 
 
 def _of_run(run: str, checkpoint: str, name: str) -> _Scorer:
-    from plugrl.core.saved import opened
+    from plugrl.core.loaded_run import opened
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
     with opened(run, checkpoint=checkpoint, alone=False) as saved:
@@ -210,9 +210,9 @@ def _run_fault(section: Any) -> str:
     Raises:
         PlugrlError: there is no such run or checkpoint.
     """
+    from plugrl.core.loaded_run import checkpoint_of
     from plugrl.core.run.folder import find
     from plugrl.core.run.start import read_tree
-    from plugrl.core.saved import checkpoint_of
 
     if section.run == "latest":
         return "latest is the run that trains, once it has begun; name that of the reward model"

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import WeightedLoss
-from plugrl.core.text.metrics import Means
-from plugrl.core.text.optimizer import AdamParams, OptimizerConfig
-from plugrl.core.text.services import ModelSpec, Tokenizer, TrainService
+from plugrl.core.text.inference.services import ModelSpec, Tokenizer, TrainService
+from plugrl.core.text.learn.losses import WeightedLoss
+from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
+from plugrl.core.text.rollout.metrics import Means
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
-from plugrl.plugins.transformers.compiling import CompiledLayers, worth_compiling
-from plugrl.plugins.transformers.forward import Forward
 from plugrl.plugins.transformers.loading import load_model, source_findings
-from plugrl.plugins.transformers.masters import MasterWeights
-from plugrl.plugins.transformers.micro_batches import MicroBatch, micro_batches
-from plugrl.plugins.transformers.packing import enable
 from plugrl.plugins.transformers.saving import SourceForm
-from plugrl.plugins.transformers.value_head import load_value_head, make_value_head
+from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth_compiling
+from plugrl.plugins.transformers.training.forward import Forward
+from plugrl.plugins.transformers.training.masters import MasterWeights
+from plugrl.plugins.transformers.training.micro_batches import MicroBatch, micro_batches
+from plugrl.plugins.transformers.training.packing import enable
+from plugrl.plugins.transformers.training.value_head import load_value_head, make_value_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import PluginError
 from plugrl.core.places import named, settled
-from plugrl.core.run.tables import SampleTable, SampleTables
-from plugrl.core.run.trackers import TrackedRun, Tracker
+from plugrl.core.run.tracking.tables import SampleTable, SampleTables
+from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 from plugrl.plugins.wandb.offline import cut_sessions, wait_until_written
 
 log = logging.getLogger("plugrl.wandb")

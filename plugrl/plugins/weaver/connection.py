@@ -6,9 +6,9 @@ import atexit
 from typing import Any, ClassVar
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.remote_calls import RemoteCalls
-from plugrl.core.text.remote_connection import RemoteConnection
-from plugrl.core.text.remote_settings import missing
+from plugrl.core.text.remote.calls import RemoteCalls
+from plugrl.core.text.remote.connection import RemoteConnection
+from plugrl.core.text.remote.settings import missing
 
 
 class Connection(RemoteConnection):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.remote_connection import RemoteConnection
-from plugrl.core.text.services import GenerationRequest
+from plugrl.core.text.inference.services import GenerationRequest
+from plugrl.core.text.remote.connection import RemoteConnection
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.inference_service import TinkerInferenceConfig, TinkerInferenceService
 from plugrl.plugins.weaver.connection import Connection

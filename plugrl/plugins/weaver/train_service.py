@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ContractError
-from plugrl.core.text.optimizer import AdamParams
-from plugrl.core.text.remote_connection import RemoteConnection
-from plugrl.core.text.remote_service import Datum, NamedLoss
+from plugrl.core.text.learn.optimizer import AdamParams
+from plugrl.core.text.remote.connection import RemoteConnection
+from plugrl.core.text.remote.service import Datum, NamedLoss
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.train_service import AdapterTrainConfig, TinkerTrainService, unique
 from plugrl.plugins.weaver.connection import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, ScenarioInstance
 from plugrl.scenarios.arithmetic.scenario import ArithmeticConfig, ArithmeticScenario, wrong_sum

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from plugrl.core.tensordict.parts import ACTIVATIONS
+from plugrl.core.tensordict.agents.parts import ACTIVATIONS
 
 
 @dataclass(frozen=True)

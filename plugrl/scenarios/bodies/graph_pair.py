@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.environment import AgentSpaces
-from plugrl.core.tensordict.layout import Layout
-from plugrl.core.tensordict.parts import ACTIVATIONS, Activation, Body
+from plugrl.core.tensordict.agents.parts import ACTIVATIONS, Activation, Body
+from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.layout import Layout
 from plugrl.scenarios.bodies.graph_heads import Parts, Pointer, PooledHead
 from plugrl.scenarios.bodies.graph_marks import exchanges
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.parts import Activation, Body, Flatten, layers
+from plugrl.core.tensordict.agents.parts import Activation, Body, Flatten, layers
 
 
 @dataclass

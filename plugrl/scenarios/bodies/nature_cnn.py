@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.parts import Body
+from plugrl.core.tensordict.agents.parts import Body
 
 #: The smallest image whose last convolution has a place to look at.
 SMALLEST = 36

@@ -14,7 +14,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.sandbox.jobs import ProgramLimits, Runner
 from plugrl.core.sandboxes import Programs, confined
 from plugrl.core.scenario import DataItem
-from plugrl.core.text.files import place_of_problem, read_files
+from plugrl.core.text.data.files import place_of_problem, read_files
 from plugrl.scenarios.code_validation.examined import Examined, Program
 from plugrl.scenarios.code_validation.mutants import mutants, normalised
 from plugrl.scenarios.code_validation.truth import Deadline, in_parallel

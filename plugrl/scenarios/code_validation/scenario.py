@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
 from plugrl.core.sandboxes import make_sandbox, with_remedy
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance

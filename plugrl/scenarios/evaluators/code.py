@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.sandbox.jobs import ProgramLimits, ProgramOutcome
 from plugrl.core.sandboxes import Programs, confined, make_sandbox, with_remedy
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult, Evaluator
-from plugrl.core.text.files import first_problem
+from plugrl.core.text.data.files import first_problem
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult, Evaluator
 from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests
 
 if TYPE_CHECKING:

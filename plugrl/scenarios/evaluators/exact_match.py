@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import described
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult
 from plugrl.scenarios.evaluators.references import ReferenceEvaluator, form
 
 

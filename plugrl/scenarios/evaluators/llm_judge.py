@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import regex
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import as_messages, chat_tokenizer, is_messages
-from plugrl.core.text.evaluation import (
+from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
     EvaluationRunResult,
     Evaluator,
 )
+from plugrl.core.text.inference.chat import as_messages, chat_tokenizer, is_messages
+from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.preflight import model_findings
-from plugrl.core.text.sampling import SamplingParams
 from plugrl.scenarios.evaluators.numbers import parse_number
 from plugrl.scenarios.evaluators.references import reference_in
 from plugrl.scenarios.evaluators.regex import check_repeats

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.limited import LimitExceededError, limited
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult
+from plugrl.core.time_limited_pool import LimitExceededError, limited
 from plugrl.scenarios.evaluators.references import ReferenceEvaluator
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from plugrl.core.text.chat import answer_text, not_an_answer
-from plugrl.core.text.evaluation import EvaluationFailedError, Evaluator
+from plugrl.core.text.evaluate.evaluator import EvaluationFailedError, Evaluator
+from plugrl.core.text.inference.chat import answer_text, not_an_answer
 
 
 class ReferenceEvaluator(Evaluator):
@@ -39,7 +39,7 @@ def reference_in(data: Mapping[str, Any], column: str) -> str:
     Raises:
         KeyError: the problem has no such column.
         EvaluationFailedError: it holds what is no text; see
-            :func:`~plugrl.core.text.chat.answer_text`.
+            :func:`~plugrl.core.text.inference.chat.answer_text`.
     """
     answer = answer_text(data[column])
     if answer is None:

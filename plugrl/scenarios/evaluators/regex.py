@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 import regex
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.evaluation import BaseEvaluationTarget, EvaluationRunResult
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult
 from plugrl.scenarios.evaluators.numbers import close, parse_number
 from plugrl.scenarios.evaluators.references import ReferenceEvaluator, form
 

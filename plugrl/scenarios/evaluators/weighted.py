@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.text.evaluation import (
+from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
     EvaluationRunResult,

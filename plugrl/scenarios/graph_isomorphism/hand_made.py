@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from plugrl.core.protocol import Verdict
-from plugrl.core.tensordict.environment import AgentSpaces
-from plugrl.core.tensordict.layout import ACTION_MASK, Layout
-from plugrl.core.tensordict.scripts import Script
+from plugrl.core.protocol.protocol import Verdict
+from plugrl.core.tensordict.agents.scripts import Script
+from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 from plugrl.scenarios.bodies.graph_marks import exchanges
 from plugrl.scenarios.graph_isomorphism.colours import first_colours, mixed, of_graph, refined
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from plugrl.core.tensordict.message_space import SILENCE, MessageSpace, last_said
+from plugrl.core.tensordict.environment.message_space import SILENCE, MessageSpace, last_said
 
 
 class NodeMessages(MessageSpace):

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol import make_protocol
+from plugrl.core.protocol.protocol import make_protocol
 from plugrl.scenarios.protocol_task import ProtocolTask, ProtocolTaskConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import Split
-    from plugrl.core.tensordict.labelled import Labelled
-    from plugrl.core.tensordict.message_space import MessageSpace
-    from plugrl.core.tensordict.scripts import Script
+    from plugrl.core.tensordict.agents.scripts import Script
+    from plugrl.core.tensordict.environment.environment import Split
+    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.message_space import MessageSpace
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class GraphIsomorphismScenario(ProtocolTask):
 
     def data(self, split: Split, seed: int) -> Labelled:
         """The pairs of a split; no graph looks like one of the other split after two rounds."""
-        from plugrl.core.tensordict.labelled import Labelled
+        from plugrl.core.tensordict.environment.labelled import Labelled
         from plugrl.scenarios.graph_isomorphism.pairs import ISOMORPHIC, Recipe, make_pairs
 
         config, test = self.config, split != "train"

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import one_line
 from plugrl.scenarios.gymnasium.making import Recipe
 
 

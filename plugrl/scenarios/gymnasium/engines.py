@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from plugrl.core.tensordict.environment_state import ENGINES, Engine
+from plugrl.core.tensordict.environment.state import ENGINES, Engine
 
 
 def register() -> None:

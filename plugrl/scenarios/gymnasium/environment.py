@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from plugrl.core.errors import RunError
-from plugrl.core.tensordict.environment import AGENT, AgentSpaces, VectorEnvironment
+from plugrl.core.tensordict.environment.environment import AGENT, AgentSpaces, VectorEnvironment
 from plugrl.scenarios.gymnasium import engines
 from plugrl.scenarios.gymnasium.copies import too_often
 from plugrl.scenarios.gymnasium.making import Recipe

@@ -12,9 +12,9 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ConfigError
-from plugrl.core.loading import import_exported
+from plugrl.core.plugins.blame import one_line, raised_at
+from plugrl.core.plugins.loading import import_exported
 from plugrl.core.suggest import close_names
 from plugrl.scenarios.imported import find
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from plugrl.core.blame import one_line, raised_at
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError
-from plugrl.core.tensordict.environment import AGENT, AgentStep
-from plugrl.core.tensordict.environment_state import Unsavable, capture, restore
+from plugrl.core.plugins.blame import one_line, raised_at
+from plugrl.core.tensordict.environment.environment import AGENT, AgentStep
+from plugrl.core.tensordict.environment.state import Unsavable, capture, restore
 from plugrl.scenarios.gymnasium.copies import unfit
 from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
 from plugrl.scenarios.gymnasium.making import Recipe

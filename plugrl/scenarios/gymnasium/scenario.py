@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
-from plugrl.core.tensordict.environment import AGENT
+from plugrl.core.tensordict.environment.environment import AGENT
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import AgentSpaces, Split, VectorEnvironment
+    from plugrl.core.tensordict.environment.environment import AgentSpaces, Split, VectorEnvironment
     from plugrl.scenarios.gymnasium.making import Recipe
     from plugrl.scenarios.gymnasium.spaces import Spaces
 
@@ -200,7 +200,7 @@ class GymnasiumScenario(Scenario):
             yield f"{path}.vectorization", str(error)
         film = (check.root.get("validate") or {}).get("film", "none")
         if film != "none":
-            from plugrl.core.tensordict.film import missing
+            from plugrl.core.tensordict.environment.film import missing
 
             fault = missing(film) or self._undrawn()
             if fault is not None:

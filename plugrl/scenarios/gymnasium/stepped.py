@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ContractError
-from plugrl.core.tensordict.environment import AGENT, AgentStep
+from plugrl.core.plugins.blame import one_line
+from plugrl.core.tensordict.environment.environment import AGENT, AgentStep
 from plugrl.scenarios.gymnasium.copies import Copy, Outcome
 from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
 from plugrl.scenarios.gymnasium.making import Recipe

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plugrl.core.tensordict.environment_state import unproven
+from plugrl.core.tensordict.environment.state import unproven
 from plugrl.scenarios.gymnasium import engines
 from plugrl.scenarios.gymnasium.seeding import seed_spaces
 

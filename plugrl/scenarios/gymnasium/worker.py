@@ -13,7 +13,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from plugrl.core.blame import one_line
+from plugrl.core.plugins.blame import one_line
 from plugrl.scenarios.gymnasium.copies import Copy
 from plugrl.scenarios.gymnasium.making import import_registered
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.scenarios.protocol_task import ProtocolTask, ProtocolTaskConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import Split
-    from plugrl.core.tensordict.labelled import Labelled
-    from plugrl.core.tensordict.message_space import MessageSpace
+    from plugrl.core.tensordict.environment.environment import Split
+    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.message_space import MessageSpace
 
 _CLASSES = {"cifar100": 100}
 
@@ -85,7 +85,7 @@ class ImageClassificationScenario(ProtocolTask):
 
     def data(self, split: Split, seed: int) -> Labelled:
         """The pictures of a split with their labels."""
-        from plugrl.core.tensordict.labelled import Labelled
+        from plugrl.core.tensordict.environment.labelled import Labelled
         from plugrl.scenarios.image_classification import two_labels
         from plugrl.scenarios.image_classification.images import load_images
 
@@ -113,7 +113,7 @@ class ImageClassificationScenario(ProtocolTask):
 
     def messages(self, data: Labelled) -> MessageSpace:
         """One for each place."""
-        from plugrl.core.tensordict.message_space import MessageSpace
+        from plugrl.core.tensordict.environment.message_space import MessageSpace
 
         sides = data.arrays["image"].shape[2:]
         height, width = (side >> int(self.config.num_block_groups) for side in sides)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall
 from plugrl.scenarios.parsers.calls import call_of, call_of_object
 from plugrl.scenarios.parsers.tags import TagsConfig

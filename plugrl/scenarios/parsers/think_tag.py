@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.text.agents.parsing import ParsedReply, Parser
 from plugrl.scenarios.parsers.tags import TagsConfig
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ContractError
-from plugrl.core.tensordict.environment import AgentStep
+from plugrl.core.plugins.blame import one_line
+from plugrl.core.tensordict.environment.environment import AgentStep
 from plugrl.scenarios.copied import CopiedEnvironment
 from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.pettingzoo.copies import Copy, Outcome

@@ -11,9 +11,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from plugrl.core.blame import one_line
-from plugrl.core.config.plain_values import is_code_file
+from plugrl.core.config.schemas.plain_values import is_code_file
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import one_line
 from plugrl.core.suggest import did_you_mean
 from plugrl.scenarios.gymnasium.spaces import Spaces
 from plugrl.scenarios.imported import find, submodules

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
@@ -15,7 +15,7 @@ from plugrl.scenarios.pettingzoo.making import MISSING, Maker, installed, spaces
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import Split, VectorEnvironment
+    from plugrl.core.tensordict.environment.environment import Split, VectorEnvironment
 
 
 @dataclass

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plugrl.core.config.schema import described
-from plugrl.core.protocol import Protocol, ProtocolConfig, Turn, Verdict
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.protocol.protocol import Protocol, ProtocolConfig, Turn, Verdict
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plugrl.core.protocol import Protocol, Turn, Verdict
+from plugrl.core.protocol.protocol import Protocol, Turn, Verdict
 
 
 class MerlinArthurProtocol(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugrl.core.protocol import Verdict
+from plugrl.core.protocol.protocol import Verdict
 from plugrl.scenarios.protocols.two_provers import TwoProversProtocol
 
 

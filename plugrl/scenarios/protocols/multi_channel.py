@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from plugrl.core.protocol import Protocol, Turn, VerifierConfig
+from plugrl.core.protocol.protocol import Protocol, Turn, VerifierConfig
 
 
 class MultiChannelProtocol(Protocol):

@@ -11,7 +11,7 @@ from gymnasium.spaces import MultiDiscrete
 from pettingzoo import ParallelEnv
 
 from plugrl.core.errors import ContractError
-from plugrl.core.protocol import Protocol, ProtocolOutcome, ProtocolSignals, Verdict
+from plugrl.core.protocol.protocol import Protocol, ProtocolOutcome, ProtocolSignals, Verdict
 
 _Infos = dict[str, dict[str, Any]]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol import make_protocol
+from plugrl.core.protocol.protocol import make_protocol
 
 if TYPE_CHECKING:
     from plugrl.scenarios.protocols.pettingzoo_game import ProtocolGame

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from plugrl.core.component import Component
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.protocol import (
+from plugrl.core.protocol.protocol import (
     Protocol,
     ProtocolSignals,
     ProtocolState,

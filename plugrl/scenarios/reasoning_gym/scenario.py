@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from plugrl.core.blame import one_line
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import one_line
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.terminal import bounded

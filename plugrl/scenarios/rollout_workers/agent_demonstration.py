@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.worker import AgentRolloutWorker, AgentRolloutWorkerConfig
-from plugrl.core.text.chat import encode_reply
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion
+from plugrl.core.text.inference.chat import encode_reply
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion
+from plugrl.core.text.rollout.worker import RolloutTask
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
-from plugrl.core.text.worker import RolloutTask
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

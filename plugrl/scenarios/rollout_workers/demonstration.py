@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import encode_reply
+from plugrl.core.text.inference.chat import encode_reply
+from plugrl.core.text.rollout.worker import RolloutTask, written
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutTask, written
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
 if TYPE_CHECKING:

@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.blame import where
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import where
 from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import bind
 from plugrl.core.text.agents.worker import AgentEvaluationTarget
-from plugrl.core.text.endpoint.attempts import SESSIONS, Address
-from plugrl.core.text.endpoint.callables import call, taken
-from plugrl.core.text.endpoint.outcomes import Outcome, OutcomeError, of_output, of_value
-from plugrl.core.text.endpoint.programs import ProgramError, run_program
+from plugrl.core.text.endpoint.clients.attempts import SESSIONS, Address
+from plugrl.core.text.endpoint.clients.callables import call, taken
+from plugrl.core.text.endpoint.clients.outcomes import Outcome, OutcomeError, of_output, of_value
+from plugrl.core.text.endpoint.clients.programs import ProgramError, run_program
+from plugrl.core.text.endpoint.clients.slots import Patience, Slots
 from plugrl.core.text.endpoint.server import MISSING, installed
 from plugrl.core.text.endpoint.session import Offer, Session
-from plugrl.core.text.endpoint.slots import Patience, Slots
-from plugrl.core.text.evaluation import BaseEvaluationTarget
-from plugrl.core.text.timing import PATIENCE, caught
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
+from plugrl.core.text.rollout.time_limits import PATIENCE, caught
+from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker, RolloutWorkerConfig
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutTask, RolloutWorker, RolloutWorkerConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import encode_reply
-from plugrl.core.text.pairs import PREFERRED
+from plugrl.core.text.inference.chat import encode_reply
+from plugrl.core.text.learn.pairs import PREFERRED
+from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorkerConfig, written
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutTask, RolloutWorkerConfig, written
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutTask, RolloutWorker, trajectory_of
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.scorer import Score, Scorer, ScorerConfig
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
 
 #: How what was found becomes a number.
 Counting = Literal["any", "share"]

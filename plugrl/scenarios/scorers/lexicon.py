@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, get_args
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.red_team.dialogue import Dialogue
+from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.scenarios.scorers.finding import FindingConfig, FindingScorer, check_categories
 
 Matching = Literal["word", "substring"]

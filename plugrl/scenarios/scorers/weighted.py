@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.scorer import Score, Scorer, ScorerConfig, scored
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig, scored
 
 
 @dataclass

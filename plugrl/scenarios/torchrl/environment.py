@@ -10,7 +10,7 @@ import numpy as np
 from tensordict import TensorDictBase
 from torchrl.envs import SerialEnv
 
-from plugrl.core.tensordict.environment import AgentStep
+from plugrl.core.tensordict.environment.environment import AgentStep
 from plugrl.scenarios.copied import CopiedEnvironment
 from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.torchrl.copies import Copy

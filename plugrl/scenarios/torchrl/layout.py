@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.environment import AGENT
+from plugrl.core.tensordict.environment.environment import AGENT
 from plugrl.scenarios.gymnasium.spaces import Spaces
 from plugrl.scenarios.torchrl.specs import Converter, converter
 

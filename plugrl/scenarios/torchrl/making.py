@@ -17,8 +17,8 @@ from torchrl.envs import (
     VecGymEnvTransform,
 )
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import one_line
 from plugrl.scenarios.imported import find
 
 _SILENT = (

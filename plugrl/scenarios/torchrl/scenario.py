@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
@@ -14,7 +14,7 @@ from plugrl.scenarios.films import film_faults
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment import Split, VectorEnvironment
+    from plugrl.core.tensordict.environment.environment import Split, VectorEnvironment
     from plugrl.scenarios.torchrl.making import Maker
 
 
@@ -82,7 +82,7 @@ class TorchrlScenario(Scenario):
         """Build the environment once: unknown names and specs of wrong kinds show then."""
         scenario, path = cls(check.section), check.path
         if scenario.config.collector == "torchrl" and _learns_between_steps(check):
-            from plugrl.core.tensordict.torchrl_collection import REFUSAL
+            from plugrl.core.tensordict.collect.torchrl_collector import REFUSAL
 
             yield f"{path}.collector", REFUSAL
         try:

@@ -21,9 +21,9 @@ import pytest
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
-from plugrl.core.kinds import Record
-from plugrl.core.registry import default_registry
-from plugrl.core.text.evaluation import (
+from plugrl.core.plugins.kinds import Record
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.evaluate.evaluator import (
     ASKING,
     BaseEvaluationTarget,
     EvaluationFailedError,
@@ -32,9 +32,9 @@ from plugrl.core.text.evaluation import (
     evaluate_async,
     works_on_batches,
 )
-from plugrl.core.text.judging import Judgement, judge_batch, make_evaluator
-from plugrl.core.text.services import Completion
-from plugrl.core.text.timing import run_coroutine
+from plugrl.core.text.inference.services import Completion
+from plugrl.core.text.rollout.judge import Judgement, judge_batch, make_evaluator
+from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.testing.processes import Elsewhere, location
 
 DEFAULT: Mapping[str, Any] = {

@@ -17,8 +17,8 @@ import pytest
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
-from plugrl.core.kinds import Record
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.kinds import Record
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.sandbox.jobs import ProgramLimits
 from plugrl.core.sandboxes import Programs, Sandbox, make_sandbox
 from plugrl.testing.processes import Elsewhere, location

@@ -19,11 +19,11 @@ import pytest
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError
-from plugrl.core.kinds import Record
-from plugrl.core.registry import default_registry
-from plugrl.core.text.red_team.dialogue import Dialogue, opening
-from plugrl.core.text.red_team.scorer import Score, Scorer, make_scorer, scored
-from plugrl.core.text.services import (
+from plugrl.core.plugins.kinds import Record
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.text.dialogue.dialogue import Dialogue, opening
+from plugrl.core.text.dialogue.scorer import Score, Scorer, make_scorer, scored
+from plugrl.core.text.inference.services import (
     Completion,
     GenerationRequest,
     InferenceService,

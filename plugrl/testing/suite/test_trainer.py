@@ -16,8 +16,8 @@ import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import TrainedRun, prepare, resume, start
-from plugrl.core.kinds import Record
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.kinds import Record
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.trainer import Capabilities, Trainer
 from plugrl.testing import tiny
 from plugrl.testing.processes import Elsewhere, location

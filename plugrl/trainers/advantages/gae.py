@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.rewards import discounted, following, normalised, rewards_of_tokens
+from plugrl.core.text.learn.token_rewards import (
+    discounted,
+    following,
+    normalised,
+    rewards_of_tokens,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.grouping import Grouping
+from plugrl.core.text.learn.group_baselines import Grouping
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

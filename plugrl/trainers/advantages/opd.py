@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.losses import required
-from plugrl.core.text.rewards import discounted
+from plugrl.core.text.learn.losses import required
+from plugrl.core.text.learn.token_rewards import discounted
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.grouping import Grouping
-from plugrl.core.text.rewards import add_at_the_end, discounted, normalised, rewards_of_tokens
+from plugrl.core.text.learn.group_baselines import Grouping
+from plugrl.core.text.learn.token_rewards import (
+    add_at_the_end,
+    discounted,
+    normalised,
+    rewards_of_tokens,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

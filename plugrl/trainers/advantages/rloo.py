@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.component import NoConfig
-from plugrl.core.text.grouping import Grouping
+from plugrl.core.text.learn.group_baselines import Grouping
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.grouping import relative
-from plugrl.core.text.rewards import rewards_of_tokens
+from plugrl.core.text.learn.group_baselines import relative
+from plugrl.core.text.learn.token_rewards import rewards_of_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import logsigmoid
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.pairs import Pairs, last_token, on_last_token, row_sums
+from plugrl.core.text.learn.pairs import Pairs, last_token, on_last_token, row_sums
 from plugrl.trainers.losses.preferences import pair_metrics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossAnswer
 
 
 @dataclass

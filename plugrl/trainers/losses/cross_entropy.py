@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.component import NoConfig
-from plugrl.core.text.losses import masked_sum
+from plugrl.core.text.learn.losses import masked_sum
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossAnswer
 
 
 def cross_entropy(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
-from plugrl.core.text.losses import masked_sum, required
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.text.learn.losses import masked_sum, required
 from plugrl.trainers.losses.ratios import ClipRange, kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossAnswer
 
 
 @dataclass

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.component import NoConfig
-from plugrl.core.text.losses import masked_sum, required
+from plugrl.core.text.learn.losses import masked_sum, required
 from plugrl.trainers.losses.ratios import kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossAnswer
 
 
 def importance_sampling(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:

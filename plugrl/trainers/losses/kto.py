@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.pairs import PREFERRED, on_last_token, preferred_rows
+from plugrl.core.text.learn.pairs import PREFERRED, on_last_token, preferred_rows
 from plugrl.trainers.losses.preferences import awake, log_ratios
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossAnswer
 
 #: Key of the reference point z in a batch's metadata, one number.
 KL_REFERENCE = "kl_reference"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from plugrl.core.errors import ContractError
-from plugrl.core.text.pairs import Pairs, row_sums
+from plugrl.core.text.learn.pairs import Pairs, row_sums
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

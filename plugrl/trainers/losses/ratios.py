@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.kl import k3
-from plugrl.core.text.losses import masked_sum
+from plugrl.core.text.learn.kl import k3
+from plugrl.core.text.learn.losses import masked_sum
 
 
 @dataclass

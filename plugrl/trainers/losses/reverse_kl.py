@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.losses import masked_sum, required
+from plugrl.core.text.learn.losses import masked_sum, required
 from plugrl.trainers.losses.ratios import kl_to_sampler, log_ratio
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossAnswer
 
 
 @dataclass

@@ -13,7 +13,7 @@ from plugrl.trainers.objectives.values import DISTANCES, Distance
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.agents.agents import Agent
 
 
 class ActorCriticObjective(nn.Module):

@@ -25,7 +25,7 @@ from plugrl.trainers.objectives.values import Distance, bootstrapped, follow, va
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.agents.agents import Agent
 
 
 class DqnLoss(nn.Module):

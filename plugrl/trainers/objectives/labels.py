@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents import Agent
-from plugrl.core.tensordict.labelled import Labelled
-from plugrl.core.tensordict.layout import Layout
+from plugrl.core.tensordict.agents.agents import Agent
+from plugrl.core.tensordict.environment.labelled import Labelled
+from plugrl.core.tensordict.environment.layout import Layout
 
 #: Items that are evaluated at a time.
 _AT_ONCE = 4096

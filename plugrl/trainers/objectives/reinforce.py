@@ -15,7 +15,7 @@ from plugrl.trainers.objectives.actor_critic import ActorCriticObjective
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.agents.agents import Agent
 
 
 class ReinforceObjective(ActorCriticObjective):

@@ -36,7 +36,7 @@ from plugrl.trainers.objectives.values import (
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from plugrl.core.tensordict.agents import Agent
+    from plugrl.core.tensordict.agents.agents import Agent
 
 
 class SacLoss(nn.Module):

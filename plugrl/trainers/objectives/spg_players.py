@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from plugrl.core.tensordict.learner import Learner
-from plugrl.core.tensordict.loss_contract import total_loss
+from plugrl.core.tensordict.learn.learner import Learner
+from plugrl.core.tensordict.learn.loss_contract import total_loss
 from plugrl.trainers.objectives.spg import SpgObjective, Terms, surrogate_losses
 from plugrl.trainers.objectives.spg_gradients import Game, Levels
 from plugrl.trainers.objectives.spg_joint import JointSteps, first_steps, joint_steps

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.policy import KlLossConfig
+from plugrl.core.text.learn.policy_options import KlLossConfig
 from plugrl.trainers.red_team.policy_gradient import PolicyGradientAlgorithm, PolicyGradientConfig
 from plugrl.trainers.red_team.trees import on_tokens, reference_of, returns_of
 
 if TYPE_CHECKING:
-    from plugrl.core.text.red_team.tree import RolloutTree
+    from plugrl.core.text.dialogue.tree import RolloutTree
     from plugrl.core.text.trajectory import Trajectory
 
 

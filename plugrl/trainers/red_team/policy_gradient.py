@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.losses import LOSS_WEIGHTS, Term, WeightedLoss, aggregation_weights
-from plugrl.core.text.policy import terms_of
-from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
+from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Term, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.policy_options import terms_of
 from plugrl.trainers.losses.clipped import ClippedConfig, clipped
 from plugrl.trainers.red_team.trees import check_share, means, moved, rows
 

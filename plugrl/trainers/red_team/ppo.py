@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.policy import ValueConfig
+from plugrl.core.text.learn.policy_options import ValueConfig
 from plugrl.trainers.red_team.policy_gradient import PolicyGradientAlgorithm, PolicyGradientConfig
 from plugrl.trainers.red_team.trees import check_share, on_tokens, rows
 
 if TYPE_CHECKING:
-    from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
+    from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
     from plugrl.core.text.trajectory import Trajectory
 
 #: Rows whose values are computed at once.

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
-from plugrl.core.text.pairs import PREFERRED, row_sums
-from plugrl.core.text.red_team.algorithm import HarnessAlgorithm
-from plugrl.core.text.units import UNIT
+from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.pairs import PREFERRED, row_sums
+from plugrl.core.text.learn.units import UNIT
 from plugrl.trainers.red_team.trees import check_share, means, moved, reference_of, returns_of, rows
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
+    from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
     from plugrl.core.text.trajectory import Trajectory
 
 #: A probe that was better, and one that was worse.

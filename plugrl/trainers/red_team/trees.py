@@ -14,7 +14,7 @@ from plugrl.core.text.batch import Batch, padded
 if TYPE_CHECKING:
     import torch
 
-    from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
+    from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
     from plugrl.core.text.trajectory import Trajectory
 
 #: Fields of rows that hold one number for each token.

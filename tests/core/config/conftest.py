@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from plugrl.core.config.compose import compose
-from plugrl.core.config.schema import component, described, phases
-from plugrl.core.config.sections import DataConfig
+from plugrl.core.config.schemas.schema import component, described, phases
+from plugrl.core.config.schemas.sections import DataConfig
+from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.validation import validate
 from plugrl.core.errors import ConfigError
-from plugrl.core.registry import Registry
+from plugrl.core.plugins.registry import Registry
 from plugrl.core.trainer import Trainer
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from plugrl.core.config import canonical
 from plugrl.core.config.aliases import Key
-from plugrl.core.config.compose import compose
-from plugrl.core.config.schema import component
-from plugrl.core.config.sections import DataConfig, ModelConfig, ValidateConfig
+from plugrl.core.config.schemas.schema import component
+from plugrl.core.config.schemas.sections import DataConfig, ModelConfig, ValidateConfig
+from plugrl.core.config.sources.compose import compose
 from plugrl.core.errors import PlugrlDeprecationWarning
-from plugrl.core.run.trackers import Tracker
-from plugrl.core.text.evaluation import Evaluator
-from plugrl.core.text.services import InferenceService, TrainService
-from plugrl.core.text.worker import RolloutWorker
+from plugrl.core.run.tracking.tracker import Tracker
+from plugrl.core.text.evaluate.evaluator import Evaluator
+from plugrl.core.text.inference.services import InferenceService, TrainService
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.trainer import Trainer
 
 SOURCE = "source: {config: {model_type: qwen3}}"
@@ -408,7 +408,7 @@ def test_an_evaluator_from_a_file(files, check):
         conf__a="trainer: text\nrollout_worker: {evaluator_module_path: 'mine.py:Mine'}\n"
     )
     (folder / "conf" / "mine.py").write_text(
-        "from plugrl.core.text.evaluation import Evaluator\n"
+        "from plugrl.core.text.evaluate.evaluator import Evaluator\n"
         "class Mine(Evaluator):\n    def evaluate(self, data, evaluation_target): ...\n"
     )
     validated = check("conf/a.yaml")

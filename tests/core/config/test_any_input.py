@@ -9,9 +9,9 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from plugrl.core.config.compose import compose
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.config.validation import validate
-from plugrl.core.config.writer import dump_yaml
 from plugrl.core.errors import PlugrlError
 
 FIXTURES = settings(

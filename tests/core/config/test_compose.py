@@ -6,8 +6,8 @@ import numpy
 import pytest
 from omegaconf import OmegaConf
 
-from plugrl.core.config import lookup
-from plugrl.core.config.compose import compose
+from plugrl.core.config.sources import lookup
+from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 

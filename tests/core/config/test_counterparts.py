@@ -176,7 +176,7 @@ def test_keys_without_a_counterpart_say_what_to_write(folder, key):
 def test_a_component_that_has_such_a_key_keeps_it(folder):
     (folder / "worker.py").write_text(
         "from dataclasses import dataclass\n"
-        "from plugrl.core.text.worker import RolloutWorkerConfig\n"
+        "from plugrl.core.text.rollout.worker import RolloutWorkerConfig\n"
         "from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker\n"
         "@dataclass\nclass Options(RolloutWorkerConfig):\n    task_name: str = ''\n"
         "class Worker(SingleTurnRolloutWorker):\n    Config = Options\n"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from plugrl.core.config.describe import describe, describe_component, describe_section
-from plugrl.core.config.schema import component, described, phases
+from plugrl.core.config.schemas.describe import describe, describe_component, describe_section
+from plugrl.core.config.schemas.schema import component, described, phases
 
 
 @dataclass

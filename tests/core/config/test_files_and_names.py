@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 
 from plugrl.cli import main
-from plugrl.core.config.schema import component
-from plugrl.core.text.evaluation import Evaluator
-from plugrl.core.text.worker import RolloutWorker
+from plugrl.core.config.schemas.schema import component
+from plugrl.core.text.evaluate.evaluator import Evaluator
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.trainer import Trainer
 
 
@@ -25,7 +25,7 @@ Exact = concrete("Exact", Evaluator)
 Near = concrete("Near", Evaluator)
 
 MINE = """
-from plugrl.core.text.evaluation import Evaluator
+from plugrl.core.text.evaluate.evaluator import Evaluator
 from plugrl.core.trainer import Trainer
 
 class Judge(Evaluator):

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 import plugrl
-from plugrl.core.config.compose import compose
 from plugrl.core.config.hidden import (
     HIDDEN,
     fill,
@@ -18,7 +17,8 @@ from plugrl.core.config.hidden import (
     withhold,
     without_credentials,
 )
-from plugrl.core.config.writer import dump_yaml
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.run.ending import _LogFile
 
 

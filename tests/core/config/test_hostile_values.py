@@ -6,9 +6,9 @@ import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.text.endpoint.asked import read_text
 from plugrl.core.text.endpoint.faults import ApiError
-from plugrl.core.text.remote_settings import check_address
+from plugrl.core.text.endpoint.requests import read_text
+from plugrl.core.text.remote.settings import check_address
 from plugrl.testing import tiny
 
 

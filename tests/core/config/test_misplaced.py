@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from plugrl.core.config.compose import compose
 from plugrl.core.config.misplaced import with_places
-from plugrl.core.config.origins import Fault
-from plugrl.core.config.schema import component
-from plugrl.core.config.sections import DataConfig, ModelConfig
+from plugrl.core.config.schemas.schema import component
+from plugrl.core.config.schemas.sections import DataConfig, ModelConfig
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.origins import Fault
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.trackers import Tracker
-from plugrl.core.text.services import InferenceService
+from plugrl.core.run.tracking.tracker import Tracker
+from plugrl.core.text.inference.services import InferenceService
 from plugrl.core.trainer import Trainer
 
 from .conftest import ToyConfig

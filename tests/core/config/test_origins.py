@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugrl.core.config.origins import (
+from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
     DEFAULT,
     Fault,

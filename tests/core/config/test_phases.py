@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from plugrl.core.config.plan import batch_plan, plan_text
-from plugrl.core.config.writer import dump_yaml
+from plugrl.core.config.sources.writer import dump_yaml
 
 TWO = """
 seed: 3

@@ -9,7 +9,7 @@ import pytest
 
 import plugrl
 from plugrl.cli import main
-from plugrl.core.config.compose import compose
+from plugrl.core.config.sources.compose import compose
 from plugrl.core.errors import ConfigError, UsageError
 
 TWO_FAULTS = "seed: x\ntrainer: toy\ndata: {batch_siz: 1}\n"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from plugrl.core.config.compose import compose
-from plugrl.core.config.reader import plain_scalar
-from plugrl.core.config.writer import dump_yaml
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.reader import plain_scalar
+from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.errors import ConfigError
 
 

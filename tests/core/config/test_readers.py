@@ -20,15 +20,15 @@ from typing import Any, NamedTuple, get_args
 
 import plugrl
 from plugrl.core.config.check import hints_of
-from plugrl.core.config.sections import COMMON, TEXT
-from plugrl.core.registry import default_registry
+from plugrl.core.config.schemas.sections import COMMON, TEXT
+from plugrl.core.plugins.registry import default_registry
 
 PACKAGE = Path(plugrl.__file__).parent
 
 #: Schemas whose view is passed to a file that names neither their section nor their class.
 READ_IN = {
-    "CurriculumConfig": "core/text/curriculum.py",
-    "RuntimeMonitorConfig": "core/text/pooled_rollouts.py",
+    "CurriculumConfig": "core/text/data/curriculum.py",
+    "RuntimeMonitorConfig": "core/text/rollout/processes/lockstep_rollouts.py",
 }
 
 #: Folders whose files have nothing to do with their neighbours.

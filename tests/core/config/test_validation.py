@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from plugrl.core.config.compose import compose
-from plugrl.core.config.schema import component
+from plugrl.core.config.schemas.schema import component
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.config.validation import validate
-from plugrl.core.config.writer import dump_yaml
 from plugrl.core.errors import (
     ConfigError,
     PluginError,
@@ -633,7 +633,7 @@ def test_a_usual_file_takes_under_a_tenth_of_a_second(files, check):
 def test_no_torch_is_imported():
     code = (
         "import sys, plugrl.core.config.validation, plugrl.core.config.plan, "
-        "plugrl.core.config.describe, plugrl.core.config.phases\n"
+        "plugrl.core.config.schemas.describe, plugrl.core.config.phases\n"
         "print([m for m in ('torch', 'omegaconf', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

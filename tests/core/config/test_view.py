@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from plugrl.core.component import Component
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters, configure
 from plugrl.core.errors import ConfigError
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.run import checkpoint
-from plugrl.core.run.checkpoint_folder import checkpoints_of, place_checkpoints
+from plugrl.core.run.checkpoints import checkpoint
+from plugrl.core.run.checkpoints.folder import checkpoints_of, place_checkpoints
 from plugrl.core.run.files import remove_unfinished
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from plugrl.core.config.sections import SettingsConfig
+from plugrl.core.config.schemas.sections import SettingsConfig
 from plugrl.core.errors import ConfigError
-from plugrl.core.run import checkpoint_schedule
-from plugrl.core.run.checkpoint_schedule import CheckpointSchedule
+from plugrl.core.run.checkpoints import schedule as checkpoint_schedule
+from plugrl.core.run.checkpoints.schedule import CheckpointSchedule
 
 
 @pytest.fixture

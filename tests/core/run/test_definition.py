@@ -6,7 +6,11 @@ import pytest
 import yaml
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.definition import check_dump, refuse_other_definition, warn_of_changes
+from plugrl.core.run.checkpoints.definition import (
+    check_dump,
+    refuse_other_definition,
+    warn_of_changes,
+)
 from plugrl.core.run.run import Run
 
 TREE = {

@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 
-from plugrl.core.run.status import read_status
+from plugrl.core.run.records.status import read_status
 
 HUNG = """
 import sys
 from pathlib import Path
 from plugrl.core.run.ending import Ending
-from plugrl.core.run.status import Status
+from plugrl.core.run.records.status import Status
 
 def hung():
     folder = Path(sys.argv[1])

@@ -2,7 +2,7 @@
 
 import sys
 
-from plugrl.core.run.environment import describe_environment
+from plugrl.core.run.records.environment import describe_environment
 
 
 def test_packages_are_read_in_every_form_of_installation(tmp_path, monkeypatch):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from plugrl.core.config.sections import RuntimeMonitorConfig
+from plugrl.core.config.schemas.sections import RuntimeMonitorConfig
 from plugrl.core.errors import NonFiniteError, RunError
-from plugrl.core.run import checkpoint
+from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.guards import Guards
 
 

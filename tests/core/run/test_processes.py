@@ -15,9 +15,9 @@ import pytest
 import torch
 from waiting import DEADLINE
 
-from plugrl.core.run import checkpoint
+from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.folder import summarize
-from plugrl.core.run.metrics import read_jsonl
+from plugrl.core.run.records.metrics import read_jsonl
 
 DRIVER = str(Path(__file__).with_name("run_driver.py"))
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from plugrl.core.run.report import REPORT_FILE, curves, write_report
+from plugrl.core.run.records.report import REPORT_FILE, curves, write_report
 
 
 def drawn(folder, values):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from plugrl.core.config.sections import ExceptionHandlingConfig, RuntimeMonitorConfig
+from plugrl.core.config.schemas.sections import ExceptionHandlingConfig, RuntimeMonitorConfig
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.run.guards import Guards

@@ -10,12 +10,13 @@ import pytest
 from run_driver import Toy
 from waiting import DEADLINE
 
-from plugrl.core.run import feed, tracking
-from plugrl.core.run.metrics import read_jsonl
+from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.core.run.run import Run
-from plugrl.core.run.tables import SampleTable, SampleTables, markdown
-from plugrl.core.run.trackers import TrackedRun, Tracker
-from plugrl.core.run.tracking import TrackerGroup, tracked, tracker_hangs
+from plugrl.core.run.tracking import feed
+from plugrl.core.run.tracking import group as tracking
+from plugrl.core.run.tracking.group import TrackerGroup, tracked, tracker_hangs
+from plugrl.core.run.tracking.tables import SampleTable, SampleTables, markdown
+from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 
 class Noted(Tracker):

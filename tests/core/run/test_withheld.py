@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from plugrl.core.config.compose import compose
-from plugrl.core.run.checkpoint import candidates
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.run.checkpoints.checkpoint import candidates
 from plugrl.core.run.run import Run
 from plugrl.core.run.start import read_tree
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from plugrl.core.tensordict.acting import (
+from plugrl.core.tensordict.agents.acting import (
     Actor,
     NumpyActor,
     RandomActor,
     TorchActor,
     acting_for,
 )
-from plugrl.core.tensordict.agents import Agent, build_agents
-from plugrl.core.tensordict.environment import AgentSpaces
+from plugrl.core.tensordict.agents.agents import Agent, build_agents
+from plugrl.core.tensordict.environment.environment import AgentSpaces
 
 SEEN = spaces.Box(-1, 1, (4,), np.float32)
 

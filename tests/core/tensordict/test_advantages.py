@@ -7,7 +7,7 @@ from tensordict import TensorDict
 from torchrl.modules import ValueOperator
 from torchrl.objectives.value import GAE
 
-from plugrl.core.tensordict.advantages import GeneralisedAdvantage, RewardToGo
+from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage, RewardToGo
 
 
 class Worth(torch.nn.Module):

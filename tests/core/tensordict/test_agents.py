@@ -16,8 +16,8 @@ from torchrl.modules import ProbabilisticActor
 from torchrl.objectives import ClipPPOLoss
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents import Agent, Policies, build_agents
-from plugrl.core.tensordict.environment import AgentSpaces
+from plugrl.core.tensordict.agents.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.environment.environment import AgentSpaces
 
 SEEN = spaces.Box(-1, 1, (4,), np.float32)
 CHOICE = AgentSpaces(SEEN, spaces.Discrete(3))
@@ -165,8 +165,8 @@ def test_weights_depend_on_seed_and_name_alone() -> None:
 def test_weights_are_equal_in_every_process() -> None:
     code = (
         "import numpy as np; from gymnasium import spaces\n"
-        "from plugrl.core.tensordict.agents import build_agents\n"
-        "from plugrl.core.tensordict.environment import AgentSpaces\n"
+        "from plugrl.core.tensordict.agents.agents import build_agents\n"
+        "from plugrl.core.tensordict.environment.environment import AgentSpaces\n"
         "its = AgentSpaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3))\n"
         "agent = build_agents({'agent': its}, {}, seed=5).policies['agent']\n"
         "print(sum(p.detach().double().sum().item() for p in agent.parameters()))\n"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from plugrl.core.tensordict.collection import Collector
-from plugrl.core.tensordict.normalisers import Normalisers
+from plugrl.core.tensordict.collect.collector import Collector
+from plugrl.core.tensordict.collect.normalisers import Normalisers
 from tests.core.tensordict.counting import Always, Counting
 
 

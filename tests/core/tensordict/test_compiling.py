@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from plugrl.core.tensordict import compiling
-from plugrl.core.tensordict.compiling import EARNED_BACK, CompiledLoss, worth_compiling
+from plugrl.core.tensordict.learn import compiling
+from plugrl.core.tensordict.learn.compiling import EARNED_BACK, CompiledLoss, worth_compiling
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 from tests.core.tensordict.test_rl_trainer import task
 

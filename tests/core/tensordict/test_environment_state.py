@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
 
-from plugrl.core.run.state import Encoder, decode
-from plugrl.core.tensordict.environment_state import (
+from plugrl.core.run.checkpoints.state import Encoder, decode
+from plugrl.core.tensordict.environment.state import (
     Unsavable,
     capture,
     restore,

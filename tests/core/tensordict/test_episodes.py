@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from plugrl.core.tensordict.environment import AgentStep
-from plugrl.core.tensordict.episodes import EpisodeStatistics
+from plugrl.core.tensordict.collect.episodes import EpisodeStatistics
+from plugrl.core.tensordict.environment.environment import AgentStep
 
 
 def step(reward, ended):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from plugrl.core.tensordict.acting import acting_for
-from plugrl.core.tensordict.agents import Agent, build_agents
-from plugrl.core.tensordict.distributions import distribution_for
-from plugrl.core.tensordict.environment import AgentSpaces
-from plugrl.core.tensordict.exploration import EpsilonGreedy, Explorer, GaussianNoise
+from plugrl.core.tensordict.agents.acting import acting_for
+from plugrl.core.tensordict.agents.agents import Agent, build_agents
+from plugrl.core.tensordict.agents.distributions import distribution_for
+from plugrl.core.tensordict.collect.exploration import EpsilonGreedy, Explorer, GaussianNoise
+from plugrl.core.tensordict.environment.environment import AgentSpaces
 
 #: Values of three actions in four states, of which a network makes nothing else.
 VALUES = np.array([[1, 5, 2], [7, 0, 3], [2, 2.5, 9], [-3, -1, -2]], np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.tensordict.film import missing, write_film
+from plugrl.core.tensordict.environment.film import missing, write_film
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -105,7 +105,7 @@ def test_what_a_format_needs_is_named_with_what_to_run(format, module):
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {module!r}: sys.meta_path[1:] = []\n"
         "sys.meta_path.insert(0, Blocked())\n"
-        "from plugrl.core.tensordict.film import missing\n"
+        "from plugrl.core.tensordict.environment.film import missing\n"
         f"print(missing({format!r}))"
     )
     result = subprocess.run(

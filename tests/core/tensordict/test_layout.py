@@ -11,10 +11,10 @@ from tensordict import TensorDict
 from torch.nn import functional
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.tensordict.acting import acting_for
-from plugrl.core.tensordict.agents import build_agents
-from plugrl.core.tensordict.environment import AgentSpaces
-from plugrl.core.tensordict.layout import Layout
+from plugrl.core.tensordict.agents.acting import acting_for
+from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.layout import Layout
 
 PARTS = {"graph": (2, 3), "round": (4,), "action_mask": (7,)}
 CHOICES = gymnasium.spaces.MultiDiscrete([4, 3])

@@ -14,10 +14,10 @@ from gymnasium import spaces
 
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.run import checkpoint
-from plugrl.core.saved import checkpoint_of
-from plugrl.core.tensordict.agents import Agent, build_agents
-from plugrl.core.tensordict.environment import AgentSpaces
+from plugrl.core.loaded_run import checkpoint_of
+from plugrl.core.run.checkpoints import checkpoint
+from plugrl.core.tensordict.agents.agents import Agent, build_agents
+from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 

@@ -11,16 +11,16 @@ import torch
 
 import plugrl
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol import make_protocol
-from plugrl.core.tensordict.labelled import Labelled
-from plugrl.core.tensordict.message_regression import (
+from plugrl.core.protocol.protocol import make_protocol
+from plugrl.core.tensordict.environment.labelled import Labelled
+from plugrl.core.tensordict.environment.message_space import SILENCE, MessageSpace
+from plugrl.core.tensordict.environment.protocol_environment import Ended, ProtocolEnvironment
+from plugrl.core.tensordict.learn.message_regression import (
     MessageRegression,
     MessageRegressionConfig,
     Regressor,
     first_said,
 )
-from plugrl.core.tensordict.message_space import SILENCE, MessageSpace
-from plugrl.core.tensordict.protocol_environment import Ended, ProtocolEnvironment
 
 S = SILENCE
 

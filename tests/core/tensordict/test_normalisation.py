@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
-from plugrl.core.run.state import Encoder, decode
-from plugrl.core.tensordict.normalisation import (
+from plugrl.core.run.checkpoints.state import Encoder, decode
+from plugrl.core.tensordict.collect.normalisation import (
     ObservationNormaliser,
     RewardNormaliser,
     RunningStatistics,

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.observations import encoder_for
+from plugrl.core.tensordict.agents.observations import encoder_for
 
 ONE_HOT = [
     spaces.Discrete(4),

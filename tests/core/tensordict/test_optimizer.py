@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from plugrl.core.errors import RunError
-from plugrl.core.run.state import Encoder, decode
-from plugrl.core.tensordict.optimizer import AgentOptimizer, ParameterGroup
+from plugrl.core.run.checkpoints.state import Encoder, decode
+from plugrl.core.tensordict.learn.optimizer import AgentOptimizer, ParameterGroup
 
 
 def network(seed=0):

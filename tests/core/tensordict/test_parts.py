@@ -10,7 +10,7 @@ from torch import nn
 
 import plugrl
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.parts import Head, chain_of, initialise, layers, seeded
+from plugrl.core.tensordict.agents.parts import Head, chain_of, initialise, layers, seeded
 from plugrl.scenarios.bodies.mlp import MlpBody
 from plugrl.scenarios.bodies.nature_cnn import NatureCnnBody
 
@@ -142,7 +142,7 @@ def test_bodies_are_a_kind_of_component() -> None:
     class Wide(MlpBody):
         """A body of somebody else."""
 
-    from plugrl.core.registry import default_registry
+    from plugrl.core.plugins.registry import default_registry
 
     found = default_registry()
     assert found.load(found.resolve("body", "twice-as-wide")) is Wide

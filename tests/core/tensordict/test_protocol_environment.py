@@ -15,7 +15,7 @@ from plugrl import (
     make_protocol,
 )
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.tensordict.message_space import last_said
+from plugrl.core.tensordict.environment.message_space import last_said
 from plugrl.scenarios.protocols.pettingzoo_game import ProtocolGame
 
 NAMES = ("nip", "adp", "debate", "mnip", "merlin_arthur", "solo_verifier", "multi_channel")
@@ -166,7 +166,7 @@ def test_copies_are_what_single_games_are(name, wrapped, copies, steps) -> None:
 
 
 def row_of(signals, row):
-    from plugrl.core.protocol import ProtocolSignals
+    from plugrl.core.protocol.protocol import ProtocolSignals
 
     return ProtocolSignals(
         messages=signals.messages[row : row + 1], decisions=signals.decisions[row : row + 1]

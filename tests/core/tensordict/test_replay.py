@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.run import checkpoint
-from plugrl.core.tensordict.replay import ReplayBuffer
+from plugrl.core.run.checkpoints import checkpoint
+from plugrl.core.tensordict.collect.replay_buffer import ReplayBuffer
 
 
 def steps(numbers: list[int], shape: tuple[int, ...] | None = None, **more: torch.Tensor):

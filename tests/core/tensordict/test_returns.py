@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torchrl.objectives.value.functional import generalized_advantage_estimate, reward2go
 
-from plugrl.core.tensordict.returns import gae, reward_to_go
+from plugrl.core.tensordict.learn.returns import gae, reward_to_go
 
 
 def column(*numbers, dtype=np.float32):

@@ -15,8 +15,8 @@ from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.run.progress import Progress
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict import evaluation
-from plugrl.core.tensordict.advantages import GeneralisedAdvantage
-from plugrl.core.tensordict.loss_contract import total_loss
+from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
+from plugrl.core.tensordict.learn.loss_contract import total_loss
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.standalone import StandaloneRun
 from tests.core.tensordict.counting import Counting

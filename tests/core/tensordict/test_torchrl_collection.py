@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.acting import acting_for
-from plugrl.core.tensordict.agents import build_agents
-from plugrl.core.tensordict.normalisers import Normalisers
-from plugrl.core.tensordict.torchrl_collection import TorchrlCollector, TorchrlSource
+from plugrl.core.tensordict.agents.acting import acting_for
+from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.collect.torchrl_collector import TorchrlCollector, TorchrlSource
 from plugrl.scenarios.torchrl.scenario import TorchrlScenario
 
 OWN = Path(__file__).parents[2] / "scenarios" / "torchrl_environments.py"

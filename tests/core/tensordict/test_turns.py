@@ -10,13 +10,13 @@ import torch
 import plugrl
 from plugrl import GeneralisedAdvantage, Registry, ScenarioInstance
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.acting import TorchActor
-from plugrl.core.tensordict.advantages import RewardToGo
-from plugrl.core.tensordict.agents import build_agents
-from plugrl.core.tensordict.collection import Collector
-from plugrl.core.tensordict.normalisers import Normalisers
-from plugrl.core.tensordict.returns import gae, gae_in_turns
-from plugrl.core.tensordict.turns import finished
+from plugrl.core.tensordict.agents.acting import TorchActor
+from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.collect.collector import Collector
+from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.environment.turns import finished
+from plugrl.core.tensordict.learn.advantages import RewardToGo
+from plugrl.core.tensordict.learn.returns import gae, gae_in_turns
 from tests.core.tensordict.speaking import Speaking
 
 OWN, WAIT, AWAY = "own", "wait", "away"

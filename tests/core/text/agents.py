@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from plugrl import RolloutWorker, Trajectory
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.worker import trajectory_of
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.rollout.worker import trajectory_of
 
 SAMPLING = SamplingParams(max_new_tokens=2)
 

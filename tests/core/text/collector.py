@@ -7,13 +7,13 @@ import engines
 
 from plugrl.core.config.view import configure
 from plugrl.core.factory import Factory
-from plugrl.core.registry import Registry
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.pooled_rollouts import PooledRollouts
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.worker_messages import worker_setup
-from plugrl.core.text.worker_pool import WorkerPool
+from plugrl.core.plugins.registry import Registry
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.processes.lockstep_rollouts import PooledRollouts
+from plugrl.core.text.rollout.processes.messages import worker_setup
+from plugrl.core.text.rollout.processes.pool import WorkerPool
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
 AGENTS = Path(__file__).parent / "agents.py"

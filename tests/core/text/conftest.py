@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plugrl.core.text.worker_pool import WorkerPool
+from plugrl.core.text.rollout.processes.pool import WorkerPool
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -1,7 +1,7 @@
 """Engines without a model, for tests of rollouts."""
 
-from plugrl.core.text.sampling import stream_seeds, uniforms
-from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.inference.sampling import stream_seeds, uniforms
+from plugrl.core.text.inference.services import Completion, InferenceService
 
 
 class Letters:

@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from plugrl.core.config.sections import CurriculumConfig
+from plugrl.core.config.schemas.sections import CurriculumConfig
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.curriculum import Curriculum, Epochs, bucketed
-from plugrl.core.text.data import PromptLoader, kept
+from plugrl.core.text.data.curriculum import Curriculum, Epochs, bucketed
+from plugrl.core.text.data.loader import PromptLoader, kept
 from plugrl.core.text.trajectory import Trajectory
 
 ITEMS = [{"prompt": str(i), "level": level} for i, level in enumerate([3, 1, 2, 1, 3, 2, 1, 1])]

@@ -8,8 +8,8 @@ import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.text.data import PromptLoader, problems, require_column
-from plugrl.core.text.files import read_files
+from plugrl.core.text.data.files import read_files
+from plugrl.core.text.data.loader import PromptLoader, problems, require_column
 
 ITEMS = [{"prompt": str(i)} for i in range(5)]
 
@@ -191,7 +191,7 @@ def test_problems_know_their_places_in_files(tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    from plugrl.core.text.files import place_of_problem
+    from plugrl.core.text.data.files import place_of_problem
 
     lines = tmp_path / "d.jsonl"
     lines.write_text('{"prompt": "a"}\n\n{"prompt": "b"}\n')

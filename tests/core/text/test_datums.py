@@ -3,8 +3,8 @@
 import pytest
 
 from plugrl.core.errors import ContractError
-from plugrl.core.text.datums import advantages_of, datum_of, said
-from plugrl.core.text.remote_service import NAMED_LOSSES, Datum, ForwardBackward
+from plugrl.core.text.remote.datums import advantages_of, datum_of, said
+from plugrl.core.text.remote.service import NAMED_LOSSES, Datum, ForwardBackward
 from plugrl.core.text.trajectory import Trajectory
 
 POLICY = NAMED_LOSSES["importance_sampling"]

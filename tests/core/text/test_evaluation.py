@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from plugrl.core.text.evaluation import (
+from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
     EvaluationRunResult,

@@ -8,15 +8,15 @@ import text_agents
 import plugrl
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.text.fine_tuning import (
+from plugrl.core.text.jobs.examples import read, to_lines, trajectories
+from plugrl.core.text.jobs.fine_tuning import (
     FineTuneConfig,
     FineTuneService,
     JobStatus,
     PreferenceExample,
     SupervisedExample,
 )
-from plugrl.core.text.job_examples import read, to_lines, trajectories
-from plugrl.core.text.model_groups import SharedModelGroup, wait_for_jobs
+from plugrl.core.text.jobs.model_groups import SharedModelGroup, wait_for_jobs
 from plugrl.core.text.models import Model
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
 
@@ -234,9 +234,9 @@ def test_a_trainer_without_jobs_refuses_them(tmp_path):
 
 
 def test_a_tokenizer_without_a_template_is_named(tmp_path):
-    from plugrl.core.text.fine_tuning import JobContext
-    from plugrl.core.text.job_service import TrainedJobs
-    from plugrl.core.text.services import ModelSpec
+    from plugrl.core.text.inference.services import ModelSpec
+    from plugrl.core.text.jobs.fine_tuning import JobContext
+    from plugrl.core.text.jobs.service import TrainedJobs
 
     class Bare:
         pass
@@ -252,8 +252,8 @@ def test_a_tokenizer_without_a_template_is_named(tmp_path):
 def test_the_model_of_the_last_job_is_exported(tmp_path):
     from safetensors.torch import load_file
 
-    from plugrl.core.run.checkpoint import load
-    from plugrl.core.saved import export, opened
+    from plugrl.core.loaded_run import export, opened
+    from plugrl.core.run.checkpoints.checkpoint import load
 
     tree = text_agents.config(
         "ei_pure_text",

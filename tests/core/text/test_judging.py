@@ -10,25 +10,25 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE, wait_until
 
-from plugrl.core.blame import TRACE
 from plugrl.core.component import build
 from plugrl.core.errors import RunError, UsageError
-from plugrl.core.registry import Registry
+from plugrl.core.plugins.blame import TRACE
+from plugrl.core.plugins.registry import Registry
 from plugrl.core.terminal import LONGEST, LONGEST_RECORD
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.evaluation import (
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.evaluate.evaluator import (
     EvaluationFailedError,
     EvaluationRunResult,
     Evaluator,
     evaluate_async,
 )
-from plugrl.core.text.function_evaluator import as_evaluator
-from plugrl.core.text.function_worker import as_worker
-from plugrl.core.text.metrics import rollout_metrics
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion
-from plugrl.core.text.worker import CURRENT, RolloutWorker, trajectory_of, written
+from plugrl.core.text.evaluate.function_evaluator import as_evaluator
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion
+from plugrl.core.text.rollout.function_worker import as_worker
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.metrics import rollout_metrics
+from plugrl.core.text.rollout.worker import CURRENT, RolloutWorker, trajectory_of, written
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Unloaded

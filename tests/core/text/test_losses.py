@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
 
 AGGREGATIONS = (
     "token-mean",

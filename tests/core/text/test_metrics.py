@@ -1,6 +1,6 @@
 """What a set of rollouts says in numbers."""
 
-from plugrl.core.text.metrics import rollout_metrics
+from plugrl.core.text.rollout.metrics import rollout_metrics
 from plugrl.core.text.trajectory import Trajectory
 
 

@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
-from plugrl.core.text.data import PromptLoader
-from plugrl.core.text.free_running import Streaming
-from plugrl.core.text.items import Items
-from plugrl.core.text.overlapping import BatchAhead, Sizes
-from plugrl.core.text.pool import LOADED, REACHED, TrajectoryPool
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.weight_states import (
+from plugrl.core.text.data.loader import PromptLoader
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.schedule.free_running import Streaming
+from plugrl.core.text.schedule.items import Items
+from plugrl.core.text.schedule.overlapping import BatchAhead, Sizes
+from plugrl.core.text.schedule.pool import LOADED, REACHED, TrajectoryPool
+from plugrl.core.text.schedule.state_machine import (
     BATCH_ASYNC,
     FULLY_ASYNC,
     Rules,
     Versions,
     WeightStates,
 )
+from plugrl.core.text.trajectory import Trajectory
 
 REPEAT, LOADED_AT_ONCE = 2, 3
 

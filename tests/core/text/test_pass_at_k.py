@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from plugrl.core.text.pass_at_k import (
+from plugrl.core.text.evaluate.pass_at_k import (
     Passing,
     best_at_k,
     majority_reward,

@@ -8,11 +8,15 @@ import torch
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.coefficients import dead_terms
-from plugrl.core.text.correction import SamplerCorrectionConfig, correct_for_sampler
-from plugrl.core.text.kl import AdaptiveKl, FixedKl, KlController, kl_estimate, kl_loss
-from plugrl.core.text.losses import LOSS_WEIGHTS, SAMPLER_WEIGHTS, Term, WeightedLoss
-from plugrl.core.text.policy import (
+from plugrl.core.text.learn.batch_shaping import Shaper, overlong_penalty
+from plugrl.core.text.learn.dead_coefficients import dead_terms
+from plugrl.core.text.learn.importance_correction import (
+    SamplerCorrectionConfig,
+    correct_for_sampler,
+)
+from plugrl.core.text.learn.kl import AdaptiveKl, FixedKl, KlController, kl_estimate, kl_loss
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, SAMPLER_WEIGHTS, Term, WeightedLoss
+from plugrl.core.text.learn.policy_options import (
     KlRewardConfig,
     OverlongConfig,
     ValueConfig,
@@ -20,7 +24,6 @@ from plugrl.core.text.policy import (
     value_loss,
 )
 from plugrl.core.text.self_hosted import SelfHostedTrainer
-from plugrl.core.text.shaping import Shaper, overlong_penalty
 
 KINDS = ("kl", "abs", "mse", "low_var_kl")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
-from plugrl.core.text.pool import BOTH, LOADED, REACHED, RULES, TrajectoryPool
+from plugrl.core.text.schedule.pool import BOTH, LOADED, REACHED, RULES, TrajectoryPool
 from plugrl.core.text.trajectory import Trajectory
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.text.attribution import Attribution
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.files import FileItem
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion
+from plugrl.core.text.data.files import FileItem
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion
+from plugrl.core.text.rollout.attribution import Attribution
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.worker import RolloutWorker, trajectory_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Engine, Letters
@@ -237,7 +237,7 @@ def test_groups_within_a_prompt_and_several_trajectories_of_an_attempt_are_taken
 
 
 def test_names_of_groups_that_are_long_trained_are_forgotten(monkeypatch):
-    monkeypatch.setattr("plugrl.core.text.attribution._REMEMBERED", 2)
+    monkeypatch.setattr("plugrl.core.text.rollout.attribution._REMEMBERED", 2)
     attribution = Attribution(OneTurn(), {}.get)
     for number in range(5):
         prompt = Prompt({"prompt": "a"}, number, 0, f"0/{number}", number)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plugrl.core.text.sampling import stream_seeds, uniforms
+from plugrl.core.text.inference.sampling import stream_seeds, uniforms
 
 MASK = (1 << 64) - 1
 

@@ -8,23 +8,23 @@ from types import SimpleNamespace
 import pluggy
 import pytest
 
-from plugrl.core import hookspecs
-from plugrl.core.hooks import HookCaller
-from plugrl.core.hookspecs import hookimpl
+from plugrl.core.plugins import hookspecs
+from plugrl.core.plugins.hooks import HookCaller
+from plugrl.core.plugins.hookspecs import hookimpl
 from plugrl.core.text.agents.conversation import Budget, Conversation
 from plugrl.core.text.agents.parsing import ToolCall
 from plugrl.core.text.agents.tools import Tool, Toolbox
-from plugrl.core.text.chat import ChatTokenizer
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.evaluation import (
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationRunResult,
     Evaluator,
     evaluate,
 )
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.worker import RolloutWorker, trajectory_of
+from plugrl.core.text.inference.chat import ChatTokenizer
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Engine

@@ -12,12 +12,12 @@ import pytest
 from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import ContractError, RunError
-from plugrl.core.text.attempts import Occasion
-from plugrl.core.text.evaluation import EvaluationRunResult, Evaluator
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.services import Completion
-from plugrl.core.text.streaming import AttemptStream
-from plugrl.core.text.worker import RolloutWorker, trajectory_of
+from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
+from plugrl.core.text.inference.services import Completion
+from plugrl.core.text.rollout.attempts import Occasion
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.stream import AttemptStream
+from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import collector

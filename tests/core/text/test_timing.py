@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from plugrl.core.errors import RunError
-from plugrl.core.text.timing import end_all, run_coroutine
+from plugrl.core.text.rollout.time_limits import end_all, run_coroutine
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import torch
 from plugrl import SelfHostedTrainer
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.losses import WeightedLoss
+from plugrl.core.text.learn.losses import WeightedLoss
+from plugrl.core.text.learn.units import repeated_units, rows_of_units, unit_count, with_their_units
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.units import repeated_units, rows_of_units, unit_count, with_their_units
 
 
 def rows(units, masks=None):

@@ -3,10 +3,10 @@
 import pytest
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.pass_at_k import Passing
-from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.evaluate.pass_at_k import Passing
+from plugrl.core.text.evaluate.validation import REFERENCE, Validation
+from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.core.text.validation import REFERENCE, Validation
 
 PROBLEMS = {
     "validation": [

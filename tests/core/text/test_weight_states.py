@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.errors import UsageError
-from plugrl.core.text.items import ITEM_STATES, ITEM_TRANSITIONS
-from plugrl.core.text.weight_states import (
+from plugrl.core.text.schedule.items import ITEM_STATES, ITEM_TRANSITIONS
+from plugrl.core.text.schedule.state_machine import (
     BATCH_ASYNC,
     FULLY_ASYNC,
     STATES,

@@ -288,7 +288,7 @@ def test_a_tokenizer_that_cannot_be_sent_is_named(collect):
 
 def test_closing_ends_the_processes(collect, monkeypatch):
     # Those that do not end by themselves would be waited for, for so long.
-    monkeypatch.setattr("plugrl.core.text.worker_handle._PATIENCE", 2 * DEADLINE)
+    monkeypatch.setattr("plugrl.core.text.rollout.processes.handle._PATIENCE", 2 * DEADLINE)
     collect.fresh(max_restarts=0)
     pids = {t.extra_fields["pid"] for t in collect("Turns", 2)}
     assert len(pids) == 2

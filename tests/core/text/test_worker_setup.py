@@ -11,12 +11,12 @@ import pytest
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, PluginError, RunError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import Registry
-from plugrl.core.text.fibers import Fibers, wait_for
-from plugrl.core.text.function_worker import as_worker
-from plugrl.core.text.worker import RolloutWorker
-from plugrl.core.text.worker_handle import WorkerDied, WorkerHandle
-from plugrl.core.text.worker_messages import Sent, pack_error, unpack_error, worker_setup
+from plugrl.core.plugins.registry import Registry
+from plugrl.core.text.rollout.fibers import Fibers, wait_for
+from plugrl.core.text.rollout.function_worker import as_worker
+from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
+from plugrl.core.text.rollout.processes.messages import Sent, pack_error, unpack_error, worker_setup
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 
 
@@ -48,7 +48,7 @@ def test_another_version_is_an_error(handle):
     assert isinstance(error, PluginError)
     assert "has version" in str(error)
     assert "install plugrl==0.0.1 in the environment of every process" in str(error)
-    assert "worker_process.py" in trace
+    assert "processes/process.py" in trace
 
 
 def test_a_process_tells_how_it_died(handle):

@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 from plugrl.core.config.bad import BAD
 from plugrl.core.config.check import Checker
-from plugrl.core.config.interpolation import resolve
-from plugrl.core.config.merge import Layer
-from plugrl.core.config.origins import Fault, fault_at, raise_faults, shown
-from plugrl.core.config.plain_values import locate
-from plugrl.core.config.reader import read_file
-from plugrl.core.config.schema import described
+from plugrl.core.config.schemas.plain_values import locate
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.config.sources.interpolation import resolve
+from plugrl.core.config.sources.merge import Layer
+from plugrl.core.config.sources.origins import Fault, fault_at, raise_faults, shown
+from plugrl.core.config.sources.reader import read_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.tools import Tool, bind
-from plugrl.core.text.chat import Message, as_messages
-from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.inference.chat import Message, as_messages
+from plugrl.core.text.inference.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)
 

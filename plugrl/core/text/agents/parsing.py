@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugrl.core.blame import failure_key, one_line, raised_at, warn_once
 from plugrl.core.component import Component, build
-from plugrl.core.registry import default_registry
+from plugrl.core.plugins.blame import failure_key, one_line, raised_at, warn_once
+from plugrl.core.plugins.registry import default_registry
 
 
 @dataclass(slots=True)

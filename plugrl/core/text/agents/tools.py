@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.blame import one_line
 from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError
-from plugrl.core.loading import describe_error, import_target, load_module
+from plugrl.core.plugins.blame import one_line
+from plugrl.core.plugins.loading import describe_error, import_target, load_module
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.agents.parsing import ToolCall
-from plugrl.core.text.fibers import Fibers, Overrun
+from plugrl.core.text.rollout.fibers import Fibers, Overrun
 
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _TYPES |= {"list": "array", "dict": "object"}

@@ -9,17 +9,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from plugrl.core.blame import where
-from plugrl.core.config.schema import component, described
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, RunError, UsageError
+from plugrl.core.plugins.blame import where
 from plugrl.core.text.agents.agent import Agent
 from plugrl.core.text.agents.agent_config import AgentDefinition, load_agent
 from plugrl.core.text.agents.conversation import Budget, Conversation
 from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import Toolbox
-from plugrl.core.text.chat import Message, is_messages
-from plugrl.core.text.evaluation import BaseEvaluationTarget
-from plugrl.core.text.worker import CURRENT, RolloutTask, RolloutWorker, RolloutWorkerConfig
+from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
+from plugrl.core.text.inference.chat import Message, is_messages
+from plugrl.core.text.rollout.worker import CURRENT, RolloutTask, RolloutWorker, RolloutWorkerConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

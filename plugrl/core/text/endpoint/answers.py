@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plugrl.core.text.endpoint.asked import Asked, ChatAsked
 from plugrl.core.text.endpoint.replies import Choice, Piece
-from plugrl.core.text.services import Tokenizer
+from plugrl.core.text.endpoint.requests import Asked, ChatAsked
+from plugrl.core.text.inference.services import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plugrl.core.blame import one_line
+from plugrl.core.plugins.blame import one_line
 from plugrl.core.text.endpoint import answers
-from plugrl.core.text.endpoint.asked import Asked, read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError, ended
+from plugrl.core.text.endpoint.requests import Asked, read_chat, read_text
 from plugrl.core.text.endpoint.session import Session
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.chat import (
+from plugrl.core.text.endpoint.faults import ApiError
+from plugrl.core.text.endpoint.messages import key_of
+from plugrl.core.text.inference.chat import (
     ChatTokenizer,
     Message,
     chat_tokenizer,
     encode_continuation,
     unsaid,
 )
-from plugrl.core.text.endpoint.faults import ApiError
-from plugrl.core.text.endpoint.messages import key_of
-from plugrl.core.text.services import Completion, Tokenizer
+from plugrl.core.text.inference.services import Completion, Tokenizer
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from plugrl.core.errors import UsageError
-from plugrl.core.saved import Saved, text_trainer, trained_stops
-from plugrl.core.text import completions
+from plugrl.core.loaded_run import Saved, text_trainer, trained_stops
 from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint.app import Application
-from plugrl.core.text.endpoint.asked import Asked
 from plugrl.core.text.endpoint.faults import ended
 from plugrl.core.text.endpoint.recording import Turn
+from plugrl.core.text.endpoint.requests import Asked
 from plugrl.core.text.endpoint.server import Server, bound
 from plugrl.core.text.endpoint.session import Offer, Session
-from plugrl.core.text.returned import Limits
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion, GenerationRequest
-from plugrl.core.text.stops import ending
+from plugrl.core.text.inference import completions
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion, GenerationRequest
+from plugrl.core.text.inference.stops import ending
+from plugrl.core.text.rollout.validate_rollout import Limits
 
 if TYPE_CHECKING:
-    from plugrl.core.text.services import InferenceService
+    from plugrl.core.text.inference.services import InferenceService
 
 #: Holds the token that clients must send; without it one is made.
 TOKEN = "PLUGRL_SERVE_TOKEN"

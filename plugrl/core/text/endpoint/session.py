@@ -9,18 +9,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import PlugrlError
+from plugrl.core.plugins.blame import one_line
 from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint import replies
-from plugrl.core.text.endpoint.asked import Asked, ChatAsked, TextAsked
 from plugrl.core.text.endpoint.faults import ApiError, ended, invalid, too_long
 from plugrl.core.text.endpoint.messages import read_messages
 from plugrl.core.text.endpoint.recording import Prompt, Recording, Turn
 from plugrl.core.text.endpoint.replies import Choice
-from plugrl.core.text.returned import Limits
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion, Tokenizer
+from plugrl.core.text.endpoint.requests import Asked, ChatAsked, TextAsked
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion, Tokenizer
+from plugrl.core.text.rollout.validate_rollout import Limits
 
 #: Requests of one session that may be open at once.
 MOST_OPEN = 64

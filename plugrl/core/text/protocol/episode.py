@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol_state import ProtocolState, Verdict, scattered
+from plugrl.core.protocol.state import ProtocolState, Verdict, scattered
 from plugrl.core.text.agents.conversation import Budget, Conversation
 from plugrl.core.text.protocol.heard import facts_of
 from plugrl.core.text.protocol.signals import signals_of
@@ -20,8 +20,8 @@ from plugrl.core.text.trajectory import WRITTEN, Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.agents.conversation import Asks
-    from plugrl.core.text.sampling import SamplingParams
-    from plugrl.core.text.worker import RolloutTask
+    from plugrl.core.text.inference.sampling import SamplingParams
+    from plugrl.core.text.rollout.worker import RolloutTask
 
 
 @dataclass(frozen=True, slots=True)

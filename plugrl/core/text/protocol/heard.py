@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plugrl.core.protocol_state import Verdict
+from plugrl.core.protocol.state import Verdict
 from plugrl.core.text.protocol.prompts import Heard
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ContractError
-from plugrl.core.nested_array_dict import STRING, NestedArrayDict
-from plugrl.core.protocol_state import Verdict
+from plugrl.core.protocol.nested_array_dict import STRING, NestedArrayDict
+from plugrl.core.protocol.state import Verdict
 
 if TYPE_CHECKING:
-    from plugrl.core.protocol import Protocol
+    from plugrl.core.protocol.protocol import Protocol
     from plugrl.core.text.protocol.episode import Episode, Round
 
 _IS_SOME = np.frompyfunc(lambda text: text is not None, 1, 1)

@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.blame import one_line
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import one_line
 from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.chat import Message
+from plugrl.core.text.inference.chat import Message
 
 if TYPE_CHECKING:
-    from plugrl.core.protocol import Protocol
+    from plugrl.core.protocol.protocol import Protocol
 
 PARTS = ("system", "first", "later")
 #: What templates may use.

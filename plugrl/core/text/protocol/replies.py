@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from plugrl.core.protocol_state import Verdict
+from plugrl.core.protocol.state import Verdict
 
 
 @dataclass(frozen=True, slots=True)

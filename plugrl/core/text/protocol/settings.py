@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from plugrl.core.config.schema import component, described
-from plugrl.core.config.temperature import check_temperature
+from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.worker import RolloutWorkerConfig
+from plugrl.core.text.rollout.worker import RolloutWorkerConfig
 
 
 @dataclass

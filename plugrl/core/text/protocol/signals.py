@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plugrl.core.protocol_state import ProtocolSignals, Verdict
+from plugrl.core.protocol.state import ProtocolSignals, Verdict
 
 if TYPE_CHECKING:
-    from plugrl.core.protocol import Protocol
+    from plugrl.core.protocol.protocol import Protocol
     from plugrl.core.text.protocol.speaking import Said
 
 #: Length of the vector of a text.

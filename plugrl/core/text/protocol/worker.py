@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.protocol import make_protocol
-from plugrl.core.protocol_state import Verdict
+from plugrl.core.protocol.protocol import make_protocol
+from plugrl.core.protocol.state import Verdict
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.preflight import model_findings, stop_findings
 from plugrl.core.text.protocol.episode import Episode
@@ -15,12 +15,12 @@ from plugrl.core.text.protocol.prompts import load_prompts
 from plugrl.core.text.protocol.replies import ReplyReader
 from plugrl.core.text.protocol.settings import ProtocolWorkerConfig, SpeakerConfig
 from plugrl.core.text.protocol.speaking import Speaker, Stage
-from plugrl.core.text.unused import warn_of, written
-from plugrl.core.text.worker import RolloutTask, RolloutWorker
+from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker
+from plugrl.core.text.unused_options import warn_of, written
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.protocol import Protocol
+    from plugrl.core.protocol.protocol import Protocol
     from plugrl.core.text.trajectory import Trajectory
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.evaluation import EvaluationRunResult, Evaluator
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion, InferenceService
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"

@@ -4,7 +4,7 @@ import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.agent_config import load_agent
-from plugrl.core.text.sampling import SamplingParams
+from plugrl.core.text.inference.sampling import SamplingParams
 
 GUIDE = """\
 type: agent

@@ -13,9 +13,9 @@ from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.server import Server, bound
 from plugrl.core.text.endpoint.serving import ServedSessions, ServiceSource
 from plugrl.core.text.endpoint.session import Offer, Session
-from plugrl.core.text.returned import Limits
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.services import Completion, InferenceService
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import Completion, InferenceService
+from plugrl.core.text.rollout.validate_rollout import Limits
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 from plugrl.scenarios.parsers.hermes import HermesParser
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugrl.core.text.endpoint import answers
-from plugrl.core.text.endpoint.asked import read_chat, read_text
+from plugrl.core.text.endpoint.requests import read_chat, read_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 from endpoint_model import Written, body, run, session_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plugrl.core.text.endpoint import attempts
-from plugrl.core.text.endpoint.attempts import AttemptSessions
+from plugrl.core.text.endpoint.clients import attempts
+from plugrl.core.text.endpoint.clients.attempts import AttemptSessions
 from plugrl.core.text.endpoint.faults import ApiError
 
 sys.path.insert(0, str(Path(__file__).parent))

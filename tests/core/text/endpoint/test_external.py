@@ -12,15 +12,15 @@ from waiting import DEADLINE
 from plugrl.core.config.view import configure
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
-from plugrl.core.registry import Registry
-from plugrl.core.text.data import Prompt
-from plugrl.core.text.endpoint.attempts import SESSIONS
-from plugrl.core.text.evaluation import EvaluationRunResult, Evaluator
-from plugrl.core.text.pooled_rollouts import PooledRollouts
-from plugrl.core.text.rollouts import LockstepRollouts
-from plugrl.core.text.sampling import SamplingParams
-from plugrl.core.text.worker_messages import worker_setup
-from plugrl.core.text.worker_pool import WorkerPool
+from plugrl.core.plugins.registry import Registry
+from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.endpoint.clients.attempts import SESSIONS
+from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.processes.lockstep_rollouts import PooledRollouts
+from plugrl.core.text.rollout.processes.messages import worker_setup
+from plugrl.core.text.rollout.processes.pool import WorkerPool
 
 sys.path.insert(0, str(Path(__file__).parent))
 from endpoint_model import Written
@@ -310,7 +310,7 @@ def test_the_number_of_processes_changes_nothing(attempt, options):
 
 @integration
 def test_the_server_of_a_process_ends_when_nobody_needs_it(attempt, monkeypatch):
-    monkeypatch.setattr("plugrl.core.text.endpoint.attempts.LINGER", 0.5)
+    monkeypatch.setattr("plugrl.core.text.endpoint.clients.attempts.LINGER", 0.5)
     attempt(function="asking:plain")
     end = time.monotonic() + DEADLINE
     while any(thread.name == "plugrl-endpoint" for thread in threading.enumerate()):

@@ -13,8 +13,8 @@ import pytest
 from waiting import DEADLINE
 
 from plugrl.core.text.endpoint import server
-from plugrl.core.text.endpoint.asked import read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError
+from plugrl.core.text.endpoint.requests import read_chat, read_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 from endpoint_model import TOKEN, Written, served

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from plugrl.core.text.endpoint.outcomes import Outcome, OutcomeError, of_output, of_value
+from plugrl.core.text.endpoint.clients.outcomes import Outcome, OutcomeError, of_output, of_value
 
 
 @pytest.mark.parametrize(

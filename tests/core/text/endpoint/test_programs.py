@@ -12,7 +12,7 @@ import pytest
 from waiting import wait_until
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.endpoint import programs, reaper
+from plugrl.core.text.endpoint.clients import programs, reaper
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the environment of processes")
 # A child keeps away from: the session's mark, the group, and SIGTERM.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE
 
-from plugrl.core.text.endpoint import reaper
+from plugrl.core.text.endpoint.clients import reaper
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.endpoint.app import _refusal
-from plugrl.core.text.endpoint.asked import read_chat, read_text
 from plugrl.core.text.endpoint.faults import ApiError
+from plugrl.core.text.endpoint.requests import read_chat, read_text
 from plugrl.scenarios.parsers.brackets import BracketsParser
 from plugrl.scenarios.parsers.think_tag import ThinkTagParser
 

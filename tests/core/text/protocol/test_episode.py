@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol_state import Verdict
+from plugrl.core.protocol.state import Verdict
 from plugrl.core.text.protocol.nested import nested_rollouts
 
 AGENTS = {"prover": {"model": "strong"}, "verifier": {"model": "weak"}}

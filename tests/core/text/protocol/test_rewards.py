@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from plugrl.core.protocol import make_protocol
-from plugrl.core.protocol_state import Verdict
+from plugrl.core.protocol.protocol import make_protocol
+from plugrl.core.protocol.state import Verdict
+from plugrl.core.text.inference.services import Completion
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
-from plugrl.core.text.services import Completion
 
 SECTIONS = [
     {"type": "nip", "max_message_rounds": 5},

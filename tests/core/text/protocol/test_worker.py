@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol import make_protocol
+from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.protocol.prompts import load_prompts
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
 from plugrl.scenarios.rollout_workers.protocol_demonstration import (

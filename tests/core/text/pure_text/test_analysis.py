@@ -4,8 +4,8 @@ import pytest
 from written_rollouts import chat, rollouts
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol import make_protocol
-from plugrl.core.text.pure_text.analysis import (
+from plugrl.core.protocol.protocol import make_protocol
+from plugrl.core.text.staged.analysis import (
     BUILT_IN,
     Inquiry,
     analysis_metrics,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from written_rollouts import chat, rollouts
 
-from plugrl.core.nested_array_dict import NestedArrayDict
-from plugrl.core.text.pure_text.files import RunFiles
-from plugrl.core.text.pure_text.journal import Journal, as_plain, from_plain
+from plugrl.core.protocol.nested_array_dict import NestedArrayDict
+from plugrl.core.text.staged.files import RunFiles
+from plugrl.core.text.staged.journal import Journal, as_plain, from_plain
 
 ORIGIN = {"models": {"policy": "a"}}
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.pure_text.limits import LimitReachedError, Meter, Usage
-from plugrl.core.text.pure_text.sections import PriceConfig, TextRlConfig
-from plugrl.core.text.services import Completion
+from plugrl.core.text.inference.services import Completion
+from plugrl.core.text.staged.limits import LimitReachedError, Meter, Usage
+from plugrl.core.text.staged.sections import PriceConfig, TextRlConfig
 
 
 async def answering(model, tokens, sampling=None):

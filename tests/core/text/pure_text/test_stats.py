@@ -7,9 +7,9 @@ import pytest
 import yaml
 from written_rollouts import chat, rollouts
 
-from plugrl.core.protocol import make_protocol
-from plugrl.core.text.pure_text.stats import episode_metrics, returns_of, verdicts_of
-from plugrl.core.text.pure_text.transcripts import transcript, write_transcripts
+from plugrl.core.protocol.protocol import make_protocol
+from plugrl.core.text.staged.stats import episode_metrics, returns_of, verdicts_of
+from plugrl.core.text.staged.transcripts import transcript, write_transcripts
 
 ADP = make_protocol("adp")
 NIP = {"type": "nip", "max_message_rounds": 4, "min_message_rounds": 3}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from written_rollouts import chat, rollouts
 
-from plugrl.core.text.pure_text.trees import nodes_of, preferences
+from plugrl.core.text.staged.trees import nodes_of, preferences
 
 PROVER, VERIFIER = 0, 1
 ASKED = {"p": chat("prove"), "a": chat("judge a"), "b": chat("judge b")}

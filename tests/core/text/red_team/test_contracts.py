@@ -9,12 +9,12 @@ import torch
 from testers import PolicyGradient, make_environment, make_system
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.text.red_team.configuration import HFASTConfiguration
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.environment import DialogueEnvironment
-from plugrl.core.text.red_team.function_scorer import as_scorer
-from plugrl.core.text.red_team.harness import Harness
-from plugrl.core.text.red_team.scorer import Score, scored
+from plugrl.core.text.dialogue.configuration import HFASTConfiguration
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.environment import DialogueEnvironment
+from plugrl.core.text.dialogue.function_scorer import as_scorer
+from plugrl.core.text.dialogue.harness import Harness
+from plugrl.core.text.dialogue.scorer import Score, scored
 from plugrl.trainers.hf_ast import HFASTTrainer
 
 

@@ -6,12 +6,12 @@ import json
 import pytest
 
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.text.red_team.environment import DialogueEnvironment
-from plugrl.core.text.red_team.evaluation import evaluate_red_team, seed_of
-from plugrl.core.text.red_team.records import EvaluatedDialogue, Exchange
-from plugrl.core.text.red_team.report import make_report
-from plugrl.core.text.red_team.report_files import page, write_report
-from plugrl.core.text.red_team.system import Said, System
+from plugrl.core.text.dialogue.environment import DialogueEnvironment
+from plugrl.core.text.dialogue.evaluation.evaluation import evaluate_red_team, seed_of
+from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, Exchange
+from plugrl.core.text.dialogue.evaluation.report import make_report
+from plugrl.core.text.dialogue.evaluation.report_files import page, write_report
+from plugrl.core.text.dialogue.system import Said, System
 from plugrl.scenarios.scorers.lexicon import LexiconScorer
 
 PROMPTS = [{"prompt": f"goal {i}", "category": "ab"[i % 2], "word": "red"} for i in range(5)]

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from plugrl.core.text.red_team.bootstrap import success_interval
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.records import (
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.evaluation.bootstrap import success_interval
+from plugrl.core.text.dialogue.evaluation.records import (
     EvaluatedDialogue,
     Exchange,
     dialogues_of,
     evaluated,
 )
-from plugrl.core.text.red_team.report import make_report, report_metrics
-from plugrl.core.text.red_team.scorer import Score
-from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
+from plugrl.core.text.dialogue.evaluation.report import make_report, report_metrics
+from plugrl.core.text.dialogue.scorer import Score
+from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 
 
 def talk(*scores, item=0, attempt=0, category="", probes=None):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from plugrl.core.text.red_team.dialogue import Dialogue
-from plugrl.core.text.red_team.held_out import dialogue_metrics
-from plugrl.core.text.red_team.records import EvaluatedDialogue, Exchange
-from plugrl.core.text.red_team.report import make_report
-from plugrl.core.text.red_team.scorer import Score
-from plugrl.core.text.red_team.success import Share, success_by_turn, warn_of_missing
-from plugrl.core.text.red_team.tree import RolloutNode, RolloutTree
+from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.evaluation.held_out import dialogue_metrics
+from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, Exchange
+from plugrl.core.text.dialogue.evaluation.report import make_report
+from plugrl.core.text.dialogue.evaluation.success import Share, success_by_turn, warn_of_missing
+from plugrl.core.text.dialogue.scorer import Score
+from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 
 
 def trees_of(dialogues):

@@ -1,0 +1,1 @@
+"""The sections of a configuration and what their fields may be."""

@@ -1,0 +1,485 @@
+"""The root sections of a configuration and their schemas.
+
+A trainer reads the sections that it names in ``Trainer.sections``; the ones in ``COMMON``
+belong to every run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.config.schemas.temperature import check_temperature
+from plugrl.core.errors import ConfigError
+
+
+@dataclass
+class PluginsConfig:
+    """Which installed plugins the run needs, and how strict it is about them."""
+
+    require: list[str] = described([], 'requirements such as "plugrl-x>=1.2" that must be met')
+    strict: bool = described(False, "turn plugin warnings and version changes into errors")
+    disable: list[str] = described([], "entry-point or distribution names that are not loaded")
+
+
+@dataclass
+class EnvironmentConfig:
+    """What the process environment of the run looks like."""
+
+    variables: dict[str, str] = described({}, "environment variables set before the run starts")
+    setup_script: str | None = described(
+        None, "shell script whose variables are set before those", file="file"
+    )
+
+
+@dataclass
+class SettingsConfig:
+    """Experiment settings: they do not change what is learned."""
+
+    runs_folder: str = described("runs", "folder that holds the run folders")
+    device: str = described("auto", "auto, cpu, cuda or cuda:N")
+    torch_threads: int | str = described(
+        "auto",
+        "threads of torch; auto: all cores for a model of 20 million parameters or more, else one",
+    )
+    progress: str = described("auto", "auto, rich, plain or none")
+    checkpoint_every: int = described(
+        0, "steps between checkpoints; 0: only after checkpoint_minutes, at stops and at the end"
+    )
+    checkpoint_minutes: float = described(
+        5.0, "minutes after which the end of a step saves a checkpoint too; 0: never"
+    )
+    checkpoint_path: str | None = described(
+        None, "folder that gets a folder of checkpoints from each run; null: the run folder"
+    )
+    keep_checkpoints: int | None = described(
+        2, "newest checkpoints that stay on disk, besides the best; null: all"
+    )
+    deadline: float = described(1800.0, "seconds that one phase of a step may take")
+    deadlines: dict[str, float] = described({}, "seconds by phase name, over `deadline`")
+    tracker_timeout: float = described(
+        60.0, "seconds that one call of a tracker, and the end of all of them, may take"
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.torch_threads, str) and self.torch_threads != "auto":
+            raise ConfigError("torch_threads must be a number or auto")
+        if not isinstance(self.torch_threads, str) and self.torch_threads < 1:
+            raise ConfigError("torch_threads must be at least 1")
+        if self.progress not in ("auto", "rich", "plain", "none"):
+            raise ConfigError("progress must be auto, rich, plain or none")
+        if self.checkpoint_every < 0:
+            raise ConfigError("checkpoint_every must not be negative; 0: only at stops and the end")
+        if not (0 <= self.checkpoint_minutes < math.inf):
+            raise ConfigError("checkpoint_minutes must not be negative; 0: never by time")
+        if self.checkpoint_path is not None and not self.checkpoint_path.strip():
+            raise ConfigError("checkpoint_path is empty; write a folder, or null for the run's own")
+        if not self.tracker_timeout > 0:
+            raise ConfigError("tracker_timeout must be more than 0")
+        if not self.deadline > 0:
+            raise ConfigError("deadline must be more than 0")
+        for name, seconds in self.deadlines.items():
+            if not seconds > 0:
+                raise ConfigError(f"deadlines must be more than 0, which that of {name} is not")
+        if self.keep_checkpoints is not None and self.keep_checkpoints < 1:
+            raise ConfigError("keep_checkpoints must be at least 1, or null for all")
+
+
+@dataclass
+class ExceptionHandlingConfig:
+    """What an attempt that failed means for the run."""
+
+    enabled: bool = described(True, "false: the same as the policy continue")
+    policy: Literal["stop_on_error", "stop_on_critical", "continue"] = described(
+        "stop_on_critical",
+        "stop_on_error: one failed attempt ends the run; stop_on_critical: max_invalid_steps does; "
+        "continue: neither, such attempts are left out and counted",
+    )
+
+    @property
+    def effective(self) -> str:
+        """The policy that counts."""
+        return self.policy if self.enabled else "continue"
+
+
+@dataclass
+class HealthCheckConfig:
+    """Whether worker processes are alive; the code of an attempt has `rollout_worker.timeout`."""
+
+    enabled: bool = described(False, "replace worker processes that give no sign of life")
+    check_interval: float = described(30.0, "seconds between two checks")
+    timeout: float = described(5.0, "seconds in which a process must give a sign of life")
+
+    def __post_init__(self) -> None:
+        if self.check_interval <= 0:
+            raise ConfigError("check_interval must be above 0")
+        if self.timeout < 1:
+            raise ConfigError("timeout must be at least 1: processes give a sign 4 times a second")
+
+
+@dataclass
+class RuntimeMonitorConfig:
+    """What the guards do when something goes wrong in the middle of a run."""
+
+    non_finite: Literal["stop", "skip"] = described(
+        "stop", "non-finite loss, gradient, reward or log-probability: stop, or skip and count"
+    )
+    max_skipped_steps: int = described(10, "skipped steps in a row that end the run")
+    max_invalid_steps: int = described(3, "steps in a row without one valid reward: end the run")
+    max_worker_restarts: int = described(10, "worker processes that may die and be replaced")
+    dead_reward_steps: int = described(
+        50, "steps in a row in which every reward is equal: warn once"
+    )
+    dead_coefficients: Literal["stop", "warn", "ignore"] = described(
+        "stop", "a number of the loss's section reaches no gradient: stop, warn or ignore"
+    )
+    dump_steps: list[int] = described([], "steps that are kept in dumps/ for `plugrl replay`")
+    exception_handling: ExceptionHandlingConfig = described(
+        ExceptionHandlingConfig, "what a failed attempt means for the run"
+    )
+    health_check: HealthCheckConfig = described(
+        HealthCheckConfig, "whether worker processes are alive"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("max_skipped_steps", "max_invalid_steps", "dead_reward_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.max_worker_restarts < 0:
+            raise ConfigError("max_worker_restarts must not be negative")
+        if any(step < 0 for step in self.dump_steps):
+            raise ConfigError("dump_steps must not be negative")
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> RuntimeMonitorConfig:
+        """The section of a resolved configuration, which holds plain mappings."""
+        inner = {"exception_handling": ExceptionHandlingConfig, "health_check": HealthCheckConfig}
+        made = {key: schema(**tree[key]) for key, schema in inner.items() if key in tree}
+        return cls(**{**tree, **made})
+
+
+@dataclass
+class CurriculumConfig:
+    """Which problems come more often, by difficulty and by what was learned of them."""
+
+    column: str | None = described(None, "column with the difficulty; null: one bucket")
+    edges: list[float] = described(
+        [], "numbers between the buckets, in order; empty: each value is a bucket"
+    )
+    advance_at: float | None = described(
+        None, "mean reward of the newest bucket at which the next opens; null: all are open"
+    )
+    window: int = described(64, "newest problems whose rewards `advance_at` looks at")
+    weights: list[float] | None = described(
+        None, "share of each bucket, the easiest first; null: as many as it has problems"
+    )
+    resample: Literal["none", "spread", "failure"] = described(
+        "none",
+        "none: epoch by epoch; else at random, more often where rewards differ (spread) or are "
+        "low (failure)",
+    )
+    floor: float = described(
+        0.1, "smallest weight of a problem that is resampled; the largest is 1"
+    )
+    memory: float = described(0.5, "share of the earlier value in a problem's moving averages")
+
+    def __post_init__(self) -> None:
+        if self.edges != sorted(set(self.edges)):
+            raise ConfigError("edges must rise")
+        if self.edges and self.column is None:
+            raise ConfigError("edges need column, the difficulty that they are compared with")
+        if self.advance_at is not None and self.column is None:
+            raise ConfigError("advance_at needs column: there is one bucket without it")
+        if self.window < 1:
+            raise ConfigError("window must be at least 1")
+        if self.weights is not None and not (
+            all(weight >= 0 for weight in self.weights) and sum(self.weights) > 0
+        ):
+            raise ConfigError("weights must not be negative, and one must be above 0")
+        if not 0 < self.floor <= 1:
+            raise ConfigError("floor must be above 0 and at most 1")
+        if not 0 <= self.memory < 1:
+            raise ConfigError("memory must be from 0 to below 1")
+
+
+@dataclass
+class DataConfig:
+    """Where the prompts come from and in which order."""
+
+    type: Literal["auto", "files", "scenario"] = described(
+        "auto", "auto: files when data_files is set, otherwise the scenario"
+    )
+    data_files: list[str] = described(
+        [], "parquet, JSONL or CSV files, concatenated in order", file="required"
+    )
+    split: str = described("train", "split of the scenario's data")
+    prompt_key: str = described("prompt", "column with the prompt")
+    answer_key: str = described("answer", "column with the reference answer")
+    filter_prompts: bool = described(False, "leave out prompts over max_prompt_length")
+    keep: dict[str, list[Any]] = described(
+        {}, "by column, the problems that stay: [low, high] of a number, or a list of values"
+    )
+    curriculum: CurriculumConfig | None = described(
+        None, "draw problems by difficulty or by what was learned; null: epoch by epoch"
+    )
+    batch_size: int = described(32, "prompts a step")
+    rollout_repeat_n: int = described(1, "samples a prompt")
+    shuffle: bool = described(True, "reshuffle each epoch from the seed")
+    seed: int | None = described(None, "seed of the order; null: the run's seed")
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "rollout_repeat_n"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.type == "files" and not self.data_files:
+            raise ConfigError("type is files, so data_files must name at least one file")
+
+
+@dataclass
+class ValidationDataConfig:
+    """The held-out problems."""
+
+    data_files: list[str] = described(
+        [], "parquet, JSONL or CSV files; empty: the scenario", file="required"
+    )
+    splits: list[str] = described(["validation"], "splits of the scenario's data, each reported")
+    limit: int | None = described(None, "use only the first problems")
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError("limit must be at least 1, or null for all")
+
+
+@dataclass
+class ValidateConfig:
+    """Held-out evaluation before, during and after training."""
+
+    enabled: bool | Literal["auto"] = described(
+        True, "whether the run is validated at all; auto: if there are held-out problems"
+    )
+    validate_before_train: bool = described(True, "validate before the first step")
+    every: int = described(0, "steps between validations; 0: only before and after")
+    temperature: float = described(0.0, "sampling temperature; 0: greedy")
+    samples: int = described(
+        1, "attempts at each problem; several give pass@k and best@k for k = 1, 2, 4, ..."
+    )
+    pass_metric: str | None = described(
+        None, "evaluator metric that says whether an attempt passes; null: its reward"
+    )
+    pass_threshold: float = described(1.0, "an attempt passes from this value on")
+    data_source_key: str = described(
+        "data_source", "column by whose values metrics are given too, where problems have it"
+    )
+    score: str | None = described(
+        None, "metric whose best checkpoint is kept; null: the reward on the first split"
+    )
+    score_mode: Literal["max", "min"] = described("max", "whether the best score is the highest")
+    data: ValidationDataConfig = described(ValidationDataConfig, "the held-out problems")
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ConfigError("every must not be negative")
+        check_temperature(self.temperature)
+        if self.samples < 1:
+            raise ConfigError("samples must be at least 1")
+        if self.samples > 1 and self.temperature == 0:
+            raise ConfigError(
+                f"samples is {self.samples}, and with temperature 0 they are all equal; set a "
+                "temperature above 0, or samples to 1"
+            )
+
+
+@dataclass
+class TokenizerConfig:
+    """A tokenizer that is built rather than loaded, and the template of either."""
+
+    characters: str | None = described(None, "one token for each of these characters")
+    chat_template: str | None = described(
+        None, "Jinja that writes messages, over the tokenizer's own; null: its own"
+    )
+
+    def __post_init__(self) -> None:
+        if self.chat_template is not None:
+            from plugrl.core.text.inference.chat import ChatTemplate
+
+            try:
+                ChatTemplate(self.chat_template)
+            except ConfigError as error:
+                raise ConfigError(f"chat_template {error}") from None
+
+
+@dataclass
+class ModelSourceConfig:
+    """Where the weights of a model come from: a folder, or a configuration with random weights.
+
+    Where the services keep the weights elsewhere, it may be a tokenizer alone.
+    """
+
+    path: str | None = described(None, "folder in the Hugging Face format", file="optional")
+    config: dict[str, Any] = described({}, "transformers configuration with its model_type")
+    tokenizer: TokenizerConfig = described(TokenizerConfig, "tokenizer, when path is not given")
+    dtype: Literal["float32", "bfloat16", "float16"] = described("float32", "weights' data type")
+    seed: int | None = described(None, "seed of random weights; null: the run's seed")
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.config:
+            raise ConfigError("path and config exclude each other")
+        if self.path is None and not self.config and not self.tokenizer.characters:
+            raise ConfigError("path (a model folder) or config (with model_type) is required")
+        if self.config and "model_type" not in self.config:
+            raise ConfigError("config needs model_type, such as qwen3")
+
+
+@dataclass
+class AdapterConfig:
+    """Small matrices that are trained in place of a model's weights (LoRA, arXiv 2106.09685)."""
+
+    type: Literal["lora"] = described("lora", "kind of adapter")
+    r: int = described(8, "rank of the product that is added to a weight")
+    alpha: float = described(16.0, "the product is scaled by alpha / r")
+    dropout: float = described(0.0, "share of the adapter's inputs that are dropped in training")
+    target_modules: list[str] | str = described(
+        "auto", "names of layers, such as q_proj; auto: all linear layers but the head"
+    )
+
+    def __post_init__(self) -> None:
+        if self.r < 1:
+            raise ConfigError("r must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("dropout must be from 0 to below 1")
+        if self.target_modules != "auto" and not isinstance(self.target_modules, list):
+            raise ConfigError("target_modules must be auto or a list of names")
+        if not self.target_modules:
+            raise ConfigError("target_modules must name at least one layer, or be auto")
+
+
+@dataclass
+class ModelConfig:
+    """One model: its weights, how it is asked, and how it is trained, if it is."""
+
+    source: ModelSourceConfig = described(ModelSourceConfig, "weights and tokenizer")
+    inference: Any = component("inference_service", "transformers", help="how it is asked")
+    train: Any = component("train_service", help="how it is trained; absent: frozen")
+    fine_tune: Any = component("fine_tune_service", help="how jobs train it; absent: none do")
+    adapter: AdapterConfig | None = described(None, "train an adapter; null: all weights")
+
+    def __post_init__(self) -> None:
+        if self.train is not None and self.fine_tune is not None:
+            raise ConfigError("train and fine_tune exclude each other")
+        if self.adapter is not None and self.train is None and self.fine_tune is None:
+            raise ConfigError("adapter is for a trained model; give it a train service, or drop it")
+
+
+@dataclass
+class TrajectoryPoolConfig:
+    """How finished trajectories become training batches."""
+
+    type: Literal["default"] = described("default", "kind of pool")
+    key_list: list[str] = described(
+        ["group_id"],
+        "trajectories that agree on these fields or data columns are a group; empty: each alone",
+    )
+    group_size: int | None = described(
+        None, "attempts of a complete group; null: data.rollout_repeat_n"
+    )
+    batch_size: int | None = described(
+        None, "trajectories of a training batch; null: all of a loaded batch"
+    )
+    max_idle_batches: int = described(
+        20, "loaded batches in a row that complete no group: the run ends"
+    )
+    drop_equal_groups: bool = described(
+        False,
+        "drop groups whose valid rewards are all equal; more prompts are loaded until a batch "
+        "is ready",
+    )
+    check_batch_ready_function: Literal[
+        "loaded_batch_finished",
+        "batch_size_reached",
+        "batch_size",
+        "batch_size_reached_and_loaded_batch_finished",
+    ] = described(
+        "loaded_batch_finished",
+        "when a batch is ready: all loaded prompts are answered, complete groups hold batch_size "
+        "trajectories (batch_size is short for batch_size_reached), or both",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("group_size", "batch_size"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if self.max_idle_batches < 1:
+            raise ConfigError("max_idle_batches must be at least 1")
+        if self.check_batch_ready_function != "loaded_batch_finished" and self.batch_size is None:
+            rule = self.check_batch_ready_function
+            raise ConfigError(
+                f"check_batch_ready_function {rule} needs batch_size, such as 64; best is "
+                "data.batch_size times data.rollout_repeat_n, or a multiple of it"
+            )
+
+
+@dataclass
+class WeightConfig:
+    """When and how the sampling weights follow the trained ones."""
+
+    type: Literal["default"] = described("default", "kind of controller")
+    sync_mode: Literal["sync", "batch-async", "fully-async"] = described(
+        "sync",
+        "sync: rollout and training alternate; batch-async: the next batch is attempted during "
+        "training; fully-async: attempts go on all the time",
+    )
+    staleness_threshold: int = described(
+        0, "largest version gap of a trained token; trajectories with an older one are dropped"
+    )
+    in_flight: Literal["finish", "restart", "continue"] = described(
+        "finish",
+        "fully-async: when weights move, open attempts are waited for, begin again, or go on with "
+        "the new weights",
+    )
+    parity_tolerance: float | None = described(
+        None,
+        "largest mean log-probability difference after a sync; null: 1e-4, or 0.02 in bfloat16",
+    )
+
+    def __post_init__(self) -> None:
+        if self.staleness_threshold < 0:
+            raise ConfigError("staleness_threshold must not be negative")
+
+
+#: Sections that belong to every run, with their schemas (None: a plain value or a mapping).
+COMMON: dict[str, Any] = {
+    "project_name": str,
+    "experiment_name": str,
+    "seed": int,
+    "plugins": PluginsConfig,
+    "environment": EnvironmentConfig,
+    "settings": SettingsConfig,
+    "runtime_monitor": RuntimeMonitorConfig,
+    "trackers": component("tracker", many=True, help="where metrics go besides metrics.jsonl"),
+    "trainer": component("trainer", help="the training algorithm"),
+}
+
+#: Sections of the text world; a trajectory trainer reads them.
+TEXT: dict[str, Any] = {
+    "models": dict[str, ModelConfig],
+    "data": DataConfig,
+    "scenario": component("scenario", help="the task"),
+    "rollout_worker": component("rollout_worker", "single_turn", help="how a prompt is answered"),
+    "trajectory_pool": TrajectoryPoolConfig,
+    "weight": WeightConfig,
+    "validate": ValidateConfig,
+}
+
+DEFAULTS: dict[str, Any] = {"project_name": "plugrl", "experiment_name": "experiment", "seed": 0}
+
+#: Names that some trainer or world uses for a section; elsewhere they are at least no typing slip.
+_KNOWN = """
+project_name experiment_name seed plugins environment models data scenario protocol agents
+rollout_worker trajectory_pool algorithm trainer weight validate service train_service
+trackers logger runtime_monitor resume resource executor settings debug rl ppo spg
+reinforce solo_agent text_rl red_team
+"""
+KNOWN = frozenset(_KNOWN.split())

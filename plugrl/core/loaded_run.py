@@ -1,0 +1,343 @@
+"""Trained runs and model folders, opened to be evaluated, sampled or exported."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.lookup import find_main
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.experiment import Experiment, build_trainer, enter, prepare
+from plugrl.core.null_run import UnrecordedRun
+from plugrl.core.run.checkpoints import checkpoint as checkpoints
+from plugrl.core.run.checkpoints.folder import checkpoints_of
+from plugrl.core.run.folder import find
+from plugrl.core.run.folders import appearing, remove_killed
+from plugrl.core.run.start import read_tree
+from plugrl.core.states import take_weights
+from plugrl.core.trainer import Trainer
+
+if TYPE_CHECKING:
+    from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.text.inference.sampling import SamplingParams
+    from plugrl.core.text.models import Model, Models
+
+#: Sections that an evaluation of a run may set: what is asked, and who judges.
+EVALUATED = ("data", "scenario", "rollout_worker", "validate")
+#: How the files of `validate.data.data_files` are called, where splits have names.
+FILES = "validation"
+_WHOLE = ("scenario",)
+_ANOTHER = "name another run; plugrl runs list shows them"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A trainer with the weights of a run or of a model folder, without a run of its own."""
+
+    trainer: Trainer
+    run: UnrecordedRun
+    origin: str
+
+
+def is_model(target: str) -> bool:
+    """Whether ``target`` is a model folder in the form of ``save_pretrained``."""
+    return (Path(target) / "config.json").is_file()
+
+
+@contextmanager
+def opened(
+    target: str,
+    evaluation: str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    runs_folder: str | Path = "runs",
+    checkpoint: str = "newest",
+    alone: bool = True,
+) -> Iterator[Saved]:
+    """Open a run or a model folder.
+
+    Args:
+        target: a run's path, id, beginning of an id, experiment or ``latest``; or a model folder.
+        evaluation: a YAML file or recipe with other problems; a split of the run's scenario; or
+            one of the ``reports`` of the run's trainer, which is then left to the caller.
+        overrides: ``key=value`` strings, over all else.
+        runs_folder: where runs are looked up.
+        checkpoint: of a run: ``newest``, ``best`` (by its validation score) or a step.
+        alone: whether the process takes its seeds, threads and environment; one that is in the
+            middle of another run must not.
+
+    Raises:
+        UsageError: there is no such run or checkpoint; a model folder has none.
+        ConfigError: the evaluation does not fit.
+    """
+    state: Mapping[str, Any] | None = None
+    folder: Path | None = None
+    if is_model(target):
+        if checkpoint != "newest":
+            raise UsageError(
+                f"{target} is a model folder, which has no checkpoint {checkpoint!r}; leave "
+                "--checkpoint out, or name a run"
+            )
+        experiment, origin = _of_model(target, evaluation, overrides, alone), target
+    else:
+        folder = find(target, Path(runs_folder))
+        path = checkpoint_of(folder, checkpoint)
+        tree, state = _innermost(folder, path)
+        experiment, origin = _of_run(tree, evaluation, overrides, alone), str(path)
+    if alone:
+        enter(experiment)
+    run = UnrecordedRun("a saved state", folder)
+    stand_in: Any = run
+    trainer = build_trainer(_last(experiment.validated), experiment.registry, stand_in)
+    if state is not None:
+        take_weights(trainer, state, "trainer", origin, root=Trainer)
+    try:
+        yield Saved(trainer, run, origin)
+    finally:
+        run.close()
+
+
+def _of_model(
+    folder: str, evaluation: str | None, overrides: Sequence[str], setup: bool
+) -> Experiment:
+    source = {"models": {"policy": {"source": {"path": folder}}}}
+    base = {"trainer": {"type": "evaluation"}, **source}
+    if evaluation is None:
+        return prepare(base, overrides, preflight=False, setup=setup)
+    # Last, because the evaluation may be a recipe with a model of its own.
+    words = [f"models.policy.source.path={folder}", "models.policy.source.config=null"]
+    words = [*overrides, *words]
+    return prepare(evaluation, words, base=base, preflight=False, setup=setup)
+
+
+def _of_run(
+    tree: Mapping[str, Any], evaluation: str | None, overrides: Sequence[str], setup: bool
+) -> Experiment:
+    base: dict[str, Any] = {**tree}
+    if evaluation is None:
+        return prepare(base, overrides, preflight=False, setup=setup)
+    reports = _reports(base, evaluation)
+    if evaluation in reports:
+        return prepare(base, overrides, preflight=False, setup=setup)
+    if "validate" in base or "data" in base:
+        # Trainers that learn labels alone have no settings of evaluations.
+        base["validate"] = {**base.get("validate", {}), "enabled": True}
+    if not _is_file(evaluation):
+        if "data" not in base:
+            # Small networks are evaluated in environments, of which there is one kind to test in.
+            if evaluation != FILES:
+                others = "".join(f", {name} for {what}" for name, what in reports.items())
+                raise UsageError(
+                    f"{evaluation}: no such file or recipe; write {FILES} for episodes in the "
+                    f"run's own environment{others}"
+                )
+            return prepare(base, overrides, preflight=False, setup=setup)
+        data = base["validate"].get("data") or {}
+        if not (data.get("data_files") and evaluation == FILES):
+            if base.get("scenario") is None:
+                files = f"{FILES} for the files that the run validates on, or "
+                raise UsageError(
+                    f"{evaluation}: no such file or recipe, and the run has no scenario with "
+                    f"splits; write {files if data.get('data_files') else ''}a YAML file that "
+                    "sets validate.data.data_files"
+                )
+            base["validate"]["data"] = {**data, "data_files": [], "splits": [evaluation]}
+        return prepare(base, overrides, preflight=False, setup=setup)
+    given = compose(evaluation).tree
+    foreign = [name for name in given if name not in EVALUATED]
+    if foreign:
+        raise ConfigError(
+            f"{evaluation}: an evaluation of a run has the sections {', '.join(EVALUATED)}; "
+            f"{', '.join(foreign)} {'belong' if len(foreign) > 1 else 'belongs'} to the run"
+        )
+    for name in EVALUATED:
+        if _replaced(name, given.get(name), base.get(name)):
+            base.pop(name, None)
+    return prepare(evaluation, overrides, base=base, preflight=False, setup=setup)
+
+
+def _reports(base: Mapping[str, Any], evaluation: str) -> Mapping[str, str]:
+    """The evaluations that the run's trainer has of its own, where ``evaluation`` may be one."""
+    if "/" in evaluation or evaluation.endswith((".yaml", ".yml")):
+        return {}
+    reports: Mapping[str, str] = prepare(base, preflight=False).validated.trainer.reports
+    return reports
+
+
+def _replaced(name: str, given: Any, held: Any) -> bool:
+    """Whether a section takes the place of the run's whole one: its keys are another type's."""
+    if given is None or not isinstance(held, Mapping):
+        return False
+    kind = given.get("type") if isinstance(given, Mapping) else given
+    return name in _WHOLE or (kind is not None and kind != held.get("type"))
+
+
+def _is_file(evaluation: str) -> bool:
+    try:
+        find_main(evaluation)
+    except ConfigError:
+        if evaluation.endswith((".yaml", ".yml")) or "/" in evaluation:
+            raise
+        return False
+    return True
+
+
+def _innermost(run: Path, checkpoint: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The configuration and the state of the phase that a run was in at a checkpoint."""
+    state = checkpoints.load(checkpoint)["trainer"]
+    validated = prepare(read_tree(run, "opened"), preflight=False).validated
+    while validated.phases:
+        validated = validated.phases[state["phase"]][1]
+        state = state["child"]
+    return validated.tree, state
+
+
+def _last(validated: ValidatedConfig) -> ValidatedConfig:
+    while validated.phases:
+        validated = validated.phases[-1][1]
+    return validated
+
+
+def checkpoint_of(run: Path, which: str) -> Path:
+    """The folder of a run's checkpoint: ``newest``, ``best`` or a step.
+
+    Raises:
+        UsageError: there is no such one, or none can be read.
+    """
+    folder = checkpoints_of(run)
+    found = checkpoints.candidates(folder)
+    if not found:
+        raise UsageError(
+            f"{run} has no checkpoint; it ended before the first one was saved; {_ANOTHER}"
+        )
+    if which == "newest":
+        newest = checkpoints.latest(folder)
+        if newest is None:
+            raise UsageError(
+                f"none of the {len(found)} checkpoints of {run} can be read; {_ANOTHER}"
+            )
+        return newest
+    if which == "best":
+        scored = [(checkpoints.manifest_of(path).get("score"), path) for path in found]
+        best = max(((s, p) for s, p in scored if s is not None), default=None)
+        if best is None:
+            raise UsageError(
+                f"no checkpoint of {run} has a score; set settings.checkpoint_every so that the "
+                "best validation is saved, or take the newest"
+            )
+        return best[1]
+    for path in found:
+        if which.isdigit() and checkpoints.step_of(path) == int(which):
+            return path
+    steps = ", ".join(str(checkpoints.step_of(path)) for path in reversed(found))
+    raise UsageError(f"{run} has no checkpoint {which!r}; it has steps {steps}, newest and best")
+
+
+def sampled(
+    saved: Saved,
+    model: str,
+    prompts: Sequence[str],
+    sampling: SamplingParams,
+    *,
+    samples: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Answers of one model, ``samples`` a prompt, in the order of the prompts.
+
+    Raises:
+        ConfigError: there is no such model, or a prompt is empty or cannot be encoded.
+    """
+    from plugrl.core.text.inference.completions import check_completions
+    from plugrl.core.text.inference.services import GenerationRequest
+    from plugrl.core.text.inference.stops import ending
+
+    with closing(text_trainer(saved).loaded_models()) as models:
+        service = models[model].inference
+        tokenizer = service.tokenizer
+        sampling = replace(sampling, **trained_stops(saved))
+        sampling = ending(sampling, tokenizer)
+        asked = list(itertools.product(enumerate(prompts), range(samples)))
+        requests = [
+            GenerationRequest(tokenizer.encode(prompt), sampling, (seed, 0, item, run, 0))
+            for (item, prompt), run in asked
+        ]
+        answers = check_completions(
+            type(service).__name__, service.generate(requests), requests, service.vocabulary_size
+        )
+        return [
+            {
+                "prompt": prompt,
+                "sample": run,
+                "answer": tokenizer.decode(answer.tokens),
+                "finish_reason": answer.finish_reason,
+                "tokens": answer.tokens,
+                "logprobs": answer.logprobs,
+            }
+            for ((_, prompt), run), answer in zip(asked, answers, strict=True)
+        ]
+
+
+def trained_stops(saved: Saved) -> dict[str, Any]:
+    """What ended the answers that a run trained on, as arguments of ``SamplingParams``."""
+    from plugrl.core.text.inference.stops import stops_of
+
+    section = saved.trainer.hyper_params.get("rollout_worker")
+    return {} if section is None else stops_of(section)
+
+
+def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = False) -> str:
+    """Write a trained model to ``folder`` and say what was written.
+
+    Raises:
+        UsageError: the folder is not empty or cannot be written, or the model has no adapter.
+        ConfigError: there is no such model, or it is frozen.
+    """
+    from safetensors import SafetensorError
+
+    folder = Path(folder)
+    remove_killed(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there and not empty; name a new folder")
+    trainer = text_trainer(saved)
+    with closing(trainer.loaded_models()) as models:
+        try:
+            with appearing(folder) as unfinished:
+                trainer.export(models[model], unfinished, adapter=adapter)
+        except (OSError, SafetensorError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise UsageError(f"cannot write {folder}: {said}") from error
+    written = f"wrote {'the adapter of ' if adapter else ''}{model} of {saved.origin} to {folder}"
+    stops = [f"rollout_worker.{name}" for name, value in trained_stops(saved).items() if value]
+    if not stops:
+        return written
+    # In generation_config.json texts would make generate() of transformers ask for a tokenizer.
+    return f"{written}; its answers ended at {' and '.join(stops)} too, which no model folder says"
+
+
+class TextTrainer(Protocol):
+    """What trainers of language models have for those that open a saved state."""
+
+    def loaded_models(self) -> Models:
+        """The models with the weights of the loaded state."""
+
+    def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
+        """Write one of them to a new folder."""
+
+
+def text_trainer(saved: Saved) -> TextTrainer:
+    """The trainer of language models that was opened.
+
+    Raises:
+        UsageError: it is another sort of trainer.
+    """
+    trainer: Any = saved.trainer
+    if not (hasattr(trainer, "loaded_models") and hasattr(trainer, "export")):
+        name = type(trainer).__name__
+        raise UsageError(f"{name} trains no language model, so there is nothing of that kind here")
+    found: TextTrainer = trainer
+    return found

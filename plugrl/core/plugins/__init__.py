@@ -1,0 +1,1 @@
+"""Plugins: kinds of components, where they are found, and what a name means."""

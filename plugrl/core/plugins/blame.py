@@ -1,0 +1,197 @@
+"""Whose code an error comes from: the component, and the file and line of its frame."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import traceback
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import RunError
+from plugrl.core.terminal import LONGEST_RECORD, bounded
+
+if TYPE_CHECKING:
+    from plugrl.core.plugins.kinds import Record
+
+log = logging.getLogger("plugrl.run")
+
+_OWN = __name__.partition(".")[0]
+#: Parts of plugrl that hold machinery; its own components live beside them.
+_MACHINERY = ("core", "commands", "testing", "cli")
+_PACKAGES = {"site-packages", "dist-packages"}
+#: Name of the attribute of a log record that only ``log.txt`` shows.
+TRACE = "plugrl_trace"
+
+
+def place(value: Any) -> str:
+    """``file:line`` of a class or function, or of its class for an instance; "" when unknown."""
+    value = inspect.unwrap(value) if callable(value) else value
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        value = type(value)
+    try:
+        file, line = inspect.getsourcefile(value), inspect.getsourcelines(value)[1]
+    except (OSError, TypeError):
+        return ""
+    return line_of(file or "", max(line, 1))
+
+
+def where(value: Any) -> str:
+    """:func:`place` in brackets with a space before, to end the name of a component with."""
+    found = place(value)
+    return f" ({found})" if found else ""
+
+
+def raised_at(error: BaseException, packages: Collection[str] = ()) -> str:
+    """``file:line`` of the innermost frame that is no machinery and no library; "" if none.
+
+    ``packages`` are installed ones that count as no library.
+    """
+    frames = list(_foreign(error, packages))
+    return line_of(frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else ""
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, bounded; "" when its ``__str__`` fails."""
+    try:
+        return bounded(str(error))
+    except BaseException as other:
+        if is_stop(other):
+            raise
+        return ""
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether an exception ends code from outside; anything else that code raises is its failure.
+
+    Ctrl-C and cancellations do, and what ends the thread of a function that was left behind.
+    """
+    import asyncio
+
+    # Of the class: what an instance says of itself is code from outside too.
+    cls = type(error)
+    stops = (KeyboardInterrupt, asyncio.CancelledError)
+    return issubclass(cls, stops) or getattr(cls, "stops", False) is True
+
+
+def traced(error: BaseException) -> str:
+    """The traceback of an exception, bounded."""
+    try:
+        lines = traceback.format_exception(error)
+    except Exception:
+        lines = [type(error).__name__]
+    return bounded("".join(bounded(line) for line in lines).rstrip(), LONGEST_RECORD)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says; its type when it says nothing."""
+    lines = said(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """Type and message of an exception on one line."""
+    from plugrl.core.plugins.loading import readable
+
+    text = " ".join(readable(said(error)).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def component_error(
+    error: BaseException, records: Iterable[Record], default: Any = None
+) -> RunError:
+    """The one line about an exception that escaped a component's code.
+
+    Args:
+        error: the exception, with its traceback.
+        records: the components in use.
+        default: the trainer, which is named when no frame belongs to a component.
+    """
+    known = list(records)
+    tops = {_top(record.target) for record in known} - {_OWN}
+    frames = list(_foreign(error, tops))
+    name = f"trainer {type(default).__name__}" if default is not None else "the run"
+    at = ""
+    if frames:
+        frame, line = frames[-1]
+        name = next((n for f, _ in reversed(frames) if (n := _component(f, known))), name)
+        at = f" at {line_of(frame.f_code.co_filename, line)}"
+    return RunError(f"{name} raised {one_line(error)}{at}")
+
+
+def failure_key(component: Any, error: BaseException) -> str:
+    """What makes two failures of a component one: the exception's type and place."""
+    return f"{type(component).__qualname__} {type(error).__name__} {raised_at(error)}"
+
+
+def warn_once(owner: Any, key: str, message: str, error: BaseException) -> None:
+    """Warn about a failure the first time that ``owner`` sees it; its traceback goes to the log.
+
+    Args:
+        owner: remembers what was seen; a component of one run.
+        key: failures of one key are one failure.
+        message: the line.
+        error: the exception with its traceback.
+    """
+    seen: set[str] = owner.__dict__.setdefault("_failures_seen", set())
+    if key in seen:
+        return
+    seen.add(key)
+    log.warning("%s", message, extra={TRACE: traced(error)})
+
+
+def _foreign(error: BaseException, tops: Collection[str]) -> Iterator[tuple[FrameType, int]]:
+    """The frames of components, outermost first: no machinery, and no library that they call."""
+    found = error.__traceback__
+    while found is not None:
+        frame = found.tb_frame
+        module = str(frame.f_globals.get("__name__", ""))
+        top, _, rest = module.partition(".")
+        if top == _OWN:
+            component = rest.partition(".")[0] not in _MACHINERY
+        else:
+            component = top in tops or not _is_library(frame.f_code.co_filename)
+        if component:
+            yield frame, found.tb_lineno
+        found = found.tb_next
+
+
+def _is_library(file: str) -> bool:
+    standard = os.path.dirname(os.__file__) + os.sep
+    return file.startswith(("<", standard)) or bool(_PACKAGES & set(Path(file).parts))
+
+
+def _top(target: str) -> str:
+    return target.partition(":")[0].partition(".")[0]
+
+
+def _component(frame: FrameType, records: list[Record]) -> str:
+    """Kind and name of the component whose code a frame runs; "" when it is none's."""
+    module, code = str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname
+    owner = type(frame.f_locals.get("self"))
+    for record in records:
+        target, _, attribute = record.target.partition(":")
+        if target == module and (code == attribute or code.startswith(f"{attribute}.")):
+            return _named(record)
+        # A method that the component inherits from a class of another module.
+        if (owner.__module__, owner.__qualname__) == (target, attribute):
+            return _named(record)
+    return ""
+
+
+def _named(record: Record) -> str:
+    attribute = record.target.partition(":")[2]
+    extra = "" if attribute == record.name else f" ({attribute})"
+    return f"{record.kind} {record.name!r}{extra}"
+
+
+def line_of(file: str, line: int) -> str:
+    """``file:line`` with the file as seen from the working directory, when it lies below."""
+    try:
+        path = os.path.relpath(file)
+    except ValueError:
+        path = file
+    return f"{file if path.startswith('..') else path}:{line}"

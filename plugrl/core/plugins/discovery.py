@@ -1,0 +1,300 @@
+"""Loading the hook plugins of the installed packages, each isolated from the others.
+
+pluggy's own loader is not used: it stops at the first plugin that fails, and accepts misspelt
+hooks and plugins of one name in silence. Here the order is stable, disabled plugins are never
+imported, and each failure is recorded with its package, phase, error and seconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+from plugrl.core.errors import PluginError, PlugrlError
+from plugrl.core.plugins.blame import first_line
+from plugrl.core.plugins.installed import (
+    COMMAND_GROUP,
+    HOOK_GROUP,
+    EntryPoint,
+    PluginSelection,
+    forget,
+    normalize,
+    scan,
+)
+from plugrl.core.plugins.loading import describe_error, import_target, user_modules
+from plugrl.core.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from plugrl.core.plugins.registry import Registry
+
+__all__ = [
+    "COMMAND_GROUP",
+    "HOOK_GROUP",
+    "EntryPoint",
+    "LoadFailure",
+    "LoadedPlugins",
+    "PluginSelection",
+    "check_hook_plugin",
+    "check_requirements",
+    "forget",
+    "hook_plugin_name",
+    "load_hook_plugins",
+    "normalize",
+    "scan",
+]
+
+logger = logging.getLogger(__name__)
+Phase = Literal["import", "api", "hooks", "components"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFailure:
+    """A hook plugin that could not be used, and in which phase of its loading it failed."""
+
+    distribution: str
+    version: str
+    name: str
+    phase: Phase
+    error: BaseException
+    seconds: float
+    target: str = ""
+
+    @property
+    def message(self) -> str:
+        """One line: who, in which phase, why, and how to go on without it."""
+        remedy = f"fix or uninstall {self.distribution}, or disable it with -p no:{self.name}"
+        refused = isinstance(self.error, _Refused)
+        reason = str(self.error) if refused else describe_error(self.error, self.target)
+        return (
+            f"plugin {self.name!r} of {self.distribution} {self.version} was not loaded "
+            f"({self.phase}): {reason}; {remedy}"
+        )
+
+
+@dataclass(slots=True)
+class LoadedPlugins:
+    """The hook plugins of this process: the manager that calls them, and how loading went."""
+
+    manager: pluggy.PluginManager
+    loaded: list[EntryPoint] = field(default_factory=list)
+    failures: list[LoadFailure] = field(default_factory=list)
+
+
+class _Refused(Exception):
+    """A plugin was imported but cannot be used; carries the phase."""
+
+    def __init__(self, phase: Phase, message: str) -> None:
+        super().__init__(message)
+        self.phase = phase
+
+
+def hook_plugin_name(entry: EntryPoint) -> str:
+    """The name under which a hook plugin is registered, unique over distributions."""
+    return f"{entry.distribution}/{entry.name}"
+
+
+def new_manager() -> pluggy.PluginManager:
+    """A plugin manager that knows plugrl's hooks and no plugin."""
+    import pluggy
+
+    from plugrl.core.plugins import hookspecs
+
+    manager = pluggy.PluginManager("plugrl")
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def load_hook_plugins(
+    selection: PluginSelection | None = None,
+    *,
+    strict: bool = False,
+    registry: Registry | None = None,
+    entries: Iterable[EntryPoint] | None = None,
+) -> LoadedPlugins:
+    """Load the selected hook plugins and let them register their components.
+
+    Modules that ``-p`` named are plugins too, if they have hooks.
+
+    Args:
+        selection: which plugins; by default the registry's selection.
+        strict: raise on the first failure instead of logging one warning for it.
+        registry: receives the components; by default that of the process.
+        entries: the installed entry points; by default the registry's.
+
+    Raises:
+        PluginError: a plugin failed and ``strict`` is set, or a module of ``-p`` has wrong hooks.
+    """
+    from plugrl.core.plugins.registry import default_registry
+
+    registry = registry if registry is not None else default_registry()
+    selection = selection if selection is not None else registry.selection
+    chosen = [
+        entry
+        for entry in sorted(registry.entry_points if entries is None else entries)
+        if entry.group == HOOK_GROUP and selection.refusal(entry.distribution, entry.name) is None
+    ]
+    result = LoadedPlugins(new_manager())
+    # Of plugins with equal priority pluggy calls the last registered one first.
+    for entry in reversed(chosen):
+        failure = _load(entry, result, registry)
+        if failure is None:
+            continue
+        if strict:
+            raise PluginError(failure.message) from failure.error
+        result.failures.append(failure)
+        # A command may load twice, to validate and to run; the user is told once.
+        if failure.message not in registry.failed:
+            logger.warning("%s", failure.message)
+            registry.failed.append(failure.message)
+    result.loaded.reverse()
+    for name, module in user_modules().items():
+        _load_hooks_of(name, module, result.manager, registry)
+    return result
+
+
+def _load_hooks_of(
+    name: str, module: ModuleType, manager: pluggy.PluginManager, registry: Registry
+) -> None:
+    """Use the hooks of a module that ``-p`` named, if it has some.
+
+    Raises:
+        PluginError: they are wrong; whoever names a file wants it.
+    """
+    if manager.is_registered(module):
+        # Of an installed package.
+        return
+    try:
+        check_hook_plugin(module)
+        marks = [getattr(value, "plugrl_impl", None) for value in vars(module).values()]
+        if not any(isinstance(mark, dict) for mark in marks):
+            return
+        manager.register(module, f"-p {name}")
+        _register_components(manager, module, registry)
+    except (PlugrlError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        said = str(error) if isinstance(error, _Refused) else describe_error(error, name)
+        raise PluginError(f"-p {name}: {said}") from error
+
+
+def _load(entry: EntryPoint, result: LoadedPlugins, registry: Registry) -> LoadFailure | None:
+    started = time.perf_counter()
+    phase: Phase = "import"
+    plugin: Any = None
+    snapshot = registry.snapshot()
+    try:
+        with registry.crediting(entry):
+            plugin = import_target(entry.target)
+            plugin = plugin() if isinstance(plugin, type) else plugin
+        phase = "hooks"
+        check_hook_plugin(plugin)
+        result.manager.register(plugin, hook_plugin_name(entry))
+        phase = "components"
+        with registry.crediting(entry, hook=True):
+            _register_components(result.manager, plugin, registry)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if plugin is not None and result.manager.is_registered(plugin):
+            result.manager.unregister(plugin)
+        registry.restore(snapshot)
+        return LoadFailure(
+            distribution=entry.distribution,
+            version=entry.version,
+            name=entry.name,
+            phase=error.phase if isinstance(error, _Refused) else phase,
+            error=error,
+            seconds=time.perf_counter() - started,
+            target=entry.target,
+        )
+    result.loaded.append(entry)
+    return None
+
+
+def _register_components(manager: pluggy.PluginManager, plugin: Any, registry: Registry) -> None:
+    for implementation in manager.hook.plugrl_register_components.get_hookimpls():
+        if implementation.plugin is plugin:
+            arguments = {"registry": registry}
+            implementation.function(*[arguments[name] for name in implementation.argnames])
+
+
+def check_hook_plugin(plugin: Any) -> None:
+    """Check a hook module or object before it is registered.
+
+    Raises an exception with a one-line message when it was written for another ``HOOK_API``,
+    when a hook is misspelt or lacks ``@hookimpl``, or when it wraps other hooks.
+    """
+    from plugrl.core.plugins import hookspecs
+
+    missing = object()
+    declared = getattr(plugin, "PLUGRL_HOOK_API", getattr(plugin, "HOOK_API", missing))
+    if declared is not missing and declared != hookspecs.HOOK_API:
+        raise _Refused(
+            "api",
+            f"it was written for hook API {declared!r}, this plugrl has {hookspecs.HOOK_API}; "
+            "install a version of the plugin for this plugrl",
+        )
+    known = {name for name in vars(hookspecs) if name.startswith("plugrl_")}
+    for attribute in dir(plugin):
+        value = getattr(plugin, attribute, None)
+        options = getattr(value, "plugrl_impl", None)
+        if isinstance(options, dict):
+            _check_hook(attribute, value, options, known)
+        elif attribute in known and callable(value) and _is_local(plugin, value):
+            raise _Refused("hooks", f"{attribute} is not marked with @plugrl.hookimpl")
+
+
+def _check_hook(attribute: str, hook: Any, options: dict[str, Any], known: set[str]) -> None:
+    from plugrl.core.plugins import hookspecs
+
+    name = options.get("specname") or attribute
+    if name not in known:
+        raise _Refused("hooks", f"unknown hook {name}{did_you_mean(name, sorted(known), 1)}")
+    if options.get("hookwrapper") or options.get("wrapper"):
+        raise _Refused("hooks", f"{name} is a wrapper; hooks observe and cannot wrap one another")
+    has = inspect.signature(getattr(hookspecs, name)).parameters
+    for argument in inspect.signature(hook).parameters:
+        if argument not in has:
+            close = did_you_mean(argument, has, 1) or f"; it has: {', '.join(has)}"
+            raise _Refused("hooks", f"{name} has no argument {argument!r}{close}")
+
+
+def _is_local(plugin: Any, value: Any) -> bool:
+    owner = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
+    return getattr(value, "__module__", None) == owner
+
+
+def check_requirements(requirements: Iterable[str]) -> list[str]:
+    """What is wrong with a list such as ``["plugrl-x>=1.2"]``: one line for each unmet entry."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    faults = []
+    for text in requirements:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            reason = first_line(error)
+            faults.append(f"{text!r} is not a requirement such as 'plugrl-x>=1.2': {reason}")
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            faults.append(f'{text} is not installed; run: pip install "{text}"')
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            faults.append(
+                f"{text} is required, but {requirement.name} {found} is installed; "
+                f'run: pip install "{text}"'
+            )
+    return faults

@@ -1,0 +1,86 @@
+"""Calling hooks so that a plugin which fails harms neither the run nor the other plugins."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.copies import own_copy
+from plugrl.core.errors import ConfigError, PluginError, StopRun
+from plugrl.core.plugins.loading import describe_error
+
+if TYPE_CHECKING:
+    import pluggy
+
+logger = logging.getLogger(__name__)
+
+#: The one hook whose ConfigError ends the run: it exists to refuse a configuration.
+REFUSING_HOOK = "plugrl_configure"
+
+
+class HookCaller:
+    """Calls the hooks of the loaded plugins, one plugin after the other.
+
+    Args:
+        manager: the plugins, from ``load_hook_plugins``; ``None``: there are none.
+        strict: whether a hook that fails ends the run instead of being logged and counted.
+    """
+
+    def __init__(
+        self, manager: pluggy.PluginManager | None = None, *, strict: bool = False
+    ) -> None:
+        self._manager = manager
+        self._strict = strict
+        self._failures: dict[tuple[str, str], int] = {}
+
+    @property
+    def failures(self) -> Mapping[tuple[str, str], int]:
+        """How often each (plugin, hook) failed so far."""
+        return MappingProxyType(self._failures)
+
+    def listens(self, name: str) -> bool:
+        """Whether a plugin has this hook, so that what it alone would read is worth making."""
+        return self._manager is not None and bool(getattr(self._manager.hook, name).get_hookimpls())
+
+    def call(self, name: str, **arguments: Any) -> None:
+        """Call one hook of all plugins in their order (``tryfirst``, plain, ``trylast``).
+
+        Plugins observe: each gets containers of its own, and what it changes changes nothing else.
+
+        A failure is logged once for each plugin and hook, and counted each time.
+
+        Raises:
+            StopRun: a plugin asks for a clean end; the later plugins are still called.
+            ConfigError: a plugin refuses the configuration (``plugrl_configure`` only).
+            PluginError: a hook failed and the caller is strict.
+        """
+        if self._manager is None:
+            return
+        stop: StopRun | None = None
+        caller = getattr(self._manager.hook, name)
+        for implementation in reversed(caller.get_hookimpls()):
+            values = [own_copy(arguments[argument]) for argument in implementation.argnames]
+            try:
+                implementation.function(*values)
+            except StopRun as request:
+                stop = stop or request
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                if name == REFUSING_HOOK and isinstance(error, ConfigError):
+                    raise
+                self._failed(implementation.plugin_name, name, error)
+        if stop is not None:
+            raise stop
+
+    def _failed(self, plugin: str, hook: str, error: BaseException) -> None:
+        message = f"plugin {plugin}: hook {hook} failed: {describe_error(error)}"
+        if self._strict:
+            raise PluginError(message) from error
+        key = (plugin, hook)
+        self._failures[key] = self._failures.get(key, 0) + 1
+        if self._failures[key] == 1:
+            logger.warning("%s; further failures are only counted", message)
+            logger.debug("traceback of the failure above", exc_info=error)

@@ -1,0 +1,335 @@
+"""Importing a component: from a module, or from a user's file as part of its folder.
+
+Whatever goes wrong while foreign code is imported, ``sys.exit`` included, becomes one
+:class:`~plugrl.core.errors.PluginError` that names the component, its package and the cause.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+from plugrl.core.errors import MissingNameError, PluginError
+from plugrl.core.places import same_working_folder
+from plugrl.core.plugins.kinds import KINDS, OWN, Record
+from plugrl.core.plugins.sibling_imports import FOLDERS, UserLoader, install_finder
+from plugrl.core.plugins.sibling_imports import USER_PACKAGE_PREFIX as USER_PACKAGE_PREFIX
+from plugrl.core.plugins.signatures import signature_fault
+from plugrl.core.suggest import did_you_mean
+
+#: What ``-p`` imported, one name a line, for the child processes.
+IMPORTS_VARIABLE = "PLUGRL_IMPORTS"
+_imported: dict[str, ModuleType | None] = {}
+_USER_MODULE = re.compile(rf"({USER_PACKAGE_PREFIX}[0-9a-f]{{12}})((?:\.\w+)*)")
+
+
+def describe_error(error: BaseException, target: str = "") -> str:
+    """The class and first line of an exception and where it was raised, for one-line messages.
+
+    ``target`` is the component that was imported: its own package is no library to leave out.
+    """
+    from plugrl.core.plugins.blame import line_of, raised_at, said
+
+    name = type(error).__name__
+    if isinstance(error, SyntaxError):
+        file, line = (error.filename, error.lineno or 1) if error.filename else _unreadable(error)
+        if file:
+            return f"{name}: {error.msg} at {line_of(file, line)}"
+    lines = readable(said(error)).strip().splitlines()
+    text = f"{name}: {lines[0]}" if lines else name
+    at = raised_at(error, {target.partition(":")[0].partition(".")[0]})
+    return f"{text} at {at}" if at else text
+
+
+def _unreadable(error: SyntaxError) -> tuple[str, int]:
+    """File and line of source that has null bytes, of which Python does not tell the place."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        path, data = frame.f_locals.get("path"), frame.f_locals.get("data")
+        if frame.f_code.co_name == "source_to_code" and path and isinstance(data, bytes):
+            return str(path), data.partition(b"\0")[0].count(b"\n") + 1
+    return "", 1
+
+
+def readable(text: str) -> str:
+    """``text`` with the files of users in place of the names that their modules have here."""
+    return _USER_MODULE.sub(lambda match: _file_of(match[1], match[2] or ""), text)
+
+
+def _file_of(package: str, module: str) -> str:
+    folder = FOLDERS.get(package)
+    if folder is None:
+        return package + module
+    path = os.path.join(folder, *module.split(".")[1:])
+    return path if not module or os.path.isdir(path) else f"{path}.py"
+
+
+def import_target(target: str) -> Any:
+    """Import ``module:attribute.path`` (or just ``module``) and return the object.
+
+    Raises whatever the import raises, or ``AttributeError`` naming the missing attribute.
+    """
+    module_name, _, path = target.partition(":")
+    value: Any = importlib.import_module(module_name)
+    return _attribute(value, path, module_name)
+
+
+def _attribute(value: Any, path: str, owner: str) -> Any:
+    for part in path.split(".") if path else ():
+        if not hasattr(value, part):
+            close = did_you_mean(part, (name for name in vars(value) if name[0] != "_"), 1)
+            raise AttributeError(f"{owner} has no attribute {part!r}{close}")
+        value = getattr(value, part)
+    return value
+
+
+def user_module_name(path: str | os.PathLike[str]) -> str:
+    """The module name of a user's file: the same in every process that sees the same path."""
+    file = os.path.realpath(path)
+    folder, name = os.path.split(file)
+    digest = hashlib.sha256(folder.encode()).hexdigest()[:12]
+    return f"{USER_PACKAGE_PREFIX}{digest}.{os.path.splitext(name)[0]}"
+
+
+def load_file(path: str | os.PathLike[str]) -> ModuleType:
+    """Import a Python file as a module of a package made of its folder.
+
+    ``from .neighbour import f`` therefore works in it, and so does ``import neighbour`` for files
+    of its own folder. A second call returns the same module.
+    Raises whatever the file raises, and ``FileNotFoundError`` or ``ImportError`` when it is no
+    Python file.
+    """
+    file = os.path.realpath(path)
+    if not os.path.isfile(file):
+        raise FileNotFoundError(f"there is no file {os.fspath(path)}")
+    name = user_module_name(file)
+    if name in sys.modules:
+        return sys.modules[name]
+    package = _user_package(name.partition(".")[0], os.path.dirname(file))
+    if os.path.basename(file) == "__init__.py":
+        return package
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is not None and type(spec.loader) is SourceFileLoader:
+        spec.loader = UserLoader(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file (.py)")
+    module = _execute(spec)
+    setattr(package, name.partition(".")[2], module)
+    return module
+
+
+def load_module(folder: str | os.PathLike[str], module: str) -> ModuleType:
+    """Import a module, such as ``tools.maths``, of the package that is made of a folder.
+
+    Raises whatever the import raises.
+    """
+    top = os.path.realpath(folder)
+    package = user_module_name(os.path.join(top, "module.py")).partition(".")[0]
+    _user_package(package, top)
+    return importlib.import_module(f"{package}.{module}")
+
+
+def import_named(where: str) -> ModuleType:
+    """Import what people name: a file, or a module that is installed or in the working directory.
+
+    Raises whatever the import raises.
+    """
+    if where.endswith(".py") or os.sep in where:
+        return load_file(where)
+    local = os.path.join(os.getcwd(), *where.split("."))
+    if os.path.isfile(f"{local}.py") and not _installed(where):
+        return load_module(os.getcwd(), where)
+    return importlib.import_module(where)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _user_package(name: str, folder: str) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    install_finder()
+    FOLDERS[name] = folder
+    initial = os.path.join(folder, "__init__.py")
+    if os.path.isfile(initial):
+        spec = importlib.util.spec_from_file_location(
+            name, initial, submodule_search_locations=[folder]
+        )
+        if spec is not None:
+            spec.loader = UserLoader(name, initial)
+            return _execute(spec)
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [folder]
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[name] = package
+    return package
+
+
+def _execute(spec: ModuleSpec) -> ModuleType:
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
+    return module
+
+
+def import_component(record: Record) -> Any:
+    """Import what a record stands for, without checking what it is.
+
+    Raises:
+        MissingNameError: a user's file has nothing of that name.
+        PluginError: the import fails, the attribute is missing, or the object lives inside a
+            function or is a bare instance, where no other process can find it.
+    """
+    path = record.target.partition(":")[2]
+    if "<" in path:
+        raise PluginError(
+            f"{label(record)} is not at the top level of a module, so no other process can "
+            "import it; move it there"
+        )
+    try:
+        if record.file is None:
+            return import_target(record.target)
+        module = load_file(record.file)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        reason = describe_error(error, record.target)
+        raise PluginError(f"{label(record)} cannot be imported: {reason}") from error
+    try:
+        return _attribute(module, path, record.file)
+    except AttributeError:
+        raise MissingNameError(_missing(module, path, record.file)) from None
+
+
+def _missing(module: ModuleType, path: str, file: str) -> str:
+    """The line about a name that a user's file lacks, with those that it may stand for."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    close = did_you_mean(path, own, 1)
+    has = "" if close else f"; it has: {', '.join(own) or 'no class and no function'}"
+    return f"{file} has no {path!r}{close or has}"
+
+
+def import_user_module(name: str) -> None:
+    """Import a module, or a file ending in ``.py``, for what it registers (``-p NAME``).
+
+    Modules of the working directory are found too, after the installed ones. Child processes
+    import the same, see :func:`import_exported`.
+
+    Raises:
+        PluginError: the import fails.
+    """
+    if name.endswith(".py"):
+        name = os.path.abspath(name)
+    if name in _imported:
+        return
+    # Its own import may ask for the registry, which imports the same.
+    _imported[name] = None
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    try:
+        with same_working_folder():
+            if name.endswith(".py"):
+                _imported[name] = load_file(name)
+            else:
+                _imported[name] = importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        del _imported[name]
+        raise PluginError(f"-p {name} cannot be imported: {describe_error(error, name)}") from error
+    exported = os.environ.get(IMPORTS_VARIABLE, "").splitlines()
+    os.environ[IMPORTS_VARIABLE] = "\n".join(dict.fromkeys([*exported, name]))
+
+
+def user_modules() -> dict[str, ModuleType]:
+    """What :func:`import_user_module` has imported, by the name that it was given."""
+    return {name: module for name, module in _imported.items() if module is not None}
+
+
+def import_exported() -> None:
+    """Import in this process what ``-p`` imported in the process that started it.
+
+    Raises:
+        PluginError: an import fails.
+    """
+    for name in os.environ.get(IMPORTS_VARIABLE, "").splitlines():
+        import_user_module(name)
+
+
+def label(record: Record) -> str:
+    """How messages name a component: kind, name, and its package and target, or its file."""
+    if record.file is None:
+        return f"{record.kind} {record.name!r} of {record.provider} ({record.target})"
+    attribute = record.target.partition(":")[2]
+    return f"{record.kind} {record.name!r} of {record.file}" + (
+        "" if attribute == record.name else f" ({attribute})"
+    )
+
+
+def adapted(record: Record, value: Any) -> Any:
+    """The class that stands for ``value`` when it is a function where a class is expected.
+
+    Raises:
+        PluginError: the function cannot be called as its kind calls it.
+    """
+    adapter = KINDS[record.kind].adapter
+    if adapter is None or not inspect.isfunction(value):
+        return value
+    try:
+        return import_target(adapter)(value)
+    except TypeError as error:
+        raise PluginError(f"{label(record)}: {error}") from None
+
+
+def check_component(record: Record, value: Any) -> None:
+    """Check that ``value`` is what its kind asks for: a concrete subclass, or a function.
+
+    Raises:
+        PluginError: it is not; the message says what is expected.
+    """
+    base_target = KINDS[record.kind].base
+    if base_target is None:
+        if not callable(value):
+            raise PluginError(f"{label(record)} is a {type(value).__name__}, not a function")
+        _check_signatures(record, value)
+        return
+    base = import_target(base_target)
+    if not (isinstance(value, type) and issubclass(value, base)):
+        what = "class" if isinstance(value, type) else type(value).__name__
+        raise PluginError(
+            f"{label(record)} is a {what} that does not subclass {base.__name__}; "
+            f"derive it from {OWN}.{base.__name__}"
+        )
+    if inspect.isabstract(value):
+        missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
+        raise PluginError(f"{label(record)} does not implement {missing}")
+    _check_signatures(record, value)
+
+
+def _check_signatures(record: Record, value: Any) -> None:
+    fault = signature_fault(record.kind, value)
+    if fault is not None:
+        raise PluginError(f"{label(record)}: {fault}")

@@ -1,0 +1,332 @@
+"""The registry: from the ``type: NAME`` of a configuration to the component that it means.
+
+Installed components are known from metadata and imported when used; user code registers with
+the decorators. The order of resolution does not depend on what was imported first: a qualified
+``distribution/name``; user code; plugrl's own; the one other installed package. Two installed
+packages with one bare name are an error, and plugrl's own bare names cannot be taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from plugrl.core.errors import PluginError, UsageError
+from plugrl.core.plugins import installed
+from plugrl.core.plugins.installed import EntryPoint, PluginSelection, normalize
+from plugrl.core.plugins.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
+from plugrl.core.plugins.loading import (
+    adapted,
+    check_component,
+    import_component,
+    import_exported,
+    label,
+    user_module_name,
+)
+from plugrl.core.plugins.registration import Loading, Registration, Snapshot, describe
+from plugrl.core.plugins.resolution import check_installed, known_kind, pick, record_of, unknown
+
+__all__ = [
+    "KINDS",
+    "OWN",
+    "Kind",
+    "Record",
+    "Registry",
+    "default_registry",
+    "register",
+    "register_advantage",
+    "register_body",
+    "register_environment",
+    "register_evaluator",
+    "register_fine_tune_service",
+    "register_harness_algorithm",
+    "register_inference_service",
+    "register_loss",
+    "register_parser",
+    "register_protocol",
+    "register_rollout_worker",
+    "register_sandbox",
+    "register_scenario",
+    "register_scorer",
+    "register_tracker",
+    "register_train_service",
+    "register_trainer",
+]
+
+logger = logging.getLogger(__name__)
+Value = TypeVar("Value")
+
+
+class _LoadingStack(threading.local):
+    def __init__(self) -> None:
+        self.entries: list[Loading] = []
+
+
+class Registry:
+    """The components that a configuration can name.
+
+    Args:
+        entry_points: the installed entry points; by default those of this process, read anew
+            when ``sys.path`` changes.
+        selection: which installed plugins may be used; by default the environment's.
+
+    Attributes:
+        failed: one line for each hook plugin that could not be loaded.
+    """
+
+    def __init__(
+        self,
+        entry_points: Iterable[EntryPoint] | None = None,
+        selection: PluginSelection | None = None,
+    ) -> None:
+        self._entry_points = None if entry_points is None else tuple(entry_points)
+        self._selection = selection
+        self._registered: dict[tuple[str, str, str | None], Registration] = {}
+        self._used: set[Record] = set()
+        self._loading = _LoadingStack()
+        self.failed: list[str] = []
+
+    @property
+    def entry_points(self) -> tuple[EntryPoint, ...]:
+        """The installed entry points of plugrl's groups."""
+        return installed.scan() if self._entry_points is None else self._entry_points
+
+    @property
+    def selection(self) -> PluginSelection:
+        """Which installed plugins may be used."""
+        return self._selection or PluginSelection.from_environment()
+
+    def disable(self, names: Iterable[str]) -> None:
+        """Block more plugins, by distribution or entry-point name, here and in child processes.
+
+        Raises:
+            UsageError: ``names`` is one text instead of several.
+        """
+        if isinstance(names, str):
+            raise UsageError(f"names must be a list such as [{names!r}], not {names!r}")
+        self._selection = self.selection.without(names)
+        self._selection.export()
+
+    @property
+    def used(self) -> frozenset[Record]:
+        """The records that were loaded, for ``plugins.lock.json``."""
+        return frozenset(self._used)
+
+    def register(self, kind: str, name: str, obj: Any, *, replace: bool = False) -> Record:
+        """Make ``obj`` available as ``type: name`` in this process.
+
+        The same object twice, or one that an entry point of its package also names, is one
+        component. The decorators and ``plugrl_register_components`` end here.
+
+        Raises:
+            UsageError: the kind does not exist, or the name has other characters than letters,
+                digits, ``_``, ``-`` and ``.``.
+            PluginError: other code registered the name and ``replace`` is not set.
+        """
+        known_kind(kind)
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise UsageError(
+                f"{name!r} cannot name a {kind}: use letters, digits, '_', '-' and '.'"
+            )
+        stack = self._loading.entries
+        new = describe(kind, name, obj, stack[-1] if stack else None, self.entry_points)
+        key = (kind, name, new.record.distribution)
+        held = self._registered.get(key)
+        if held is not None and held.origin != new.origin:
+            if not replace:
+                raise PluginError(
+                    f"{kind} {name!r} is already registered by {held.record.place}; "
+                    f"choose another name for {new.record.place} or pass replace=True"
+                )
+            logger.warning("%s replaces %s", label(new.record), held.record.place)
+        self._registered[key] = new
+        return new.record
+
+    @contextmanager
+    def crediting(self, entry: EntryPoint, *, hook: bool = False) -> Iterator[None]:
+        """Credit what is registered inside the block to the distribution of ``entry``."""
+        self._loading.entries.append(Loading(entry, hook))
+        try:
+            yield
+        finally:
+            self._loading.entries.pop()
+
+    def records(self, kind: str | None = None, *, disabled: bool = False) -> list[Record]:
+        """The known components, sorted by kind, name and distribution.
+
+        With ``disabled`` the ones of plugins that the selection refuses are there too.
+        """
+        if kind is not None:
+            known_kind(kind)
+        found: dict[tuple[str, str, str | None], Record] = {}
+        for entry in self.entry_points:
+            if entry.group in KIND_OF_GROUP:
+                record = record_of(entry)
+                found[(record.kind, record.name, record.distribution)] = record
+        for key, registration in list(self._registered.items()):
+            found.setdefault(key, registration.record)
+        selection = self.selection
+        kept = [
+            record
+            for record in found.values()
+            if kind in (None, record.kind)
+            and (disabled or selection.refusal(record.distribution, record.name) is None)
+        ]
+        order = list(KINDS)
+        return sorted(kept, key=lambda r: (order.index(r.kind), r.name, r.distribution or ""))
+
+    def resolve(self, kind: str, name: str) -> Record:
+        """The record that ``type: name`` means; nothing is imported.
+
+        Raises:
+            UnknownComponentError: nobody provides it; the message has close names, and says
+                when a disabled plugin would provide it.
+            AmbiguousComponentError: two installed distributions provide the bare name.
+            UsageError: the kind does not exist.
+        """
+        record = pick(kind, name, self.records(kind))
+        if record is None:
+            everything = self.records(kind, disabled=True)
+            raise unknown(kind, name, everything, self.selection, self.failed, self.entry_points)
+        return record
+
+    def load(self, record: Record) -> Any:
+        """The component itself, imported and checked; the way in for worker processes.
+
+        The record may come from another process: its distribution must be installed here in
+        the same version and still declare the same target.
+
+        Raises:
+            PluginError: it cannot be imported, is not what its kind asks for, or another version
+                is installed here. The original exception is the cause.
+        """
+        held = self._held(record)
+        value = adapted(record, self._import(record) if held is None else held.value)
+        check_component(record, value)
+        self._used.add(record)
+        return value
+
+    def _held(self, record: Record) -> Registration | None:
+        held = self._registered.get((record.kind, record.name, record.distribution))
+        return held if held is not None and held.record.target == record.target else None
+
+    def _import(self, record: Record) -> Any:
+        if record.distribution is None:
+            return import_component(record)
+        entry = check_installed(record, self.entry_points)
+        if record.source == "hook":
+            self._run_hooks(record.distribution)
+            held = self._held(record)
+            if held is not None:
+                return held.value
+        with self.crediting(entry):
+            return import_component(record)
+
+    def _run_hooks(self, distribution: str) -> None:
+        """Let the hooks of one package register its components, as they did in the driver."""
+        from plugrl.core.plugins.discovery import load_hook_plugins
+
+        only = PluginSelection(only=frozenset({normalize(distribution)}))
+        load_hook_plugins(only, registry=self)
+
+    def get(self, kind: str, name: str) -> Any:
+        """``load(resolve(kind, name))``, with the errors of both."""
+        return self.load(self.resolve(kind, name))
+
+    def load_path(self, kind: str, path: str | os.PathLike[str], attribute: str) -> Record:
+        """Import ``attribute`` from a user's Python file and check it.
+
+        Raises:
+            PluginError: the file or the attribute is missing, the import fails, or the object
+                is not what its kind asks for.
+        """
+        known_kind(kind)
+        record = Record(
+            kind=kind,
+            name=attribute,
+            target=f"{user_module_name(path)}:{attribute}",
+            file=os.path.realpath(path),
+            source="path",
+        )
+        self.load(record)
+        return record
+
+    def snapshot(self) -> Snapshot:
+        """The registrations of this process, for :meth:`restore`."""
+        return Snapshot(dict(self._registered), self.used, self._selection)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to the registrations of ``snapshot``."""
+        self._registered = dict(snapshot.registered)
+        self._used = set(snapshot.used)
+        self._selection = snapshot.selection
+
+
+_default = Registry()
+
+
+def default_registry() -> Registry:
+    """The registry of this process, which the decorators and the commands use.
+
+    In a child process it has what ``-p`` imported in the parent.
+    """
+    import_exported()
+    return _default
+
+
+def register(
+    kind: str, name: str, *, config: type | None = None, replace: bool = False
+) -> Callable[[Value], Value]:
+    """Decorator that registers a class or function as ``type: name`` of ``kind``.
+
+    ``config`` is the dataclass of a function's options; a class has its own attribute
+    ``Config``. See :meth:`Registry.register` for the errors.
+    """
+
+    def decorate(value: Value) -> Value:
+        if config is not None:
+            value.Config = config  # type: ignore[attr-defined]
+        _default.register(kind, name, value, replace=replace)
+        return value
+
+    return decorate
+
+
+class _Decorator:
+    """``register`` with its kind filled in: ``@register_trainer("name")``."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.__doc__ = (
+            f"Register {KINDS[kind].summary} as ``type: name``; see :func:`register`.\n\n"
+            f"You write ``{KINDS[kind].form}``."
+        )
+
+    def __call__(
+        self, name: str, *, config: type | None = None, replace: bool = False
+    ) -> Callable[[Value], Value]:
+        return register(self.kind, name, config=config, replace=replace)
+
+
+register_trainer = _Decorator("trainer")
+register_evaluator = _Decorator("evaluator")
+register_rollout_worker = _Decorator("rollout_worker")
+register_sandbox = _Decorator("sandbox")
+register_scenario = _Decorator("scenario")
+register_advantage = _Decorator("advantage")
+register_loss = _Decorator("loss")
+register_body = _Decorator("body")
+register_inference_service = _Decorator("inference_service")
+register_train_service = _Decorator("train_service")
+register_fine_tune_service = _Decorator("fine_tune_service")
+register_parser = _Decorator("parser")
+register_protocol = _Decorator("protocol")
+register_tracker = _Decorator("tracker")
+register_environment = _Decorator("environment")
+register_harness_algorithm = _Decorator("harness_algorithm")
+register_scorer = _Decorator("scorer")

@@ -1,0 +1,267 @@
+"""Checkpoints: folders that appear whole, are verified when read, and hold no pickle.
+
+``checkpoints/step-00000012/`` holds ``state.json`` (the tree), ``tensors.safetensors`` and
+``manifest.json`` (format, step, score, configuration, size and SHA-256 of the two). It is
+written under a hidden name, synced and renamed, so that a crash at any point leaves the ones
+before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.places import named
+from plugrl.core.run.checkpoints.state import Encoder, decode
+from plugrl.core.run.files import UNFINISHED, disk_error, sync_folder, temporary_name
+
+FORMAT = 1
+_TREE, _TENSORS, _MANIFEST = "state.json", "tensors.safetensors", "manifest.json"
+_PREFIX, _BROKEN = "step-", "broken-"
+log = logging.getLogger("plugrl.run")
+
+
+class BrokenCheckpointError(RunError):
+    """A checkpoint is incomplete or damaged; an older one may be whole."""
+
+
+def save(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    *,
+    score: float | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write ``state`` as the checkpoint of ``step`` below ``folder`` and return its path.
+
+    ``about`` is for the manifest, which can be read without the state.
+
+    Raises:
+        RunError: the disk is full, or the state holds something that cannot be saved.
+            Nothing half-written stays behind.
+    """
+    path = _free_name(folder, step)
+    write_state(path, state, {"step": step, "score": score, **(about or {})})
+    return path
+
+
+def write_state(
+    path: Path, state: Mapping[str, Any], about: Mapping[str, Any], *, lenient: bool = False
+) -> None:
+    """Write one state folder: under a hidden name, synced, then renamed to ``path``."""
+    encoder = Encoder(lenient=lenient)
+    tree = encoder.encode(state)
+    temporary = temporary_name(path)
+    try:
+        # Not the parents: a run folder that is gone must not come back with this alone in it.
+        path.parent.mkdir(exist_ok=True)
+        temporary.mkdir()
+        _write_synced(temporary / _TREE, json.dumps(tree, allow_nan=False).encode("utf-8"))
+        _write_tensors(temporary / _TENSORS, encoder)
+        files = {name: _fingerprint(temporary / name) for name in (_TREE, _TENSORS)}
+        manifest = {"format": FORMAT, **about, "files": files}
+        _write_synced(temporary / _MANIFEST, json.dumps(manifest, indent=2).encode("utf-8"))
+        sync_folder(temporary)
+        os.rename(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise disk_error(error, "save the checkpoint", path) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _free_name(folder: Path, step: int) -> Path:
+    # A damaged checkpoint of this step is never overwritten: that could lose both.
+    path = folder / f"{_PREFIX}{step:08d}"
+    attempt = 1
+    while path.exists():
+        attempt += 1
+        path = folder / f"{_PREFIX}{step:08d}-r{attempt}"
+    return path
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_tensors(path: Path, encoder: Encoder) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(encoder.tensors, path)
+    except SafetensorError as error:
+        free = shutil.disk_usage(path.parent).free
+        needed = sum(tensor.nbytes for tensor in encoder.tensors.values())
+        raise RunError(
+            f"cannot save the checkpoint: {named(path.parent)} needs {needed:,} bytes and the disk "
+            f"has {free:,} ({error}); free some space and resume"
+        ) from error
+    # safetensors makes the file private; it gets the permissions that the user's umask gives.
+    os.chmod(path, (path.parent / _TREE).stat().st_mode & 0o777)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size": path.stat().st_size, "sha256": digest}
+
+
+def candidates(folder: Path) -> list[Path]:
+    """Return the checkpoints below ``folder``, newest first, without opening them."""
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if p.name.startswith(_PREFIX)), key=_order)[::-1]
+
+
+def step_of(path: Path) -> int:
+    """The step that the name of a checkpoint speaks of; -1 when it is none."""
+    return _order(path)[0]
+
+
+def _order(path: Path) -> tuple[int, int]:
+    step, _, attempt = path.name.removeprefix(_PREFIX).partition("-r")
+    return (int(step) if step.isdigit() else -1, int(attempt) if attempt.isdigit() else 1)
+
+
+def manifest_of(path: Path) -> dict[str, Any]:
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        BrokenCheckpointError: it is missing or damaged.
+        RunError: a newer plugrl wrote it.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        version = int(manifest["format"])
+        if not isinstance(manifest["files"], dict):
+            raise ValueError("files")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise BrokenCheckpointError(
+            f"{named(path)}: its manifest cannot be read ({error})"
+        ) from error
+    if version > FORMAT:
+        raise RunError(
+            f"{named(path)} has format {version} and this plugrl reads {FORMAT}: upgrade it"
+        )
+    return manifest
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Check sizes and hashes of a checkpoint and return its manifest.
+
+    Raises:
+        BrokenCheckpointError: a file is missing, cut short or changed.
+    """
+    manifest = manifest_of(path)
+    for name in (_TREE, _TENSORS):
+        expected = manifest["files"].get(name)
+        try:
+            # The size first: it finds most damage without reading gigabytes.
+            if expected is None or (path / name).stat().st_size != expected["size"]:
+                raise BrokenCheckpointError(f"{named(path)}: {name} is missing or cut short")
+            if _fingerprint(path / name) != expected:
+                raise BrokenCheckpointError(f"{named(path)}: {name} is damaged (its hash differs)")
+        except (OSError, TypeError, KeyError) as error:
+            raise BrokenCheckpointError(
+                f"{named(path)}: {name} cannot be read ({error})"
+            ) from error
+    return manifest
+
+
+def latest(folder: Path) -> Path | None:
+    """Return the newest checkpoint that is complete and undamaged, if there is one."""
+    for path in candidates(folder):
+        try:
+            verify(path)
+        except BrokenCheckpointError as error:
+            log.warning("%s; trying the one before", error)
+            continue
+        return path
+    return None
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Verify a checkpoint and return its state, tensors on the CPU.
+
+    Raises:
+        BrokenCheckpointError: it is incomplete or damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    verify(path)
+    try:
+        tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
+        state: dict[str, Any] = decode(tree, load_file(path / _TENSORS))
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise BrokenCheckpointError(f"{named(path)}: its state cannot be read ({error})") from error
+    return state
+
+
+def load_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Load the newest whole checkpoint; damaged newer ones are warned about and set aside.
+
+    Raises:
+        RunError: there are checkpoints, but not one can be read.
+    """
+    found = candidates(folder)
+    for path in found:
+        try:
+            state = load(path)
+        except BrokenCheckpointError as error:
+            log.warning("%s; trying the one before", error)
+            continue
+        for broken in found[: found.index(path)]:
+            _set_aside(broken)
+        return path, state
+    if found:
+        raise RunError(
+            f"none of the {len(found)} checkpoints in {named(folder)} can be read; "
+            "move them away to start this run from its beginning"
+        )
+    return None
+
+
+def _set_aside(path: Path) -> None:
+    target = path.with_name(_BROKEN + path.name)
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        os.rename(path, target)
+    except OSError as error:
+        log.warning("cannot rename the damaged checkpoint %s (%s)", named(path), error)
+
+
+def prune(folder: Path, keep: int | None) -> None:
+    """Delete all but the ``keep`` newest checkpoints and the best one; None: nothing."""
+    if keep is None:
+        return
+    scored: list[tuple[float, tuple[int, int], Path]] = []
+    found = candidates(folder)
+    for path in found:
+        try:
+            score = manifest_of(path).get("score")
+        except PlugrlError:
+            continue
+        if isinstance(score, (int, float)):
+            scored.append((float(score), _order(path), path))
+    best = max(scored)[2] if scored else None
+    for path in found[keep:]:
+        if path != best:
+            # Renamed first, so that a half-deleted one is not taken for a checkpoint.
+            hidden = path.with_name(UNFINISHED + path.name)
+            os.rename(path, hidden)
+            shutil.rmtree(hidden, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""What a checkpoint or a dump was made with, and whether the configuration of now still fits it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.config.hidden import withhold
+from plugrl.core.errors import ConfigError
+from plugrl.core.places import named
+from plugrl.core.run.checkpoints.checkpoint import BrokenCheckpointError, candidates, manifest_of
+
+log = logging.getLogger("plugrl.run")
+
+#: Key of the manifest under which the configuration stands.
+CONFIG = "config"
+#: Values that a saved state belongs to: weights, and the order of data and random numbers.
+_FIXED = re.compile(
+    r"(trainer\.phases\[\d+\]\.)*"
+    r"(seed|name|data\.(seed|shuffle)|trainer\.type"
+    r"|models\.[^.]+(\.(train|fine_tune)(\.type)?|\.(source|adapter)\b.*)?)"
+)
+#: Sections that change nothing of what is learned.
+_FREE = ("settings",)
+_ABSENT = object()
+_SHOWN = 3
+
+
+def plain(tree: Any) -> Any:
+    """``tree`` as it comes back from JSON, so that two can be compared wherever they come from."""
+    return json.loads(json.dumps(tree, default=str))
+
+
+def refuse_other_definition(checkpoints: Path, tree: Mapping[str, Any]) -> None:
+    """Check the configuration of a run that is to be resumed against its newest checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint's weights or position belong to other values.
+    """
+    for path in candidates(checkpoints):
+        try:
+            manifest = manifest_of(path)
+        except BrokenCheckpointError:
+            continue
+        _refuse(manifest, tree, str(named(path)), "or start a new run")
+        return
+
+
+def warn_of_changes(path: Path, tree: Mapping[str, Any]) -> None:
+    """Log every other value that differs from those that the checkpoint ``path`` was made with."""
+    for line in _lines(manifest_of(path), tree, fixed=False):
+        log.warning("resuming with another value: %s", line)
+
+
+def check_dump(path: Path, tree: Mapping[str, Any]) -> None:
+    """Check the configuration against the one that a dump was made with; warn of what may differ.
+
+    Raises:
+        ConfigError: the dump's weights belong to other values.
+    """
+    manifest = manifest_of(path)
+    _refuse(manifest, tree, str(named(path)), "because a step is repeated with its own model")
+    for line in _lines(manifest, tree, fixed=False):
+        log.warning("repeating a step with another value: %s", line)
+
+
+def _refuse(manifest: Mapping[str, Any], tree: Mapping[str, Any], made: str, remedy: str) -> None:
+    lines = list(_lines(manifest, tree, fixed=True))
+    if lines:
+        more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        raise ConfigError(
+            f"{made} was made with other values: {'; '.join(lines[:_SHOWN])}{more}; put the "
+            f"{'value' if len(lines) == 1 else 'values'} in config.yaml back, {remedy}"
+        )
+
+
+def _lines(manifest: Mapping[str, Any], tree: Mapping[str, Any], *, fixed: bool) -> Iterator[str]:
+    """One line for each value that differs and that is, or is not, fixed by the saved state."""
+    before = manifest.get(CONFIG)
+    if not isinstance(before, dict):
+        # An older plugrl did not write it.
+        return
+    # An older plugrl wrote credentials too, and whoever edits a file may.
+    was, now = (plain(withhold(one)[0]) for one in (before, tree))
+    for path, old, new in _differences(was, now, ""):
+        if path.partition(".")[0] not in _FREE and bool(_FIXED.fullmatch(path)) == fixed:
+            yield f"{path} was {_shown(old)} and is now {_shown(new)}"
+
+
+def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            inner = f"{path}.{key}" if path else key
+            yield from _differences(old.get(key, _ABSENT), new.get(key, _ABSENT), inner)
+    elif (
+        isinstance(old, list)
+        and isinstance(new, list)
+        and any(isinstance(item, dict) for item in [*old, *new])
+    ):
+        for index in range(max(len(old), len(new))):
+            was, now = (part[index] if index < len(part) else {} for part in (old, new))
+            yield from _differences(was, now, f"{path}[{index}]")
+    elif old is _ABSENT or new is _ABSENT or _unequal(old, new):
+        yield path, old, new
+
+
+def _unequal(old: Any, new: Any) -> bool:
+    # 16 and 16.0 are one value, and NaN is what it was.
+    return bool(old != new) and json.dumps(old) != json.dumps(new)
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return "absent"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,203 @@
+"""Reading ``timeline.jsonl``: who was busy when, and how much went on at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.run.records.timeline import LEFT_OUT, LIMIT, PROCESS, TIMELINE_FILE
+
+#: Lanes in the order in which a step has them; others follow.
+LANES = ("rollout", "train", "sync", "validate", "checkpoint")
+_MOST_LANES = 12
+#: No clock says more; larger numbers are a broken line.
+_LATEST = 1e11
+Span = tuple[float, float]
+
+
+class Busy:
+    """When something went on: a union of spans, asked for any part of the time."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        merged: list[Span] = []
+        for start, end in sorted(spans):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        self.spans = merged
+        self._starts = [start for start, _ in merged]
+        self._sums = [0.0, *accumulate(end - start for start, end in merged)]
+
+    def seconds(self, start: float, end: float) -> float:
+        """How long it went on between two times."""
+        return self._before(end) - self._before(start)
+
+    def _before(self, time: float) -> float:
+        index = bisect_right(self._starts, time)
+        if not index:
+            return 0.0
+        start, end = self.spans[index - 1]
+        return self._sums[index - 1] + min(time, end) - start
+
+    def during(self, other: Busy) -> Busy:
+        """When both went on."""
+        both: list[Span] = []
+        mine = theirs = 0
+        while mine < len(self.spans) and theirs < len(other.spans):
+            one, two = self.spans[mine], other.spans[theirs]
+            start, end = max(one[0], two[0]), min(one[1], two[1])
+            if start < end:
+                both.append((start, end))
+            if one[1] < two[1]:
+                mine += 1
+            else:
+                theirs += 1
+        return Busy(both)
+
+
+@dataclass
+class Lanes:
+    """The timeline of a run on the axis of the time in which it had a process.
+
+    Attributes:
+        lanes: when each was busy.
+        both: when attempts were open and a model was trained.
+        steps: where each step that is known began and ended, checkpoints left out; the last time.
+        begins: where on the axis the processes of the run began.
+        end: the last time of the axis.
+        skipped: lines that are no spans.
+        left_out: whether older spans are missing.
+    """
+
+    lanes: dict[str, Busy]
+    both: Busy
+    steps: dict[int, Span]
+    begins: list[float]
+    end: float
+    skipped: int
+    left_out: bool
+
+    def shares(self, start: float, end: float) -> dict[str, float]:
+        """The share of a part of the time in which each lane was busy, and ``both``."""
+        whole = (end - start) or 1.0
+        found = {name: busy.seconds(start, end) / whole for name, busy in self.lanes.items()}
+        return found | {"both": self.both.seconds(start, end) / whole}
+
+    def window(self, last: int | None) -> Span:
+        """Where the last steps begin and end; None: everything."""
+        steps = self.last_steps(last)
+        if last is None or not steps:
+            return 0.0, self.end
+        return min(self.steps[step][0] for step in steps), self.end
+
+    def last_steps(self, last: int | None) -> list[int]:
+        """The numbers of the last steps in order."""
+        ordered = sorted(self.steps)
+        return ordered if last is None else ordered[-last:]
+
+
+@dataclass
+class _Process:
+    """What one process of the run noted."""
+
+    lanes: dict[str, list[Span]] = field(default_factory=dict)
+    steps: dict[int, Span] = field(default_factory=dict)
+    begin: float = _LATEST
+    end: float = 0.0
+
+    def add(self, lane: str, span: Span, step: Any) -> None:
+        if lane not in self.lanes and len(self.lanes) >= _MOST_LANES:
+            lane = "other"
+        self.lanes.setdefault(lane, []).append(span)
+        self.begin, self.end = min(self.begin, span[0]), max(self.end, span[1])
+        if type(step) is int and lane != "checkpoint":
+            start, end = self.steps.get(step, span)
+            self.steps[step] = (min(start, span[0]), max(end, span[1]))
+
+
+def read_lanes(folder: Path, limit: int = 2 * LIMIT) -> Lanes:
+    """Read the timeline of a run, whoever writes it meanwhile, in bounded memory.
+
+    Args:
+        folder: the run folder; without a timeline there is nothing in the lanes.
+        limit: bytes that are read, from the end.
+
+    Raises:
+        OSError: the file is there and cannot be read.
+    """
+    data, left_out = _tail(folder / TIMELINE_FILE, limit)
+    processes, skipped = [_Process()], 0
+    for line in io.BytesIO(data):
+        parsed = _parsed(line)
+        if parsed is None:
+            # What has no end yet is being written, or was when the process was killed.
+            skipped += bool(line.strip()) and line.endswith(b"\n")
+            continue
+        lane, name, span, step = parsed
+        if lane == PROCESS:
+            left_out |= name == LEFT_OUT
+            if name != LEFT_OUT:
+                processes.append(_Process())
+        else:
+            processes[-1].add(_lane(lane, name), span, step)
+    return _joined([p for p in processes if p.lanes], skipped, left_out)
+
+
+def _tail(path: Path, limit: int) -> tuple[bytes, bool]:
+    try:
+        with open(path, "rb") as file:
+            beyond = file.seek(0, os.SEEK_END) > limit
+            file.seek(-limit if beyond else 0, os.SEEK_END if beyond else os.SEEK_SET)
+            data = file.read(limit)
+    except FileNotFoundError:
+        return b"", False
+    return (data.partition(b"\n")[2] if beyond else data), beyond
+
+
+def _parsed(line: bytes) -> tuple[str, str, Span, Any] | None:
+    try:
+        record = json.loads(line)
+        lane, name, start, end = (record[key] for key in ("lane", "name", "start", "end"))
+        # False for NaN, too.
+        sound = 0 <= start <= end <= _LATEST
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not sound or not (isinstance(lane, str) and isinstance(name, str)):
+        return None
+    return lane, name, (float(start), float(end)), record.get("step")
+
+
+def _lane(lane: str, name: str) -> str:
+    """Attempts are one lane whoever waits for them; the trainer's other phases each have one."""
+    known = name if lane == "trainer" else lane
+    return known if known.isprintable() and 0 < len(known) <= 20 else "other"
+
+
+def _joined(processes: list[_Process], skipped: int, left_out: bool) -> Lanes:
+    """Set the processes one after the other, without the time between them."""
+    lanes: dict[str, list[Span]] = {name: [] for name in LANES}
+    steps: dict[int, Span] = {}
+    begins, now = [], 0.0
+    for process in processes:
+        moved = now - process.begin
+        for name, spans in process.lanes.items():
+            lane = name if name in lanes or len(lanes) < _MOST_LANES else "other"
+            lanes.setdefault(lane, []).extend((a + moved, b + moved) for a, b in spans)
+        # Steps after the checkpoint that a process went on from were made again.
+        first = min(process.steps, default=None)
+        if first is not None:
+            steps = {step: span for step, span in steps.items() if step < first}
+        steps |= {step: (a + moved, b + moved) for step, (a, b) in process.steps.items()}
+        begins.append(now)
+        now += process.end - process.begin
+    busy = {name: Busy(spans) for name, spans in lanes.items()}
+    both = busy["rollout"].during(busy["train"])
+    return Lanes(busy, both, steps, begins, now, skipped, left_out)

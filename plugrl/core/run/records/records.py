@@ -1,0 +1,56 @@
+"""The growing files of a run folder: metrics and samples."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.run.folder import METRICS_FILE
+from plugrl.core.run.records.metrics import JsonlFile
+
+
+class Records:
+    """Writes ``metrics.jsonl`` and ``samples/*.jsonl`` and cuts them back to a checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._metrics = JsonlFile(folder / METRICS_FILE)
+        self._folder = folder / "samples"
+        self._samples: dict[str, JsonlFile] = {}
+
+    def metrics(self, step: int, numbers: Mapping[str, float | int]) -> None:
+        """Write one line of metrics; names below ``time/`` may differ between equal runs."""
+        own = {"step": step, "time/unix": round(time.time(), 3)}
+        self._metrics.append(own | dict(numbers) | own)
+
+    def sample(self, name: str, record: Mapping[str, Any]) -> None:
+        """Write one record to ``samples/<name>.jsonl``."""
+        safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "samples"
+        if safe not in self._samples:
+            self._folder.mkdir(exist_ok=True)
+            self._samples[safe] = JsonlFile(self._folder / f"{safe}.jsonl")
+        self._samples[safe].append(record)
+
+    def sizes(self) -> dict[str, int]:
+        """Return how long each file is now, for a checkpoint."""
+        samples = {path.stem: path.stat().st_size for path in self._folder.glob("*.jsonl")}
+        return {"": self._metrics.size(), **samples}
+
+    def cut(self, sizes: Mapping[str, int]) -> None:
+        """Drop what was written after :meth:`sizes` were taken."""
+        self._metrics.cut(sizes.get("", 0))
+        self.close()
+        for path in self._folder.glob("*.jsonl"):
+            JsonlFile(path).cut(sizes.get(path.stem, 0))
+
+    def sync(self) -> None:
+        """Make all lines so far survive a power cut."""
+        for file in (self._metrics, *self._samples.values()):
+            file.sync()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in (self._metrics, *self._samples.values()):
+            file.close()

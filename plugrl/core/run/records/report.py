@@ -1,0 +1,127 @@
+"""``report.html``: one static page about a run, with its curves as inline SVG."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plugrl.core.run.files import dump_yaml, write_text
+from plugrl.core.run.folder import METRICS_FILE
+from plugrl.core.run.records.lanes import read_lanes
+from plugrl.core.run.records.metrics import read_jsonl
+
+REPORT_FILE = "report.html"
+_POINTS = 400
+_WIDTH, _HEIGHT, _PAD = 360, 110, 4
+_SLICES, _SLICE, _LANE = 240, 3, 16
+_STYLE = (
+    "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em}"
+    "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:left;"
+    "border-bottom:1px solid #8884;vertical-align:middle}td.n{text-align:right;"
+    "font-variant-numeric:tabular-nums}svg{display:block}polyline{fill:none;stroke:#2563eb;"
+    "stroke-width:1.5}circle,rect{fill:#2563eb}pre{background:#8881;padding:1em;overflow:auto}"
+)
+
+
+def write_report(folder: Path, status: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Write ``report.html`` from the metrics on disk.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    series = curves(read_jsonl(folder / METRICS_FILE))
+    facts = "".join(
+        f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
+        for name, value in status.items()
+        if value is not None
+    )
+    rows = "".join(_row(name, points) for name, points in sorted(series.items()))
+    config = dump_yaml(tree)
+    title = _text(f"{folder.parent.name} / {folder.name}")
+    write_text(
+        folder / REPORT_FILE,
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style><h1>{title}</h1><table>{facts}</table><h2>Metrics</h2>"
+        "<table><tr><th>metric</th><th>last</th><th>smallest</th><th>largest</th>"
+        f"<th>over steps</th></tr>{rows}</table>{_timeline(folder)}"
+        f"<h2>Configuration</h2><pre>{_text(config)}</pre></html>\n",
+    )
+
+
+def curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Collect ``(step, value)`` of each metric, leaving out what is not a finite number."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        step = record.get("step")
+        if not isinstance(step, (int, float)):
+            continue
+        for name, value in record.items():
+            if name in ("step", "time/unix") or not isinstance(value, (int, float)):
+                continue
+            if math.isfinite(value):
+                series.setdefault(name, []).append((step, value))
+    return series
+
+
+def _row(name: str, points: list[tuple[float, float]]) -> str:
+    values = [value for _, value in points]
+    numbers = (values[-1], min(values), max(values))
+    cells = "".join(f'<td class="n">{number:.5g}</td>' for number in numbers)
+    return f"<tr><td>{_text(name)}</td>{cells}<td>{_svg(points)}</td></tr>"
+
+
+def _timeline(folder: Path) -> str:
+    """Who was busy when: the darker, the larger the share of that slice of time."""
+    try:
+        lanes = read_lanes(folder)
+    except OSError:
+        return ""
+    if not lanes.end:
+        return ""
+    shares = lanes.shares(0.0, lanes.end)
+    rows = ""
+    for name, busy in {**lanes.lanes, "both": lanes.both}.items():
+        if not busy.spans:
+            continue
+        width = lanes.end / _SLICES
+        dark = (busy.seconds(i * width, (i + 1) * width) / width for i in range(_SLICES))
+        shape = "".join(
+            f'<rect x="{i * _SLICE}" width="{_SLICE}" height="{_LANE}" opacity="{share:.2f}"/>'
+            for i, share in enumerate(dark)
+            if share >= 0.005
+        )
+        bar = f'<svg width="{_SLICES * _SLICE}" height="{_LANE}" role="img">{shape}</svg>'
+        cells = f'<td class="n">{shares[name]:.0%}</td><td>{bar}</td>'
+        rows += f"<tr><td>{_text(name)}</td>{cells}</tr>"
+    return (
+        "<h2>Timeline</h2><table><tr><th>lane</th><th>busy</th>"
+        f"<th>{lanes.end:.1f} seconds</th></tr>{rows}</table>"
+    )
+
+
+def _svg(points: list[tuple[float, float]]) -> str:
+    if len(points) > _POINTS:
+        stride = (len(points) - 1) / (_POINTS - 1)
+        points = [points[round(i * stride)] for i in range(_POINTS)]
+    steps, values = zip(*points, strict=True)
+    x0, x1, y0, y1 = min(steps), max(steps), min(values), max(values)
+
+    def place(step: float, value: float) -> tuple[float, float]:
+        across = (step - x0) / (x1 - x0) if x1 > x0 else 0.5
+        up = (value - y0) / (y1 - y0) if y1 > y0 else 0.5
+        x = _PAD + across * (_WIDTH - 2 * _PAD)
+        return round(x, 1), round(_HEIGHT - _PAD - up * (_HEIGHT - 2 * _PAD), 1)
+
+    placed = [place(step, value) for step, value in points]
+    if len(placed) == 1:
+        shape = f'<circle cx="{placed[0][0]}" cy="{placed[0][1]}" r="2.5"/>'
+    else:
+        shape = '<polyline points="' + " ".join(f"{x},{y}" for x, y in placed) + '"/>'
+    return f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{shape}</svg>'
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value))

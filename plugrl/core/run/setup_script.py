@@ -1,0 +1,215 @@
+"""The bash script that ``environment.setup_script`` names, and what it exports.
+
+The script is sourced in a bash of its own, so that nothing but its exported variables reaches the
+run: no function, no folder that it goes to, no trap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from plugrl.core.config.schemas.plain_values import locate
+from plugrl.core.config.sources.origins import nearest
+from plugrl.core.errors import ConfigError
+from plugrl.core.run.setup_output import Output
+from plugrl.core.run.signals import terminable
+
+if TYPE_CHECKING:
+    from plugrl.core.config.sources.compose import ComposedConfig
+
+log = logging.getLogger("plugrl.run")
+
+#: Seconds that a script may take; ``settings.deadlines.setup_script`` says otherwise.
+TIME_LIMIT = 600.0
+#: How `settings.deadlines` calls it.
+PHASE = "setup_script"
+#: Variables of the shell itself, which it sets or drops whatever the script does: its place, the
+#: terminal's size, prompts, options and the state of its parser; and of the program below.
+_SHELL = frozenset(
+    {"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "PS0", "PS1", "PS2", "PS3", "PS4"}
+    | {"PROMPT_COMMAND", "BASHOPTS", "SHELLOPTS", "IFS", "OPTIND"}
+)
+_OWN = "_prl_"
+# The place is noted before each command, because `exit` and `set -e` leave no other trace of it.
+# The trap of EXIT is a command too: where a frame of the script is still there, the place before
+# counts. What is exported is written when the script is over, also when it ended with `exit`.
+_PROGRAM = r"""
+_prl_to=$2 _prl_env=$3 _prl_at= _prl_was=
+_prl_report() {
+  trap - DEBUG EXIT
+  printf '%s\0' "$1" "${2:-${3-}}" >&"$_prl_to"
+  "$_prl_env" -0 >&"$_prl_to"
+}
+trap '[[ -z ${BASH_SOURCE-} ]] || { _prl_was=$_prl_at; _prl_at=$BASH_SOURCE:$LINENO; }' DEBUG
+trap '_prl_report "$?" "${BASH_SOURCE:+$_prl_was}" "$_prl_at"' EXIT
+set -eET
+. "$1"
+_prl_report 0
+"""
+_REMEDY = "correct it; plugrl validate --setup tries it without training"
+_seen: dict[tuple[str, int, int], dict[str, str | None]] = {}
+
+
+def enter(script: str | Path, seconds: float | None = None) -> None:
+    """Run a script and take its variables over into this process; ``seconds`` limits its time.
+
+    A script runs once in a process, however many runs of it name the script.
+
+    Raises:
+        ConfigError: as :func:`exported`.
+    """
+    path = os.path.abspath(script)
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise ConfigError(f"environment.setup_script {script}: {error.strerror}") from None
+    key = (path, found.st_mtime_ns, found.st_size)
+    if key not in _seen:
+        _seen[key] = exported(path, seconds)
+        names = ", ".join(sorted(_seen[key]))
+        # Names alone: values may be secrets.
+        log.info("environment.setup_script %s sets: %s", script, names or "nothing")
+    for name, value in _seen[key].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def enter_composed(composed: ComposedConfig) -> bool:
+    """Run the script that a configuration names, if it is there; say whether it was run.
+
+    What is wrong with the value is reported by validation.
+
+    Raises:
+        ConfigError: as :func:`exported`.
+    """
+    path = ("environment", "setup_script")
+    section, settings = composed.tree.get("environment"), composed.tree.get("settings")
+    script = section.get("setup_script") if isinstance(section, dict) else None
+    found = locate(script, nearest(composed.origins, path)) if isinstance(script, str) else None
+    if found is None or not found.is_file():
+        return False
+    deadlines = settings.get("deadlines") if isinstance(settings, dict) else None
+    limit = deadlines.get(PHASE) if isinstance(deadlines, dict) else None
+    number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+    enter(found, limit if number else None)
+    return True
+
+
+def exported(script: str | Path, seconds: float | None = None) -> dict[str, str | None]:
+    """Run a script; give the exported variables that it sets or changes, None for one it unsets.
+
+    What the script prints goes to stderr. It gets no input. What it starts in the background
+    goes on, unless the script fails.
+
+    Raises:
+        ConfigError: it fails, runs longer than ``seconds``, or cannot be run.
+        RunTerminated: SIGTERM came meanwhile.
+    """
+    where = f"environment.setup_script {script}"
+    bash, env = shutil.which("bash"), shutil.which("env")
+    if bash is None or env is None:
+        raise ConfigError(f"{where} needs bash and env, which are not on the PATH; install them")
+    limit = TIME_LIMIT if seconds is None else seconds
+    # Files and not pipes: what runs on in the background must be able to write for ever.
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as printed:
+        words = [bash, "--norc", "--noprofile", "-c", _PROGRAM, "bash", os.path.abspath(script)]
+        words += [str(told.fileno()), env]
+        output = Output(printed)
+        code = _run(words, told, printed, output, limit)
+        if code is None:
+            raise ConfigError(f"{where} {output.fault(limit)}")
+        status, at, variables = _told(told)
+    if code or status != "0":
+        # Of a syntax error bash itself tells the line; the command before it is no place of it.
+        known = at and "syntax error" not in output.last()
+        line = _line(at, script) if known else ""
+        raise ConfigError(f"{where} failed with exit code {code}{line}{output.last()}; {_REMEDY}")
+    if variables is None:
+        raise ConfigError(
+            f"{where} ended the shell before its variables could be read; write `return` for "
+            "`exit`, and no `exec`"
+        )
+    return _changes(variables)
+
+
+def _run(
+    words: list[str], told: IO[bytes], printed: IO[bytes], output: Output, limit: float
+) -> int | None:
+    """Run bash and pass on what is printed; give the exit code; None: it was ended for a limit."""
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=printed,
+        stderr=subprocess.STDOUT,
+        pass_fds=[told.fileno()],
+        start_new_session=True,
+    )
+    over = time.monotonic() + limit
+    with _ended_with_us(process):
+        while process.poll() is None:
+            output.pass_on()
+            if time.monotonic() > over or output.too_much:
+                _kill(process)
+                process.wait()
+                output.pass_on()
+                return None
+            time.sleep(0.02)
+    output.pass_on()
+    if process.returncode:
+        _kill(process)
+    return process.returncode
+
+
+@contextlib.contextmanager
+def _ended_with_us(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """End the script, which is in a session of its own, when this process is told to stop."""
+
+    try:
+        with terminable("terminated in the setup script"):
+            yield
+    except BaseException:
+        _kill(process)
+        raise
+
+
+def _kill(process: subprocess.Popen[Any]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _told(file: IO[bytes]) -> tuple[str, str, list[str] | None]:
+    """The exit code, the last command's place, and ``NAME=value`` texts; None: there are none."""
+    file.seek(0)
+    data = os.fsdecode(file.read())
+    if not data.endswith("\0"):
+        return "0", "", None
+    status, at, *variables = data[:-1].split("\0")
+    return status, at, variables or None
+
+
+def _line(at: str, script: str | Path) -> str:
+    """Where a script failed, for messages; ``at`` may lie in a file that it sources."""
+    file, _, line = at.rpartition(":")
+    return f" in line {line}" + ("" if file == os.path.abspath(script) else f" of {file}")
+
+
+def _changes(variables: list[str]) -> dict[str, str | None]:
+    after = dict(entry.split("=", 1) for entry in variables if "=" in entry)
+    changes: dict[str, str | None] = {
+        name: value
+        for name, value in after.items()
+        if os.environ.get(name) != value and name not in _SHELL and not name.startswith(_OWN)
+    }
+    return changes | dict.fromkeys(set(os.environ) - set(after) - _SHELL)

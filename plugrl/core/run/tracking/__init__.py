@@ -1,0 +1,1 @@
+"""Trackers: where metrics and samples go besides the files of the run folder."""

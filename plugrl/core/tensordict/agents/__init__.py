@@ -1,0 +1,1 @@
+"""Agents: networks made of parts, and how they choose actions."""

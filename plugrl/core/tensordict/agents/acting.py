@@ -1,0 +1,187 @@
+"""How a policy chooses actions while steps are collected.
+
+A step of a small environment costs a few microseconds, and so does each operation of torch. For
+networks of linear layers with tanh or ReLU on the CPU all is therefore done in NumPy, on the same
+memory as the weights that torch trains; other networks are asked in torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from plugrl.core.tensordict.agents.parts import Head, Link, chain_of
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.agents.agents import Agent
+
+Array = np.ndarray[Any, Any]
+
+
+class Actor(ABC):
+    """Chooses actions for rows of observations; what it draws comes from its generator.
+
+    Args:
+        agent: whose policy it is.
+        rng: the generator.
+    """
+
+    def __init__(self, agent: Agent, rng: np.random.Generator) -> None:
+        self.agent = agent
+        self.rng = rng
+        self._distribution = agent.distribution
+        self._mask = agent.mask
+
+    @abstractmethod
+    def params(self, observation: Array) -> Array:
+        """``[N, *observation]`` to the parameters of the distribution, ``[N, P]``.
+
+        What is given is overwritten by the next call.
+        """
+
+    def act(self, observation: Array) -> tuple[Array, Array]:
+        """Actions ``[N, *action]`` that are drawn, and their log-probabilities ``[N]``."""
+        return self._distribution.sample_numpy(self.params(observation), self.rng)
+
+    def act_with_params(self, observation: Array) -> tuple[Array, Array, Array]:
+        """As :meth:`act`, and the parameters ``[N, P]`` that actions were drawn from."""
+        params = self.params(observation)
+        return (*self._distribution.sample_numpy(params, self.rng), params)
+
+    def best(self, observation: Array) -> Array:
+        """The likeliest actions, ``[N, *action]``."""
+        return self._distribution.mode_numpy(self.params(observation))
+
+    def refresh(self) -> None:  # noqa: B027 - only one kind of actor holds on to memory
+        """Look the weights up again, after something replaced their memory."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the generator."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        self.rng.bit_generator.state = state["rng"]
+
+
+class RandomActor(Actor):
+    """Acts uniformly at random."""
+
+    def params(self, observation: Array) -> Array:
+        """Zeros: nothing is preferred."""
+        params = np.zeros((len(observation), self._distribution.parameters), np.float32)
+        return params if self._mask is None else self._mask.numpy(params, observation)
+
+    def act(self, observation: Array) -> tuple[Array, Array]:
+        """See the base class."""
+        if self._mask is not None:
+            return super().act(observation)
+        return self._distribution.uniform_numpy(len(observation), self.rng)
+
+    def best(self, observation: Array) -> Array:
+        """Random ones too: none is better than another."""
+        return self.act(observation)[0]
+
+
+class TorchActor(Actor):
+    """Asks the networks in torch, wherever they are."""
+
+    def params(self, observation: Array) -> Array:
+        """See the base class."""
+        device = next(self.agent.parameters()).device
+        with torch.no_grad():
+            seen = torch.from_numpy(np.ascontiguousarray(observation)).to(device)
+            return self.agent.policy(seen).cpu().numpy()
+
+
+class NumpyActor(Actor):
+    """Computes a chain of linear layers in NumPy, a column for each row of observations.
+
+    With columns, weights are used as they lie in memory, and so are the choices of an action.
+
+    Args:
+        agent: whose policy it is.
+        rng: the generator.
+        links: the layers of the policy.
+        free: parameters of the distribution that no observation changes.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        rng: np.random.Generator,
+        links: list[Link],
+        free: torch.nn.Parameter | None,
+    ) -> None:
+        super().__init__(agent, rng)
+        self._links = links
+        self._free = free
+        self._plain = agent.encoder.is_plain and len(agent.encoder.shape) == 1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See the base class; done by itself when the first weights have moved."""
+        self._watched = self._links[0].linear.weight
+        self._address = self._watched.data_ptr()
+        #: By the number of rows: weight, bias, activation and where the layer's numbers go.
+        self._layers: dict[int, list[tuple[Array, Array, Any, Array]]] = {}
+        self._free_numbers = None if self._free is None else self._free.detach().numpy()[:, None]
+
+    def params(self, observation: Array) -> Array:
+        """See the base class."""
+        if self._watched.data_ptr() != self._address:
+            self.refresh()
+        if self._plain and observation.dtype == np.float32:
+            columns = observation.T
+        else:
+            columns = self.agent.encoder.numpy(observation).reshape(len(observation), -1).T
+        layers = self._layers.get(columns.shape[1])
+        if layers is None:
+            layers = self._layers[columns.shape[1]] = self._laid_out(columns.shape[1])
+        for weight, bias, activation, numbers in layers:
+            np.add(np.dot(weight, columns, numbers), bias, numbers)
+            columns = numbers
+            if activation is not None:
+                activation(numbers, out=numbers)
+        if self._free_numbers is not None:
+            columns = np.concatenate([columns, np.broadcast_to(self._free_numbers, columns.shape)])
+        if self._mask is not None:
+            return self._mask.numpy(columns.T, observation)
+        return columns.T
+
+    def _laid_out(self, rows: int) -> list[tuple[Array, Array, Any, Array]]:
+        return [
+            (
+                link.linear.weight.detach().numpy(),
+                link.linear.bias.detach().numpy()[:, None],
+                None if link.activation is None else _UFUNCS[link.activation],
+                np.empty((link.linear.out_features, rows), np.float32),
+            )
+            for link in self._links
+        ]
+
+
+_UFUNCS = {"tanh": np.tanh, "relu": partial(np.maximum, np.float32(0))}
+
+
+def acting_for(agent: Agent, rng: np.random.Generator) -> Actor:
+    """What chooses actions for an agent, in the quickest way that its networks allow."""
+    if agent.script is not None:
+        from plugrl.core.tensordict.agents.scripts import ScriptedActor
+
+        return ScriptedActor(agent, rng)
+    if agent.is_random:
+        return RandomActor(agent, rng)
+    body, head = agent.policy_body, agent.policy_head
+    if body is None or not isinstance(head, Head):
+        return TorchActor(agent, rng)
+    links = chain_of(body, head.layers)
+    weights = [*body.parameters(), *head.parameters()]
+    if links is None or any(w.device.type != "cpu" or w.dtype != torch.float32 for w in weights):
+        return TorchActor(agent, rng)
+    return NumpyActor(agent, rng, links, head.free)

@@ -1,0 +1,284 @@
+"""Agents: the networks of a policy, made of parts that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.tensordict.agents.building import Builder, Settings, settings_of
+from plugrl.core.tensordict.agents.config import PARTS
+from plugrl.core.tensordict.agents.config import AgentConfig as AgentConfig
+from plugrl.core.tensordict.agents.distributions import ActionDistribution, Squash
+from plugrl.core.tensordict.agents.masks import mask_for
+from plugrl.core.tensordict.agents.observations import Encoder
+from plugrl.core.tensordict.learn.schedules import is_update_iteration
+
+if TYPE_CHECKING:
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import ProbabilisticActor
+
+    from plugrl.core.plugins.kinds import Record
+    from plugrl.core.tensordict.agents.scripts import Script
+    from plugrl.core.tensordict.environment.environment import AgentSpaces
+
+Role = Literal["actor", "critic"]
+
+
+class PartGroup(NamedTuple):
+    """Parameters of a part, which learn at one rate: ``rl.lr`` times the factor."""
+
+    part: str
+    role: Role
+    parameters: list[nn.Parameter]
+    lr_factor: float
+
+
+class Agent(nn.Module):
+    """The networks of one policy.
+
+    Args:
+        name: of the policy.
+        spaces: what its agents see and do.
+        encoder: turns what they see into real numbers.
+        distribution: over their actions.
+        parts: networks by the names in ``PARTS``; none for an agent that acts at random.
+        config: the agent's section, with its defaults.
+
+    Attributes:
+        is_random: whether it acts uniformly at random, without networks.
+        script: what it acts by in the place of networks; None: it has none.
+        shared_body: whether the value head reads the features of the policy's body.
+        policy_body: ``[..., *encoded observation]`` to ``[..., features]``.
+        policy_head: ``[..., features]`` to ``[..., P]``.
+        value_body: as ``policy_body``, and the same one where it is shared; None: no critic.
+        value_head: ``[..., features]`` to ``[..., 1]``; None: no critic.
+        mask: rules out choices that observations do not allow; None: all are allowed.
+        solo_head: ``[..., features]`` of ``body`` to ``[..., labels]``; None: it does not learn
+            labels alone.
+    """
+
+    policy_body: nn.Module | None
+    policy_head: nn.Module | None
+    value_body: nn.Module | None
+    value_head: nn.Module | None
+    solo_head: nn.Module | None
+
+    def __init__(
+        self,
+        name: str,
+        spaces: AgentSpaces,
+        encoder: Encoder,
+        distribution: ActionDistribution,
+        parts: Mapping[str, nn.Module],
+        config: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.spaces = spaces
+        self.encoder = encoder
+        self.distribution = distribution
+        self.mask = mask_for(spaces, distribution)
+        self.config = config
+        self.script: Script | None = None
+        self.is_random = not parts
+        self.shared_body = "body" in parts
+        for part in PARTS:
+            if part in parts:
+                self.add_module(part, parts[part])
+            else:
+                # Not through torch, which would list a second name in the state.
+                self.__dict__[part] = None
+        if self.shared_body:
+            self.__dict__["policy_body"] = parts["body"]
+            self.__dict__["value_body"] = parts["body"] if "value_head" in parts else None
+
+    def follow(self, script: Script) -> None:
+        """Act as ``script`` says, without networks."""
+        self.script, self.is_random = script, False
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """The networks by name; a shared body is ``body``."""
+        return dict(self.named_children())
+
+    def encode(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` as real numbers, as bodies take them."""
+        return self.encoder.torch(observation)
+
+    def policy(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to the parameters of the distribution, ``[..., P]``.
+
+        An agent that acts at random gives zeros. Choices that the observation rules out have -inf.
+        """
+        encoded = self.encoder.torch(observation)
+        if self.policy_body is None or self.policy_head is None:
+            leading = encoded.shape[: encoded.ndim - len(self.encoder.shape)]
+            params = encoded.new_zeros(*leading, self.distribution.parameters)
+        else:
+            params = self.policy_head(self.policy_body(encoded))
+        return params if self.mask is None else self.mask.torch(params, observation)
+
+    def value(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to values, ``[...]``.
+
+        Raises:
+            RuntimeError: there is no critic.
+        """
+        return self._value(self.encoder.torch(observation))
+
+    def policy_and_value(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both, with one pass through a shared body."""
+        if not self.shared_body or self.policy_head is None or self.value_head is None:
+            return self.policy(observation), self.value(observation)
+        assert self.policy_body is not None
+        features = self.policy_body(self.encoder.torch(observation))
+        params, value = self.policy_head(features), self.value_head(features).squeeze(-1)
+        return params if self.mask is None else self.mask.torch(params, observation), value
+
+    def _value(self, encoded: torch.Tensor) -> torch.Tensor:
+        if self.value_body is None or self.value_head is None:
+            raise RuntimeError(f"agent {self.name!r} has no critic")
+        value: torch.Tensor = self.value_head(self.value_body(encoded)).squeeze(-1)
+        return value
+
+    def label_logits(self, observation: torch.Tensor) -> torch.Tensor:
+        """``[..., *observation]`` to what each label has for it, ``[..., labels]``.
+
+        Raises:
+            RuntimeError: the agent was not built to learn labels alone.
+        """
+        if self.policy_body is None or self.solo_head is None:
+            raise RuntimeError(f"agent {self.name!r} has no solo head")
+        logits: torch.Tensor = self.solo_head(self.policy_body(self.encoder.torch(observation)))
+        return logits
+
+    @cached_property
+    def policy_operator(self) -> ProbabilisticActor:
+        """In TensorDicts: ``observation`` to ``params``, ``action`` and ``action_log_prob``."""
+        from plugrl.core.tensordict.agents.operators import policy_operator
+
+        return policy_operator(self)
+
+    @cached_property
+    def value_operator(self) -> TensorDictModule | None:
+        """In TensorDicts: ``observation`` to ``state_value [..., 1]``; None: no critic."""
+        from plugrl.core.tensordict.agents.operators import value_operator
+
+        return None if self.value_head is None else value_operator(self)
+
+    def parameter_groups(self) -> list[PartGroup]:
+        """The parameters part by part, each with the factor of its learning rate.
+
+        A shared body learns at the actor's rate.
+        """
+        groups = []
+        for part, module in self.parts.items():
+            role: Role = "critic" if part.startswith("value") else "actor"
+            factor = self.config["agent_lr_factor"][role]
+            if part.endswith("body"):
+                factor *= self.config["body_lr_factor"][role]
+            parameters = list(module.parameters())
+            if parameters:
+                groups.append(PartGroup(part, role, parameters, float(factor)))
+        return groups
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether any of its weights can change."""
+        return any(group.lr_factor > 0 for group in self.parameter_groups())
+
+    def is_updated(self, iteration: int) -> bool:
+        """Whether it learns in an iteration; the first one of a run is number 1."""
+        return self.is_trained and is_update_iteration(self.config["update_schedule"], iteration)
+
+
+@dataclass
+class Policies:
+    """Networks by policy name, and the policy of each agent."""
+
+    policies: dict[str, Agent]
+    policy_of: dict[str, str]
+
+
+def build_agents(
+    spaces: Mapping[str, AgentSpaces],
+    section: Mapping[str, Any],
+    factory: Factory | None = None,
+    *,
+    shared_body: bool = False,
+    critic: bool = True,
+    squash: Squash = False,
+    labels: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    load: bool = True,
+    runs_folder: str = "runs",
+) -> Policies:
+    """Build the networks of all agents of an environment.
+
+    Weights depend on the seed and the policy's name alone, so that neither the order of agents
+    nor what was drawn before changes them.
+
+    Args:
+        spaces: of each agent.
+        section: ``agents``: settings by agent or policy; ``_default`` has those of the others.
+        factory: builds bodies; by default with what is installed.
+        shared_body: one body for both heads.
+        critic: whether there are value heads.
+        squash: bound continuous actions by a tanh.
+        labels: give agents one body and a head that guesses one of so many labels, and neither
+            policy nor critic.
+        seed: of the run.
+        device: where the networks are.
+        load: whether ``load_from`` is honoured; a resumed run brings its weights itself.
+        runs_folder: where ``load_from`` is looked up.
+
+    Raises:
+        ConfigError: a name, a space, a shape or a run to load from is wrong.
+        UsageError: ``load_from`` names no run or checkpoint, or more than one run.
+        RunError: the checkpoint is damaged.
+    """
+    records: dict[str, Record] = {}
+    settings = settings_of(spaces, section, records)
+    registry = default_registry() if factory is None else factory.registry
+    if factory is not None:
+        # What the run began with, rather than what its section means by now.
+        records |= factory.below("agents")
+    builder = Builder(
+        Factory(registry, records),
+        shared_body=shared_body,
+        critic=critic,
+        squash=squash,
+        labels=labels,
+        seed=seed,
+    )
+    policies: dict[str, Agent] = {}
+    for each in settings:
+        parts = builder.parts(each, spaces)
+        agent = Agent(each.policy, spaces[each.members[0]], *parts, each.config)
+        if each.config.scripted is not None:
+            agent.follow(_script_of(each, agent))
+        if load and each.config.load_from is not None:
+            from plugrl.core.tensordict.agents.loading import load_parts
+
+            load_parts(agent, each.path, runs_folder)
+        policies[each.policy] = agent.to(device)
+    policy_of = {member: each.policy for each in settings for member in each.members}
+    return Policies(policies, {agent: policy_of[agent] for agent in spaces})
+
+
+def _script_of(settings: Settings, agent: Agent) -> Script:
+    from plugrl.core.tensordict.agents.scripts import script_for
+
+    try:
+        return script_for(settings.config.scripted, agent.spaces)
+    except ConfigError as error:
+        raise ConfigError(f"{settings.path}.scripted: {error}") from error

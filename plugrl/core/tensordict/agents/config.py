@@ -1,0 +1,81 @@
+"""The section ``agents``: how agents are built from parts, and how they are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.errors import ConfigError
+from plugrl.core.tensordict.agents.parts import HeadConfig, PolicyHeadConfig
+from plugrl.core.tensordict.learn.schedules import UpdateScheduleConfig
+
+Part = Literal["body", "policy_body", "value_body", "policy_head", "value_head", "solo_head"]
+#: The parts of an agent, as ``load_parts`` and parameter groups name them.
+PARTS = ("body", "policy_body", "value_body", "policy_head", "value_head", "solo_head")
+
+
+@dataclass
+class LrFactors:
+    """What multiplies ``rl.lr``; 0 keeps weights as they are."""
+
+    actor: float = described(1.0, "for the policy")
+    critic: float = described(1.0, "for the value")
+
+    def __post_init__(self) -> None:
+        if self.actor < 0 or self.critic < 0:
+            raise ConfigError("factors must not be negative")
+
+
+@dataclass
+class AgentConfig:
+    """How one agent, or the agents of one policy, are built and trained."""
+
+    #: The entry whose values the others change; agents without an entry have all of them.
+    default_entry: ClassVar[str] = "_default"
+
+    policy: str | None = described(
+        None, "agents that name one policy share its networks; null: the agent has its own"
+    )
+    is_random: bool = described(False, "act uniformly at random, without networks")
+    scripted: str | None = described(
+        None, "act as a hand-made policy: one of the task's, or package.module:function"
+    )
+    body: Any = component("body", "mlp", help="the network below the heads")
+    value_body: Any = component("body", help="the critic's own body; null: one like body")
+    policy_head: PolicyHeadConfig = described(PolicyHeadConfig, "layers above the body")
+    value_head: HeadConfig = described(HeadConfig, "layers of the critic above its body")
+    solo_head: HeadConfig = described(
+        HeadConfig, "layers that guess the label above the body, where solo_agent trains"
+    )
+    agent_lr_factor: LrFactors = described(LrFactors, "for all weights of the agent")
+    body_lr_factor: LrFactors = described(LrFactors, "for those of bodies, in addition")
+    update_schedule: UpdateScheduleConfig = described(
+        UpdateScheduleConfig, "the iterations in which the agent learns"
+    )
+    use_orthogonal_initialisation: bool = described(
+        True, "begin with orthogonal weights; false: as torch draws them"
+    )
+    orthogonal_initialisation_gain: float = described(
+        2**0.5, "their gain, but for the last layer of a head"
+    )
+    load_from: str | None = described(
+        None, "begin with weights of this run: its path, id or experiment"
+    )
+    load_checkpoint: str = described("newest", "of that run: newest, best or a step")
+    load_policy: str | None = described(
+        None, "whose weights; null: the policy of the same name, or the only one"
+    )
+    load_parts: list[Part] = described([], "the parts to load; empty: all")
+
+    def __post_init__(self) -> None:
+        if not self.orthogonal_initialisation_gain > 0:
+            raise ConfigError("orthogonal_initialisation_gain must be more than 0")
+        for name in ("load_policy", "load_parts"):
+            if getattr(self, name) and self.load_from is None:
+                raise ConfigError(f"{name} needs load_from, the run to load from")
+        if self.is_random and self.scripted is not None:
+            raise ConfigError("is_random and scripted exclude each other; remove one")
+        for name in ("is_random", "scripted"):
+            if getattr(self, name) and self.load_from is not None:
+                raise ConfigError(f"load_from cannot be set for an agent with {name}")

@@ -1,0 +1,1 @@
+"""Collecting steps of environments, and keeping them."""

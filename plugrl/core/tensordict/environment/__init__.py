@@ -1,0 +1,1 @@
+"""Environments: copies stepped together as arrays, their state, and protocols as environments."""

@@ -1,0 +1,115 @@
+"""Losses of small networks and their gradients through ``torch.compile``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from tensordict import TensorDict
+from torch import func
+from torchrl.objectives.common import LossModule
+
+from plugrl.core.run.compilers import missing_compiler
+from plugrl.core.tensordict.learn.loss_contract import total_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+logger = logging.getLogger(__name__)
+
+#: Optimizer steps of a run from which on ``auto`` compiles. Compiling takes 5 to 20 seconds, and
+#: the slowest of these are earned back by 20,000 steps that each take a millisecond less.
+EARNED_BACK = 20_000
+#: Torch's own tanh takes several times as long on the CPU as one by way of its sigmoid. Random
+#: numbers are those drawn uncompiled. Processes that compile in parallel gain nothing here.
+_OPTIONS = {"cpp.use_decompose_tanh": True, "fallback_random": True, "compile_threads": 1}
+
+
+def worth_compiling(setting: bool | Literal["auto"], optimizer_steps: int) -> bool:
+    """What ``rl.compile`` means for a run of so many optimizer steps."""
+    return optimizer_steps >= EARNED_BACK if setting == "auto" else setting
+
+
+class CompiledLoss:
+    """A loss module with its backward pass as one compiled graph.
+
+    The number of rows is a symbol of the graph from the first call on, so that numbers do not
+    depend on which sizes came before, and a resumed run goes on exactly.
+
+    Args:
+        module: maps the rows of a minibatch to ``loss_...`` scalars and metrics.
+        learning: the parameters that an optimizer changes.
+    """
+
+    def __init__(self, module: torch.nn.Module, learning: Sequence[torch.nn.Parameter]) -> None:
+        self._module = module
+        named = module.named_parameters()
+        self._parameters = {name: p for name, p in named if p.requires_grad}
+        self._refusal = _refusal(module, self._parameters, learning)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        # At the first call, as asking for it imports a compiler.
+        return torch.compile(
+            self._differentiated, fullgraph=True, dynamic=True, options=dict(_OPTIONS)
+        )
+
+    def __call__(self, minibatch: TensorDict) -> dict[str, torch.Tensor] | None:
+        """What the module gives for ``minibatch [rows]``; the gradients of its losses are set.
+
+        None: it cannot be compiled, which is logged once, and nothing was changed.
+        """
+        if self._refusal is None:
+            try:
+                return self._set_gradients(minibatch)
+            # Of all classes: it comes from a compiler that is given code of users.
+            except Exception as error:
+                self._refusal = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        logger.warning(
+            "rl.compile: %s goes on uncompiled: %s", type(self._module).__name__, self._refusal
+        )
+        return None
+
+    def _set_gradients(self, minibatch: TensorDict) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            gradients, losses = self._compiled(self._parameters, minibatch.to_dict())
+        for name, parameter in self._parameters.items():
+            parameter.grad = gradients[name]
+        return dict(losses)
+
+    def _differentiated(
+        self, parameters: dict[str, torch.Tensor], rows: dict[str, Any]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Gradients by parameter, and what the module gave."""
+        count = len(next(iter(rows.values())))
+
+        def losses_of(given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, Any]]:
+            td = TensorDict(rows, batch_size=[count])
+            losses = dict(func.functional_call(self._module, given, (td,)).items())
+            return total_loss(losses), losses
+
+        gradients, (_, losses) = func.grad_and_value(losses_of, has_aux=True)(parameters)
+        return gradients, losses
+
+
+def _refusal(
+    module: torch.nn.Module,
+    parameters: Mapping[str, torch.nn.Parameter],
+    learning: Sequence[torch.nn.Parameter],
+) -> str | None:
+    """Why a loss module is not compiled; None: it is tried."""
+    device = next((parameter.device.type for parameter in learning), "cpu")
+    missing = missing_compiler(device)
+    if missing is not None:
+        return missing
+    if hasattr(module, "backward"):
+        return "it takes its gradients itself, in backward()"
+    known = {id(parameter) for parameter in parameters.values()}
+    functional = isinstance(module, LossModule) and getattr(module, "functional", False)
+    if functional or not all(id(parameter) in known for parameter in learning):
+        # What is not among its parameters would be a constant of the graph, without a word.
+        return "weights that learn are not among its parameters; make the networks its submodules"
+    return None

@@ -1,0 +1,1 @@
+"""How often, how early and how badly a target failed."""

@@ -1,0 +1,61 @@
+"""Lists of requests to one model, whatever serves it; what fails is one message, not all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from plugrl.core.errors import ContractError, PlugrlError, RunError
+from plugrl.core.text.inference.completions import EngineError, asked, completed, unanswered
+from plugrl.core.text.inference.services import Completion, GenerationRequest, InferenceService
+from plugrl.core.text.rollout.time_limits import run_coroutine
+
+#: Finish reasons of answers that are none.
+_FAILED = ("error", "abort")
+
+
+def ask_all(
+    model: str, service: InferenceService, requests: Sequence[GenerationRequest]
+) -> list[Completion | EngineError]:
+    """The answers to ``requests``, in their order; one list, served at once.
+
+    What an API fails to answer, after its tries, is one message that is missing.
+
+    Raises:
+        PlugrlError: the engine broke its contract, or names a fault that must end the run.
+    """
+    if not requests:
+        return []
+    if not service.together:
+        return run_coroutine(_each(model, service, requests))
+    try:
+        return [_spoken(model, answer) for answer in asked(model, service, requests)]
+    except PlugrlError:
+        raise
+    except Exception as error:
+        failure = unanswered(model, service, error)
+        return [failure] * len(requests)
+
+
+async def _each(
+    model: str, service: InferenceService, requests: Sequence[GenerationRequest]
+) -> list[Completion | EngineError]:
+    """The same of an engine that serves requests one by one, such as an API."""
+
+    async def one(request: GenerationRequest) -> Completion | EngineError:
+        try:
+            return _spoken(model, await completed(model, service, request))
+        except EngineError as error:
+            return error
+        except RunError as error:
+            if isinstance(error, ContractError):
+                raise
+            return EngineError(f"model {model!r}: {error}")
+
+    return list(await asyncio.gather(*map(one, requests)))
+
+
+def _spoken(model: str, answer: Completion | EngineError) -> Completion | EngineError:
+    if isinstance(answer, Completion) and answer.finish_reason in _FAILED:
+        return EngineError(f"model {model!r} ended an answer with {answer.finish_reason!r}")
+    return answer

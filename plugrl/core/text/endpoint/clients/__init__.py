@@ -1,0 +1,1 @@
+"""What makes attempts over the endpoint: programs and functions."""

@@ -1,0 +1,1 @@
+"""Evaluators, and the held-out evaluation of a run."""

@@ -1,0 +1,319 @@
+"""Evaluators: from an answer to a reward, or to the fact that there is none."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from plugrl.core.component import Component
+from plugrl.core.copies import own_copy
+from plugrl.core.errors import UsageError
+from plugrl.core.plugins.blame import is_stop, one_line, raised_at, where
+from plugrl.core.terminal import bounded
+from plugrl.core.text.rollout.coroutine_limits import stepped
+from plugrl.core.text.rollout.fibers import Overrun, called
+from plugrl.core.text.rollout.time_limits import run_coroutine
+
+if TYPE_CHECKING:
+    from plugrl.core.text.inference.sampling import SamplingParams
+    from plugrl.core.text.inference.services import Completion, Tokenizer
+
+
+@dataclass(slots=True)
+class BaseEvaluationTarget:
+    """What an evaluator judges: the final answer of an agent.
+
+    ``is_truncated`` says that the answer was cut off at its limit of tokens. What that is worth is
+    the evaluator's decision: nothing else changes the reward.
+    """
+
+    final_answer: str
+    is_truncated: bool = False
+
+
+#: How modules of plugrl's own evaluators begin.
+_OWN = f"{__name__.partition('.')[0]}."
+#: A problem and an answer to it, as :meth:`Evaluator.evaluate` takes them.
+EvaluationItem = tuple[Mapping[str, Any], BaseEvaluationTarget]
+
+
+class Asking(Protocol):
+    """How an evaluator asks models while it judges; see :meth:`Evaluator.ask`."""
+
+    tokenizers: Mapping[str, Tokenizer]
+
+    def ask(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
+    ) -> Awaitable[Completion]:
+        """The answer of ``model`` to prompt ``tokens``."""
+
+
+#: On whose behalf an evaluator asks; each attempt has its own.
+ASKING: ContextVar[Asking | None] = ContextVar("plugrl_asking", default=None)
+
+
+@dataclass(slots=True)
+class EvaluationRunResult:
+    """An evaluator's judgement. ``metrics`` are averaged into the run's metrics."""
+
+    reward: float = 0.0
+    ground_truth: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    extra_info: dict[str, Any] = field(default_factory=dict)
+
+
+class Evaluator(Component, ABC):
+    """Judges one answer to one problem; ``evaluate`` may be plain or ``async``.
+
+    Attributes:
+        reference_key: column with the reference answer, ``data.answer_key`` in a run.
+        prompt_key: column with the prompt, ``data.prompt_key`` in a run.
+    """
+
+    reference_key: str = "answer"
+    prompt_key: str = "prompt"
+    #: Whether what it names by a setting ``answer_key`` must be a text, which is checked early.
+    compares_answers: ClassVar[bool] = False
+
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The columns that it reads, by the setting that names each; they are checked early.
+
+        Args:
+            section: the evaluator's section, found at ``path``.
+            data: the section ``data``.
+            path: where the configuration picks the evaluator.
+            is_val: whether held-out problems are asked about.
+        """
+        return {}
+
+    @abstractmethod
+    def evaluate(
+        self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
+    ) -> EvaluationRunResult | Awaitable[EvaluationRunResult]:
+        """Judge ``evaluation_target`` against the problem ``data``.
+
+        An exception, a reward that is not a finite number or a result of another type make the
+        trajectory invalid: it is counted and not trained on.
+        """
+
+    def evaluate_batch(
+        self, items: Sequence[EvaluationItem]
+    ) -> Sequence[EvaluationRunResult] | Awaitable[Sequence[EvaluationRunResult]]:
+        """Judge several answers at once, where that is cheaper; override it to be called.
+
+        It is called once all open attempts wait, with the answers that there are, and gives one
+        judgement for each, in order, equal to that of :meth:`evaluate`: how many answers come
+        together depends on the number of processes. It cannot ask models.
+        """
+        raise NotImplementedError
+
+    def combine(self, build: Callable[[str], Evaluator]) -> None:
+        """Build the evaluators that this one is made of; called once, before it judges.
+
+        Args:
+            build: gives the evaluator of a place in this one's own section, such as
+                ``criteria[0].evaluator``.
+        """
+
+    def ask(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
+    ) -> Awaitable[Completion]:
+        """The answer of ``model``, a key of ``models``, to prompt ``tokens``.
+
+        For ``async def evaluate`` while it judges an attempt of a rollout. Without ``sampling``
+        it is greedy.
+
+        Raises:
+            UsageError: nobody awaits a judgement that may ask.
+        """
+        from plugrl.core.text.inference.sampling import SamplingParams
+
+        return self._asking().ask(model, tokens, sampling or SamplingParams(temperature=0.0))
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        """The tokenizer of ``model``, where :meth:`ask` works.
+
+        Raises:
+            UsageError: as :meth:`ask`, or there is no such model.
+        """
+        tokenizers = self._asking().tokenizers
+        if model not in tokenizers:
+            known = ", ".join(sorted(tokenizers)) or "none"
+            raise UsageError(f"no model {model!r} for an evaluator to ask; models are: {known}")
+        return tokenizers[model]
+
+    def _asking(self) -> Asking:
+        asking = ASKING.get()
+        if asking is None:
+            raise UsageError(
+                f"{type(self).__name__} asks a model where nothing answers: models are asked in "
+                "`async def evaluate`, which a rollout worker calls with `await worker.judged(...)`"
+            )
+        return asking
+
+
+def works_on_batches(evaluator: Evaluator) -> bool:
+    """Whether ``evaluator`` has an ``evaluate_batch`` of its own."""
+    return type(evaluator).evaluate_batch is not Evaluator.evaluate_batch
+
+
+def is_plain(evaluator: Evaluator) -> bool:
+    """Whether ``evaluator`` judges one answer at a time, in a function that awaits nothing."""
+    asynchronous = inspect.iscoroutinefunction(type(evaluator).evaluate)
+    return not asynchronous and not works_on_batches(evaluator)
+
+
+class EvaluationFailedError(Exception):
+    """An evaluator raised or answered something that is no judgement.
+
+    An evaluator may raise it itself; the text is then all that is said, besides its name.
+    """
+
+
+def evaluate(
+    evaluator: Evaluator, data: Mapping[str, Any], target: BaseEvaluationTarget
+) -> EvaluationRunResult:
+    """Ask a plain or ``async`` ``evaluator`` and check its answer; no model can be asked.
+
+    Raises:
+        EvaluationFailedError: it raised, or its answer is no finite reward with float metrics.
+    """
+    try:
+        result = evaluator.evaluate(*own_item(data, target))
+        if inspect.isawaitable(result):
+            result = run_coroutine(_awaited(result))
+    except EvaluationFailedError:
+        raise
+    except BaseException as error:
+        if is_stop(error) or isinstance(error, Overrun):
+            raise
+        raise failed_with(evaluator, error, data) from error
+    return checked(evaluator, result)
+
+
+async def evaluate_async(
+    evaluator: Evaluator, data: Mapping[str, Any], target: BaseEvaluationTarget
+) -> EvaluationRunResult:
+    """:func:`evaluate` where models can be asked; the errors are the same."""
+    try:
+        item = own_item(data, target)
+
+        def code() -> str:
+            return code_of(evaluator, "evaluate")
+
+        if inspect.iscoroutinefunction(evaluator.evaluate):
+            given: Any = evaluator.evaluate(*item)
+        else:
+            given = await called(lambda: evaluator.evaluate(*item), code)
+        if not inspect.isawaitable(given):
+            result: Any = given
+        elif type(evaluator).__module__.startswith(_OWN):
+            # They combine those of users, each of which has its own limit, and do not block.
+            result = await given
+        else:
+            result = await stepped(given, code)
+    except EvaluationFailedError:
+        raise
+    except BaseException as error:
+        if is_stop(error) or isinstance(error, Overrun):
+            raise
+        raise failed_with(evaluator, error, data) from error
+    return checked(evaluator, result)
+
+
+def own_item(data: Mapping[str, Any], target: BaseEvaluationTarget) -> EvaluationItem:
+    """Copies for one evaluator: others judge the same problem, and the same answer, after it."""
+    return own_copy(data), copy.copy(target)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def failed_with(
+    evaluator: Evaluator, error: BaseException, data: Mapping[str, Any]
+) -> EvaluationFailedError:
+    """The failure of an evaluator that raised ``error``; the caller says what it comes from."""
+    return EvaluationFailedError(f"{name_of(evaluator)} raised {_said(error, data)}")
+
+
+def checked(evaluator: Evaluator, result: Any, method: str = "evaluate") -> EvaluationRunResult:
+    """``result`` of ``evaluator`` with plain numbers.
+
+    Raises:
+        EvaluationFailedError: it is no judgement.
+    """
+    try:
+        return _checked(result)
+    except ValueError as fault:
+        # The place is looked up here alone: it reads the method's source.
+        at = where(_function_of(evaluator, method))
+        raise EvaluationFailedError(
+            f"{name_of(evaluator)} returned {bounded(str(fault))}{at}"
+        ) from None
+
+
+def code_of(evaluator: Evaluator, method: str) -> str:
+    """What messages call the code of an evaluator: its name, file and line."""
+    return f"evaluator {name_of(evaluator)}{where(_function_of(evaluator, method))}"
+
+
+def _function_of(evaluator: Evaluator, method: str) -> Any:
+    return getattr(evaluator, "function", None) or getattr(type(evaluator), method)
+
+
+def name_of(evaluator: Evaluator) -> str:
+    """What messages call an evaluator."""
+    return type(evaluator).__name__
+
+
+def _checked(given: Any) -> EvaluationRunResult:
+    """A copy of a judgement with plain numbers: an evaluator may give one object again and again.
+
+    Raises:
+        ValueError: it is no judgement; the text says what it is and what is expected.
+    """
+    if not isinstance(given, EvaluationRunResult):
+        raise ValueError(f"{type(given).__name__}; an EvaluationRunResult is expected")
+    result: EvaluationRunResult = copy.copy(given)
+    result.reward = _finite("reward", result.reward)
+    metrics: Any = result.metrics
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"metrics of type {type(metrics).__name__}; a dict of numbers is expected")
+    numbers = {str(key): _finite(f"metric {key!r}", value) for key, value in metrics.items()}
+    result.metrics = numbers
+    if not isinstance(result.extra_info, Mapping):
+        kind = type(result.extra_info).__name__
+        raise ValueError(f"extra_info of type {kind}; a dict is expected")
+    result.extra_info = own_copy(dict(result.extra_info))
+    return result
+
+
+def _said(error: BaseException, data: Mapping[str, Any]) -> str:
+    """The error on one line; for a missing key, with the columns that there are."""
+    columns = ""
+    if isinstance(error, KeyError):
+        columns = f"; data has: {bounded(', '.join(map(str, data)))}"
+    at = raised_at(error)
+    return one_line(error) + columns + (f" ({at})" if at else "")
+
+
+def _finite(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError("text")
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"{name} of type {type(value).__name__}; a number is expected") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{name} {number}; a finite number is expected")
+    return number

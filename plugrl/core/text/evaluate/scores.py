@@ -1,0 +1,67 @@
+"""What a validation is worth, and what is shown and kept of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.evaluate.validation import REFERENCE
+
+if TYPE_CHECKING:
+    from plugrl.core.run.run import Run
+    from plugrl.core.text.models import Model
+    from plugrl.core.text.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
+#: Ends of the names of metrics that are left out of a line.
+_DETAILS = ("invalid", "response_length", "truncated", "reward_min", "reward_max")
+
+
+def report_score(run: Run, section: Any, scores: Mapping[str, float], default: str) -> None:
+    """Tell the run how good this step is, so that the best checkpoint stays.
+
+    Args:
+        run: is told.
+        section: ``validate``, which may name the score.
+        scores: metrics of the validation.
+        default: the metric that counts when the section names none.
+
+    Raises:
+        ConfigError: the validation gave no such metric.
+    """
+    name = section.score or default
+    if name not in scores:
+        if run.best_score is not None:
+            # It was there before; this time nothing valid gave it.
+            logger.warning("validate.score: this validation gave no %s", name)
+            return
+        known = ", ".join(sorted(scores))
+        raise ConfigError(f"validate.score: no metric {name!r}; validation gave: {known}")
+    run.report_score(scores[name] if section.score_mode == "max" else -scores[name])
+
+
+def headline(scores: Mapping[str, float]) -> str:
+    """The rewards and the evaluators' own metrics of a validation, on one line."""
+    return "  ".join(f"{k} {v:.4g}" for k, v in scores.items() if not k.endswith(_DETAILS))
+
+
+def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[str, Any]:
+    """What is kept of one attempt of an evaluation."""
+    tokens, trained = trajectory.tokens, trajectory.loss_mask
+    start = trained.index(1) if 1 in trained else len(tokens)
+    decode = model.inference.tokenizer.decode
+    return {
+        "step": step,
+        "problem": trajectory.group_id,
+        "attempt": trajectory.run_id,
+        "model": trajectory.model,
+        "prompt": decode(tokens[:start]),
+        "answer": decode(tokens[start:]),
+        "ground_truth": trajectory.extra_fields.get(REFERENCE),
+        "reward": trajectory.reward if trajectory.valid else None,
+        "failure": trajectory.failure,
+        "finish_reason": trajectory.finish_reason,
+        **trajectory.metrics,
+    }

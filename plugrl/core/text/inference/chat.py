@@ -1,0 +1,258 @@
+"""Messages to tokens: chat templates, and what is asked of tokenizers that have one.
+
+A template is Jinja with what ``transformers`` gives it: ``messages``, ``tools``,
+``add_generation_prompt``, ``eos_token``, ``raise_exception``, ``strftime_now`` and ``tojson``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.blame import one_line
+from plugrl.core.text.inference.services import Tokenizer
+
+#: One message: ``role``, ``content`` and what else a template reads.
+Message = dict[str, Any]
+#: Shows how a template ends a reply.
+_EXCHANGE: list[Message] = [
+    {"role": "user", "content": "0"},
+    {"role": "assistant", "content": "\N{OBJECT REPLACEMENT CHARACTER}"},
+]
+
+
+@runtime_checkable
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer with a chat template."""
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The text of ``messages`` as the template writes it."""
+
+    def encode_chat(self, text: str, /) -> list[int]:
+        """Token ids of text that a template wrote, with its special tokens."""
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Token ids of ``messages``: :meth:`render_chat`, then :meth:`encode_chat`."""
+
+    def writable(self, text: str, /) -> str:
+        """``text`` without what the tokenizer cannot write."""
+
+
+def chat_tokenizer(tokenizer: Tokenizer, model: str) -> ChatTokenizer:
+    """``tokenizer``, which must have a chat template.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if isinstance(tokenizer, ChatTokenizer):
+        return tokenizer
+    raise ConfigError(
+        f"the tokenizer of model {model!r} ({type(tokenizer).__name__}) has no chat template; give "
+        "prompts as text, or use a tokenizer with apply_chat_template, render_chat, encode_chat "
+        "and writable"
+    )
+
+
+def end_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens that each end an answer: the end token, and those that the model's folder adds."""
+    more: Sequence[int] = getattr(tokenizer, "end_token_ids", ())
+    return tuple(dict.fromkeys((tokenizer.eos_token_id, *more)))
+
+
+def encode_continuation(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of ``text`` that follows other tokens: nothing is put before it."""
+    own: Callable[[str], list[int]] | None = getattr(tokenizer, "encode_continuation", None)
+    return list((own or tokenizer.encode)(text))
+
+
+def encode_reply(tokenizer: Tokenizer, text: str, *, chat: bool) -> list[int]:
+    """Token ids of a whole written answer, with the token that ends it.
+
+    Args:
+        tokenizer: of the model that learns from it.
+        text: of the answer.
+        chat: whether it answers messages. Of several end tokens it gets the one that the chat
+            template writes after a reply, else ``eos_token_id``.
+    """
+    end = _end_of_turn(tokenizer) if chat else tokenizer.eos_token_id
+    return [*encode_continuation(tokenizer, text), end]
+
+
+def _end_of_turn(tokenizer: Tokenizer) -> int:
+    ends = end_tokens(tokenizer)
+    if len(ends) == 1 or not isinstance(tokenizer, ChatTokenizer):
+        return tokenizer.eos_token_id
+    try:
+        text = tokenizer.render_chat(_EXCHANGE, add_generation_prompt=False)
+    except ConfigError:
+        return tokenizer.eos_token_id
+    after = tokenizer.encode_chat(text.rpartition(_EXCHANGE[1]["content"])[2])
+    return next((token for token in after if token in ends), tokenizer.eos_token_id)
+
+
+def unsaid(tokenizer: Tokenizer, last: int, tokens: list[int]) -> list[int] | None:
+    """What follows sampled tokens, without the end token that was sampled already.
+
+    Args:
+        tokenizer: of the tokens.
+        last: the last sampled one.
+        tokens: what a template writes after the text that was sampled.
+
+    Returns:
+        The tokens to add; None: the template ends the reply with another token.
+    """
+    if last != tokenizer.eos_token_id and tokenizer.decode([last]):
+        return tokens
+    return tokens[1:] if tokens[:1] == [last] else None
+
+
+def answer_text(value: Any) -> str | None:
+    """The text of an answer as data holds it; None: it is none.
+
+    A number is its text. One message of the assistant, a list as conversational data sets have it,
+    is what it says. Anything else would become text that nobody wrote, such as that of a list.
+    """
+    if isinstance(value, str):
+        return value
+    if is_messages(value):
+        message = value[0] if len(value) == 1 else None
+        if not isinstance(message, Mapping) or message.get("role") != "assistant":
+            return None
+        said = message.get("content")
+        return said if isinstance(said, str) and not message.get("tool_calls") else None
+    if value is None or isinstance(value, (Iterable, Mapping)) or value != value:
+        return None
+    return str(value)
+
+
+def not_an_answer(value: Any) -> str:
+    """How messages call a value of which :func:`answer_text` makes nothing."""
+    expected = "a text, a number or a list of one message of the assistant is expected"
+    return f"{type(value).__name__}, no answer: {value!r:.60}; {expected}"
+
+
+def is_messages(value: object) -> bool:
+    """Whether a column holds a list of messages rather than text."""
+    return isinstance(value, (list, tuple))
+
+
+def as_messages(value: Any, what: str) -> list[Message]:
+    """A list of messages, checked; text becomes one message of the user.
+
+    Args:
+        value: text, or messages with ``role`` and ``content``.
+        what: how messages call it.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not is_messages(value) or not value:
+        kind = "an empty list" if is_messages(value) else type(value).__name__
+        raise ConfigError(f"{what} is {kind}; text or a list of messages is expected")
+    for number, message in enumerate(value):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ConfigError(
+                f"{what}: message {number} is {message!r:.60}; a mapping with role and content "
+                "is expected"
+            )
+    # Columns of Parquet files hold every field that any of their messages has.
+    return [{k: v for k, v in m.items() if v is not None or k == "content"} for m in value]
+
+
+def encode_prompt(tokenizer: Tokenizer, value: Any, model: str = "policy") -> list[int]:
+    """Token ids of a prompt: text as the tokenizer begins one, messages by the chat template.
+
+    Raises:
+        ConfigError: the messages are malformed, or the tokenizer has no template.
+    """
+    if not is_messages(value):
+        return tokenizer.encode(str(value))
+    messages = as_messages(value, "a prompt")
+    return chat_tokenizer(tokenizer, model).apply_chat_template(messages)
+
+
+class ChatTemplate:
+    """A compiled template.
+
+    Raises:
+        ConfigError: the text is no Jinja template.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._render = _compiled(text)
+
+    def __call__(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **tokens: str,
+    ) -> str:
+        """The text of ``messages``; ``tokens`` are special ones such as ``eos_token``.
+
+        Raises:
+            ConfigError: the template refuses the messages, or fails over them.
+        """
+        try:
+            return self._render(
+                messages=list(messages),
+                tools=list(tools) if tools else None,
+                add_generation_prompt=add_generation_prompt,
+                **tokens,
+            )
+        except Exception as error:
+            raise template_error(error) from error
+
+
+def template_error(error: Exception) -> ConfigError:
+    """What is said when a template fails over messages."""
+    return ConfigError(
+        f"the chat template cannot write the messages: {one_line(error)}; change the messages, or "
+        "source.tokenizer.chat_template of the model"
+    )
+
+
+@lru_cache(maxsize=64)
+def _compiled(text: str) -> Callable[..., str]:
+    from jinja2 import TemplateSyntaxError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(text).render
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"is no Jinja template: line {error.lineno}: {error.message}") from None
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """JSON as ``transformers`` writes it: no escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def _refuse(message: str) -> None:
+    from jinja2.exceptions import TemplateError
+
+    raise TemplateError(message)

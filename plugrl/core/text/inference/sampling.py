@@ -1,0 +1,120 @@
+"""Sampling parameters, and random numbers that depend on the request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from numbers import Integral
+
+import numpy as np
+import numpy.typing as npt
+
+from plugrl.core.config.schemas.temperature import check_temperature
+from plugrl.core.errors import ConfigError
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the tokens of one answer are drawn, and when it ends.
+
+    Args:
+        temperature: logits are divided by it; 0 is greedy.
+        top_p: keep the smallest set of tokens that holds this much of the mass; 1 keeps all.
+        top_k: keep the most probable tokens, this many; 0 keeps all. It comes before ``top_p``.
+        max_new_tokens: the answer has at most this many; 0 asks for no token at all, which is of
+            use with ``prompt_logprobs``.
+        min_new_tokens: before this many, stop tokens cannot be drawn and stop strings do not end
+            the answer.
+        stop_token_ids: the answer ends with the first of them, which is kept.
+        stop: the answer ends with the token that completes one of these strings in its text. It
+            is kept whole, also where the string ends inside it.
+
+    Raises:
+        ConfigError: a value is outside its range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 256
+    stop_token_ids: tuple[int, ...] = ()
+    top_k: int = 0
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p}; more than 0 and at most 1 is possible")
+        if self.top_k < 0 or self.max_new_tokens < 0 or self.min_new_tokens < 0:
+            each = ("top_k", "max_new_tokens", "min_new_tokens")
+            name, value = next((n, v) for n in each if (v := getattr(self, n)) < 0)
+            raise ConfigError(f"{name} is {value}; it cannot be negative")
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ConfigError(
+                f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens, which is "
+                f"{self.max_new_tokens}"
+            )
+        # Lists would make the parameters unhashable, and a string is a sequence of strings.
+        if not isinstance(self.stop, tuple) or not all(
+            isinstance(text, str) and text for text in self.stop
+        ):
+            raise ConfigError(f"stop is {self.stop!r}; a tuple of strings is expected, none empty")
+        if not isinstance(self.stop_token_ids, tuple) or not all(
+            isinstance(token, Integral) and not isinstance(token, bool) and token >= 0
+            for token in self.stop_token_ids
+        ):
+            raise ConfigError(
+                f"stop_token_ids is {self.stop_token_ids!r}; a tuple of token ids is expected"
+            )
+
+    def ending_at(self, *tokens: int, texts: Sequence[str] = ()) -> SamplingParams:
+        """The same parameters, with ``tokens`` and ``texts`` among those that end the answer."""
+        if all(token in self.stop_token_ids for token in tokens) and not texts:
+            return self
+        return _ending_at(self, tokens, tuple(texts))
+
+
+@lru_cache(maxsize=64)
+def _ending_at(
+    params: SamplingParams, tokens: tuple[int, ...], texts: tuple[str, ...]
+) -> SamplingParams:
+    # All attempts of a step ask with equal parameters.
+    return replace(
+        params,
+        stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *tokens))),
+        stop=tuple(dict.fromkeys((*params.stop, *texts))),
+    )
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * _MIX_1
+    values = (values ^ (values >> np.uint64(27))) * _MIX_2
+    return values ^ (values >> np.uint64(31))
+
+
+def stream_seeds(streams: Sequence[tuple[int, ...]]) -> npt.NDArray[np.uint64]:
+    """One seed per request from its coordinates (seed, step, item, run, turn)."""
+    coordinates = np.asarray(streams, dtype=np.int64).astype(np.uint64)
+    seeds = np.zeros(len(coordinates), dtype=np.uint64)
+    for column in coordinates.T:
+        seeds = _mix((seeds ^ column) + _GOLDEN)
+    return seeds
+
+
+def uniforms(
+    seeds: npt.NDArray[np.uint64], position: int | npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """The ``position``-th number in [0, 1) of each stream: SplitMix64, read by counter.
+
+    ``position`` is one for all, or an array that broadcasts with ``seeds``. A row's number does
+    not depend on which other rows are in the batch.
+    """
+    # An array, because numpy warns of overflow for scalars, though it is meant.
+    offset = (np.atleast_1d(position) + 1).astype(np.uint64) * _GOLDEN
+    return (_mix(seeds + offset) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,407 @@
+"""The two services that a text trainer talks to: one samples from a model, one trains it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+
+from plugrl.core.component import Component
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.trajectory import FinishReason
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugrl.core.config.view import ConfigView
+    from plugrl.core.text.batch import Batch
+    from plugrl.core.text.inference.batching import RequestBatcher
+    from plugrl.core.text.learn.losses import WeightedLoss
+
+#: Held while a service makes what serves its requests, so that two threads make one.
+_STARTING = threading.Lock()
+
+
+class Tokenizer(Protocol):
+    """What plugrl asks of a tokenizer.
+
+    Three more are used where a tokenizer has them (see the modules ``stops`` and ``chat``):
+    ``end_token_ids`` and ``stop_strings``, the tokens besides ``eos_token_id`` and the texts that
+    end an answer, and ``encode_continuation``, for tokenizers whose ``encode`` puts something
+    before a text.
+    """
+
+    pad_token_id: int
+    eos_token_id: int
+
+    def encode(self, text: str, /) -> list[int]:
+        """Token ids of ``text`` from its beginning, with what it begins with, such as BOS."""
+
+    def decode(self, tokens: Sequence[int], /) -> str:
+        """Text of ``tokens``, special tokens left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a service needs to load a model.
+
+    ``adapter`` is for the train service alone: the inference service gets the merged weights.
+    ``trained`` says whether a train service has the model, so that its samples may be trained on.
+    ``train_steps`` are the training steps of the whole run, None where they are not known.
+    """
+
+    name: str
+    source: ConfigView
+    seed: int
+    device: str
+    adapter: ConfigView | None = None
+    trained: bool = False
+    train_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request for a continuation of ``prompt_tokens``.
+
+    ``stream`` is (seed, step, item, run, turn): it orders the requests of a lockstep round and
+    seeds the request's own random numbers. ``prompt_logprobs`` asks for the log-probabilities of
+    the prompt too.
+
+    Raises:
+        ConfigError: the prompt is empty, so that nothing says what the first token follows.
+    """
+
+    prompt_tokens: Sequence[int]
+    sampling: SamplingParams
+    stream: tuple[int, int, int, int, int]
+    prompt_logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.prompt_tokens):
+            raise ConfigError("a prompt has no tokens; at least one is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer: the sampled token ids with their log-probabilities under the sampler.
+
+    The log-probabilities are those of the model at the request's temperature (1 when it is
+    greedy), before top-k, top-p or ``min_new_tokens`` take tokens away. ``version`` is the policy
+    version that sampled the first token; ``versions`` has one for each token, and is given only
+    when the weights changed on the way. ``prompt_logprobs``, when asked for, has the
+    log-probability of each prompt token given the ones before it, 0.0 for the first.
+    ``temperature`` is that of the log-probabilities; the rollout that asked fills it in.
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+    version: int
+    versions: list[int] | None = None
+    prompt_logprobs: list[float] | None = None
+    temperature: float | None = None
+
+    def at(self, temperature: float) -> Completion:
+        """A copy that says at which temperature the log-probabilities are taken."""
+        # By hand, since dataclasses.replace takes as long as a request's other costs together.
+        return type(self)(
+            self.tokens,
+            self.logprobs,
+            self.finish_reason,
+            self.version,
+            self.versions,
+            self.prompt_logprobs,
+            temperature,
+        )
+
+
+class InferenceService(Component, ABC):
+    """Samples from one model.
+
+    An engine implements :meth:`generate`, the lockstep form. The asynchronous form is made from
+    it: :meth:`complete` queues requests and serves all that wait with one call of ``generate``. An
+    engine that can do better overrides it, and :meth:`close` with it.
+    """
+
+    version: int = 0
+    #: Whether new weights can be given to it, in one form or another.
+    takes_weights: bool = True
+    #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
+    scores_prompts: bool = True
+    #: Whether answers can end at any token, not at the model's own end tokens alone.
+    stops_at_tokens: bool = True
+    #: Whether a list of requests is computed together, so that it gives equal numbers each time.
+    #: False: each is alone on its way, as to an API, and may fail alone.
+    together: bool = True
+    _batching: RequestBatcher | None = None
+
+    @classmethod
+    def context_length(cls, source: ConfigView) -> int | None:
+        """The longest sequence of the model of ``source``, without loading it; None: unknown."""
+        return None
+
+    @classmethod
+    def known_vocabulary(cls, source: ConfigView) -> int | None:
+        """What :attr:`vocabulary_size` will be, without loading the model; None: unknown."""
+        return None
+
+    @abstractmethod
+    def load(self, spec: ModelSpec) -> None:
+        """Load the model and its tokenizer.
+
+        Raises:
+            ConfigError: the source is missing or unreadable.
+        """
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+
+    @property
+    @abstractmethod
+    def vocabulary_size(self) -> int:
+        """Token ids are below this number."""
+
+    @property
+    @abstractmethod
+    def max_sequence_length(self) -> int:
+        """Prompt and answer together have at most this many tokens."""
+
+    @abstractmethod
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Answer all requests, in their order: equal requests give equal numbers."""
+
+    async def complete(self, request: GenerationRequest) -> Completion:
+        """Answer one request while others are served too; cancelling the task cancels it.
+
+        It may be awaited from several event loops and threads at once.
+
+        Raises:
+            RunError: the engine broke its contract, or was closed meanwhile.
+        """
+        return await asyncio.wrap_future(self._batcher().submit(request))
+
+    def close(self) -> None:
+        """End what serves :meth:`complete`; requests that wait end with a ``RunError``.
+
+        A later request starts it anew.
+        """
+        with _STARTING:
+            batcher, self._batching = self._batching, None
+        if batcher is not None:
+            batcher.close()
+
+    def _batcher(self) -> RequestBatcher:
+        from plugrl.core.text.inference.batching import RequestBatcher
+
+        with _STARTING:
+            if self._batching is None:
+                self._batching = RequestBatcher(self)
+            return self._batching
+
+    def score(
+        self, sequences: Sequence[Sequence[int]], temperature: float = 1.0
+    ) -> list[list[float]]:
+        """Log-probability of each token given the ones before it; 0.0 for the first.
+
+        Raises:
+            ContractError: the engine gives no log-probabilities of prompts.
+        """
+        from plugrl.core.text.inference.completions import check_completions
+
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=0)
+        requests = [
+            GenerationRequest(tokens, sampling, (0, 0, i, 0, 0), prompt_logprobs=True)
+            for i, tokens in enumerate(sequences)
+        ]
+        answers = check_completions(
+            type(self).__name__, self.generate(requests), requests, self.vocabulary_size
+        )
+        return [answer.prompt_logprobs or [] for answer in answers]
+
+    @abstractmethod
+    def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Take the weights of ``version``; a missing or extra name is a ``ValueError``."""
+
+    def take_over(self, handed: Mapping[str, Any]) -> None:
+        """Sample from what the train service of an earlier phase handed over, as version 0."""
+        self.update_weights(handed, 0)
+
+    def use_saved_weights(self, path: str, version: int) -> None:
+        """Sample from weights that the train service keeps elsewhere, under ``path``.
+
+        Raises:
+            ConfigError: this service takes tensors alone.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot sample from weights that are kept elsewhere ({path}); "
+            "give the model the inference service that belongs to its train service"
+        )
+
+
+class BaseTrainService(Component, ABC):
+    """What runs, checkpoints and weight syncs ask of every service that trains a model.
+
+    How a gradient is taken differs: see :class:`TrainService`, and
+    :class:`~plugrl.core.text.remote.service.RemoteTrainService`.
+    """
+
+    version: int = 0
+    #: Which trainers can use it, for messages.
+    serves: ClassVar[str] = "trainers of its own"
+
+    @abstractmethod
+    def load(self, spec: ModelSpec) -> None:
+        """Load the model and make its optimizer.
+
+        Raises:
+            ConfigError: the source is missing or unreadable.
+        """
+
+    @abstractmethod
+    def compute_log_prob(self, batch: Batch) -> torch.Tensor:
+        """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
+
+    @abstractmethod
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The current weights by name."""
+
+    @abstractmethod
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the weights, for example by those of an earlier phase."""
+
+    def hand_over(self) -> Mapping[str, Any]:
+        """What a later phase begins with: copies of the weights by name.
+
+        A service that keeps the weights itself gives plain values that say where they are.
+        """
+        return {name: weight.detach().clone() for name, weight in self.weights().items()}
+
+    def take_over(self, handed: Mapping[str, Any]) -> None:
+        """Begin with what the train service of an earlier phase handed over."""
+        self.load_weights(handed)
+
+    def sync_to(self, inference: InferenceService) -> None:
+        """Give the current weights to the service that samples from the model."""
+        inference.update_weights(self.weights(), self.version)
+
+    def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:
+        """Write the weights and ``tokenizer`` to a new folder, for other software.
+
+        Args:
+            adapter: write the adapter alone.
+
+        Raises:
+            UsageError: this service writes no such folders.
+        """
+        raise UsageError(f"{type(self).__name__} has no export method, so it cannot write folders")
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer and schedule."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+
+
+class TrainService(BaseTrainService):
+    """Trains one model: gradients of any loss are accumulated, then applied."""
+
+    serves: ClassVar[str] = "self-hosted trainers, such as self_hosted_grpo"
+
+    def compute_values(self, batch: Batch) -> torch.Tensor:
+        """Values of the state before each token, [B, T], 0.0 where ``loss_mask`` is 0; no gradient.
+
+        Raises:
+            ConfigError: the service has no value head.
+        """
+        self._no_value_head()
+
+    def differentiable(
+        self, batch: Batch, needs: Sequence[str] = ()
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Log-probabilities of the batch's tokens with their gradient, [B, T], in one pass.
+
+        For losses that are no ``WeightedLoss``. Where ``loss_mask`` is 0 they are 0.0.
+
+        Args:
+            batch: rows of one micro-batch.
+            needs: what else of the same pass is wanted, [B, T] each, see
+                :data:`plugrl.core.text.learn.losses.NEEDS`.
+
+        Raises:
+            ConfigError: the service has no such pass, or values are needed and there is no head.
+        """
+        self._no_gradient("differentiable")
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What an optimizer of the caller's changes; :meth:`stepped` is called after its steps.
+
+        Raises:
+            ConfigError: the service shows none.
+        """
+        self._no_gradient("parameters")
+
+    def stepped(self) -> None:
+        """Take over what an optimizer of the caller's changed."""
+
+    @property
+    def module(self) -> Any:
+        """The model itself, as the software has it that the service is made with.
+
+        Raises:
+            ConfigError: the service shows none.
+        """
+        self._no_gradient("module")
+
+    def _no_gradient(self, method: str) -> NoReturn:
+        raise ConfigError(
+            f"{type(self).__name__} has no {method}, which trainers with an optimizer of their own "
+            "need; take a train service that has, such as models.NAME.train: local"
+        )
+
+    def fix_value_bias(self) -> None:
+        """Keep the bias of the value head at 0; called before training, perhaps more than once.
+
+        A reward model needs it, because sequence classifiers have none. A service without value
+        heads has nothing to do.
+        """
+
+    def export_scorer(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """Write the model with its value head as a reward model for other software.
+
+        Raises:
+            UsageError: this service writes no such folders, or the model has no such form.
+        """
+        raise UsageError(
+            f"{type(self).__name__} has no export_scorer method, so it writes no reward models"
+        )
+
+    def _no_value_head(self) -> NoReturn:
+        raise ConfigError(
+            "values of states are needed, and the train service has no value head; set "
+            "models.NAME.train.value_head=true for a service that can have one, such as local"
+        )
+
+    @abstractmethod
+    def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
+        """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count).
+
+        What ``loss.needs`` names, "entropy" or "values", is a tensor of ``batch.values`` with a
+        gradient when the loss is called: [B, T], float32, 0.0 where ``loss_mask`` is 0.
+        """
+
+    @abstractmethod
+    def optimizer_step(self) -> dict[str, float]:
+        """Apply the accumulated gradient once; returns ``grad_norm`` and ``learning_rate``.
+
+        A gradient that is not finite is dropped: nothing is applied, and the returned
+        ``grad_norm`` says so.
+        """

@@ -1,0 +1,1 @@
+"""From trajectories to the loss of an optimizer step."""

@@ -1,0 +1,143 @@
+"""The advantage contract, and how its answer reaches trajectories and batches.
+
+An advantage is ``f(rewards[R], group[R], run[R], valid[R], batch, config) -> [R] or [R, T]``
+over R trajectories: ``group`` numbers the prompts, ``run`` the attempts at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from plugrl.core.errors import ContractError
+from plugrl.core.plugins.blame import where
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.token_rewards import total_rewards
+from plugrl.core.text.trajectory import Trajectory
+
+Advantage = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Batch | None, Any], torch.Tensor
+]
+
+
+def group_numbers(keys: Sequence[Any]) -> torch.Tensor:
+    """Number equal keys alike, in order of appearance: [R]."""
+    numbers: dict[Any, int] = {}
+    return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys], dtype=torch.long)
+
+
+def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
+    """Advantages of a batch: [R] or [R, T]; invalid rows get 0.
+
+    Raises:
+        ContractError: the function answers with another shape or a number that is not finite.
+    """
+    valid = batch.metadata["valid"]
+    # Copies: a function that changes its arguments in place changes no reward of the batch.
+    result = advantage(
+        total_rewards(batch).clone(),
+        group_numbers(batch.metadata["group_id"]),
+        batch.metadata["run_id"].clone(),
+        valid.clone(),
+        batch,
+        config,
+    )
+    fault = _fault(result, valid, tuple(batch.values["loss_mask"].shape))
+    if fault is not None:
+        # The place is looked up here alone: it reads the function's source.
+        name = getattr(advantage, "__name__", type(advantage).__name__) + where(advantage)
+        raise ContractError(f"advantage {name} returned {fault}")
+    keep = valid if result.dim() == 1 else valid[:, None]
+    return torch.where(keep, result, 0.0)
+
+
+def _fault(result: Any, valid: torch.Tensor, shape: tuple[int, ...]) -> str | None:
+    """What is wrong with the answer of an advantage function; None: nothing."""
+    expected = f"a tensor of shape ({shape[0]},) or {shape} is expected"
+    if not isinstance(result, torch.Tensor):
+        return f"{type(result).__name__}; {expected}"
+    if tuple(result.shape) not in (shape[:1], shape):
+        return f"shape {tuple(result.shape)}; {expected}"
+    if not bool(torch.isfinite(result[valid]).all()):
+        return "a number that is not finite"
+    return None
+
+
+def attach(batch: Batch, advantages: torch.Tensor) -> Batch:
+    """Put advantages into ``metadata`` ([R]) and, times the mask, into ``values`` ([R, T])."""
+    mask = batch.values["loss_mask"].to(torch.float32)
+    per_token = advantages[:, None] * mask if advantages.dim() == 1 else advantages * mask
+    batch.values["advantages"] = per_token
+    batch.metadata["advantages"] = (
+        advantages if advantages.dim() == 1 else per_token.sum(1) / mask.sum(1).clamp_min(1)
+    )
+    return batch
+
+
+def signal(advantages: torch.Tensor) -> dict[str, float]:
+    """Metrics of advantages, [R]: their mean size, and the share from which nothing is learned."""
+    return {
+        "advantage_abs": float(advantages.abs().mean()),
+        "zero_advantage": float((advantages == 0).float().mean()),
+    }
+
+
+def mirror(batch: Batch) -> Batch:
+    """Give ``values`` the advantages that a trainer wrote into ``metadata`` only.
+
+    What :func:`written_fault` finds wrong must be refused before.
+    """
+    if _mirrored(batch):
+        return attach(batch, torch.as_tensor(batch.metadata["advantages"], dtype=torch.float32))
+    return batch
+
+
+def written_fault(batch: Batch) -> str | None:
+    """What is wrong with the advantages that :func:`mirror` would read; None: nothing."""
+    if not _mirrored(batch):
+        return None
+    rows, written = len(batch), batch.metadata["advantages"]
+    shape = tuple(batch.values["loss_mask"].shape)
+    expected = f"one number a row, shape ({rows},), or one a token, {shape}, is expected"
+    try:
+        advantages = torch.as_tensor(written, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        return f"gave metadata['advantages'] as {type(written).__name__}; {expected}"
+    if tuple(advantages.shape) in (shape[:1], shape):
+        return None
+    return f"gave metadata['advantages'] of shape {tuple(advantages.shape)}; {expected}"
+
+
+def _mirrored(batch: Batch) -> bool:
+    return "advantages" not in batch.values and "advantages" in batch.metadata
+
+
+def for_trajectories(
+    advantage: Advantage,
+    trajectories: Sequence[Trajectory],
+    config: Any,
+    batch: Batch | None = None,
+) -> list[Trajectory]:
+    """Set ``advantage`` on each trajectory, equal to what a batch of them would get.
+
+    Advantages that differ within a trajectory also go to ``token_advantages``, one for each
+    trained token. ``batch`` holds the trajectories, where the function reads more of them than
+    they have themselves.
+    """
+    if not trajectories:
+        return []
+    batch = Batch.from_trajectories(trajectories) if batch is None else batch
+    found = compute(advantage, batch, config)
+    attached = attach(batch, found)
+    means = attached.metadata["advantages"].tolist()
+    per_token = attached.values["advantages"].tolist() if found.dim() > 1 else None
+    for row, trajectory in enumerate(trajectories):
+        trajectory.advantage = means[row]
+        trajectory.token_advantages = per_token and [
+            value
+            for value, trained in zip(per_token[row], trajectory.loss_mask, strict=False)
+            if trained
+        ]
+    return list(trajectories)

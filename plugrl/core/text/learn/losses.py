@@ -1,0 +1,240 @@
+"""The loss contract: a loss gives a number per token; core masks, weighs and sums it.
+
+A loss is ``f(logp, batch, config) -> (per_token, metrics)`` with ``logp`` and ``per_token`` of
+shape [B, T] and metrics as (sum, count). Position t is about token t given the ones before it.
+The denominator is that of the whole optimizer step, so the gradient does not depend on how the
+rows are split into micro-batches.
+
+A loss with the attribute ``needs``, a tuple of names in :data:`NEEDS` or a function that makes one
+of its section, finds those tensors in ``batch.values``, with their gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.plugins.blame import where
+from plugrl.core.text.batch import Batch
+
+Metrics = dict[str, tuple[float, float]]
+#: Numbers per token, [B, T], and metrics as (sum, count).
+LossAnswer = tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
+Loss = Callable[[torch.Tensor, Batch, Any], LossAnswer]
+Aggregation = Literal[
+    "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
+]
+
+#: Key of the per-token weights, [B, T], that ``weigh`` adds to a batch.
+LOSS_WEIGHTS = "loss_weights"
+#: Key of per-token factors, [B, T], of the loss but not of its terms; absent: 1.
+SAMPLER_WEIGHTS = "sampler_weights"
+#: What a loss may need besides log-probabilities: entropies of the distributions that tokens were
+#: drawn from, and values of states.
+NEEDS = ("entropy", "values")
+
+
+def aggregation_weights(
+    loss_mask: torch.Tensor, aggregation: Aggregation, norm_length: int | None = None
+) -> torch.Tensor:
+    """Weights w, [B, T], such that the aggregated loss is the sum of w times the per-token loss.
+
+    With M the mask, N the number of rows that have a trained token, and L ``norm_length``:
+    ``token-mean`` M / sum(M); ``seq-mean-token-mean`` M / (N * row sum);
+    ``seq-mean-token-sum`` M / N; ``seq-mean-token-sum-norm`` M / (N * L) (Dr. GRPO,
+    arXiv 2503.20783). Rows without a trained token do not count.
+
+    Raises:
+        ConfigError: the aggregation is unknown, or L is missing where it is needed.
+    """
+    check_aggregation(aggregation, norm_length)
+    mask = loss_mask.to(torch.float32)
+    per_row = mask.sum(1, keepdim=True)
+    rows = (per_row > 0).sum().clamp_min(1)
+    if aggregation == "token-mean":
+        return mask / mask.sum().clamp_min(1)
+    if aggregation == "seq-mean-token-mean":
+        return mask / (per_row.clamp_min(1) * rows)
+    if aggregation == "seq-mean-token-sum":
+        return mask / rows
+    if norm_length and aggregation == "seq-mean-token-sum-norm":
+        return mask / (rows * norm_length)
+    raise ConfigError(f"unknown aggregation {aggregation!r}")
+
+
+def check_aggregation(aggregation: str, norm_length: int | None) -> None:
+    """Refuse an aggregation that lacks its length, and a length that turns the gradient round.
+
+    Raises:
+        ConfigError: ``norm_length`` is below 1, or is not set where the loss is divided by it.
+    """
+    if norm_length is not None and norm_length < 1:
+        raise ConfigError("norm_length must be at least 1, or null")
+    if aggregation == "seq-mean-token-sum-norm" and not norm_length:
+        raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
+
+
+def declared_needs(function: Any, section: Any = None) -> Any:
+    """What the attribute ``needs`` of a loss or an advantage says, of one with this section."""
+    needs = getattr(function, "needs", ())
+    return needs(section) if callable(needs) else needs
+
+
+@dataclass(frozen=True)
+class Term:
+    """Something that is added to the loss of every token, such as an entropy bonus.
+
+    ``path`` is the setting of its coefficient below ``trainer.algorithm``; ``function`` answers as
+    a loss does and is multiplied by ``coefficient``; ``needs`` are names in :data:`NEEDS`.
+    """
+
+    path: str
+    coefficient: float
+    function: Callable[[torch.Tensor, Batch], LossAnswer]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WeightedLoss:
+    """A loss function with its section of the configuration, ready to be applied.
+
+    ``terms`` are added to it, unaffected by the weights that correct for the sampler.
+    """
+
+    function: Loss
+    config: Any
+    terms: tuple[Term, ...] = ()
+
+    @property
+    def skips_zero_advantage(self) -> bool:
+        """Whether rows whose advantages are all zero have no gradient."""
+        return not self.terms and bool(getattr(self.function, "skips_zero_advantage", False))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the train service must compute besides log-probabilities.
+
+        Raises:
+            ContractError: a name is not in :data:`NEEDS`.
+        """
+        declared = declared_needs(self.function, self.config)
+        wrong = declared if isinstance(declared, str) else [n for n in declared if n not in NEEDS]
+        if wrong:
+            raise ContractError(
+                f"loss {self.name} has needs={declared!r}; a tuple of names is expected, among: "
+                f"{', '.join(NEEDS)}"
+            )
+        extra = (name for term in self.terms for name in term.needs)
+        return tuple(dict.fromkeys((*declared, *extra)))
+
+    def __call__(self, logp: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, Metrics]:
+        """The weighted sum over ``batch`` and the metrics.
+
+        Raises:
+            ContractError: the loss function does not answer with [B, T] and metrics, or changes
+                what it is given in place.
+        """
+        before = _tensors(logp, batch)
+        answer = self.function(logp, batch, self.config)
+        self._check_unchanged(before)
+        per_token, metrics = self._checked(answer, logp)
+        if SAMPLER_WEIGHTS in batch.values:
+            per_token = per_token * batch.values[SAMPLER_WEIGHTS]
+        for term in self.terms:
+            added, more = term.function(logp, batch)
+            per_token = per_token + term.coefficient * added
+            metrics |= more
+        weights = batch.values[LOSS_WEIGHTS]
+        # Masked positions may hold anything, inf and NaN included: zero times NaN is NaN.
+        total = torch.where(weights > 0, per_token * weights, 0.0).sum()
+        return total, {name: self._pair(name, value) for name, value in metrics.items()}
+
+    @property
+    def name(self) -> str:
+        """The function's name and place, for messages."""
+        return getattr(self.function, "__name__", type(self.function).__name__) + where(
+            self.function
+        )
+
+    def _check_unchanged(self, before: Mapping[str, tuple[torch.Tensor, int]]) -> None:
+        """Refuse a change of what later terms, metrics and passes read too."""
+        for name, (tensor, version) in before.items():
+            if tensor._version != version:
+                raise ContractError(
+                    f"loss {self.name} changed {name} in place, which others read after it; make "
+                    "a new tensor, such as x = x.clamp(max=1) in place of x.clamp_(max=1)"
+                )
+
+    def _checked(self, result: Any, logp: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+        expected = f"(per_token, metrics) with per_token of shape {tuple(logp.shape)} is expected"
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise ContractError(f"loss {self.name} returned {type(result).__name__}; {expected}")
+        per_token = result[0]
+        if not isinstance(per_token, torch.Tensor):
+            kind = type(per_token).__name__
+            raise ContractError(f"loss {self.name} returned {kind} per token; {expected}")
+        if per_token.shape != logp.shape:
+            raise ContractError(
+                f"loss {self.name} returned shape {tuple(per_token.shape)}; one number per "
+                f"token, {tuple(logp.shape)}, is expected"
+            )
+        if logp.requires_grad and not per_token.requires_grad:
+            raise ContractError(
+                f"loss {self.name} gives no gradient: its numbers per token are detached from logp"
+            )
+        return per_token, dict(result[1])
+
+    def _pair(self, name: str, value: Any) -> tuple[float, float]:
+        try:
+            total, count = value
+            return float(total), float(count)
+        except (TypeError, ValueError, RuntimeError):
+            raise ContractError(
+                f"loss {self.name} gave metric {name!r} as {type(value).__name__}; a pair "
+                "(sum, count) of numbers is expected"
+            ) from None
+
+
+def _tensors(logp: torch.Tensor, batch: Batch) -> dict[str, tuple[torch.Tensor, int]]:
+    """What a loss is given, by name, with the number of changes that torch has counted so far."""
+    given = {"logp": logp}
+    for part, facts in (("values", batch.values), ("metadata", batch.metadata)):
+        given |= {f"batch.{part}[{name!r}]": value for name, value in facts.items()}
+    return {
+        name: (value, value._version)
+        for name, value in given.items()
+        if isinstance(value, torch.Tensor) and not value.is_inference()
+    }
+
+
+_REMEDIES = {
+    "advantages": "`batch = self._compute_advantage(batch)`",
+    "old_log_probs": "`batch.values['old_log_probs'] = self._compute_old_log_probs(batch)`",
+    "teacher_log_probs": "`batch = self._add_teachers(batch)`, as trainer self_hosted_opd does,",
+}
+
+
+def required(batch: Batch, loss: str, *names: str) -> tuple[torch.Tensor, ...]:
+    """The tensors of ``batch.values`` that a loss cannot do without, in order.
+
+    Raises:
+        ContractError: one is missing; the message says what a trainer writes to add it.
+    """
+    for name in names:
+        if name not in batch.values:
+            remedy = _REMEDIES.get(name, f"`batch.values[{name!r}] = ...`")
+            raise ContractError(
+                f"loss {loss} needs batch.values[{name!r}], which the trainer did not set; "
+                f"write {remedy} in its _prepare_batch, or choose another trainer.algorithm.loss"
+            )
+    return tuple(batch.values[name] for name in names)
+
+
+def masked_sum(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sum, count) of ``values`` where ``mask`` is not 0, for a loss's metrics."""
+    selected = mask != 0
+    return torch.where(selected, values.detach(), 0.0).sum(), selected.sum()

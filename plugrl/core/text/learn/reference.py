@@ -1,0 +1,92 @@
+"""Log-probabilities of a frozen model on rows that come again: each row is scored once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from plugrl.core.text.batch import Batch, row_temperatures
+
+if TYPE_CHECKING:
+    from plugrl.core.text.inference.services import InferenceService
+
+
+class ReferenceScores:
+    """The log-probabilities of rows under a model whose weights never change.
+
+    They are kept, and belong into the trainer's checkpoint: scored again beside other rows they
+    may differ in the last bit.
+
+    Args:
+        service: samples from the model.
+    """
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def log_probs(self, batch: Batch, *, keep: bool = True) -> torch.Tensor:
+        """Log-probabilities at the batch's temperature, [B, T], 0.0 where ``loss_mask`` is 0.
+
+        Args:
+            batch: rows, padded on the right.
+            keep: whether rows are looked up among those that were scored, and kept with them.
+        """
+        mask = batch.values["loss_mask"] != 0
+        out = torch.zeros(mask.shape)
+        kept = self._kept if keep else {}
+        rows = _rows(batch)
+        missing = {key: row for key, row in rows if key not in kept}
+        kept.update(self._scored(missing))
+        for number, (key, _) in enumerate(rows):
+            out[number, mask[number]] = kept[key]
+        return out
+
+    def _scored(self, rows: Mapping[str, _Row]) -> dict[str, torch.Tensor]:
+        found = {}
+        for temperature in sorted({row.temperature for row in rows.values()}):
+            some = {k: row for k, row in rows.items() if row.temperature == temperature}
+            scores = self._service.score([row.tokens for row in some.values()], temperature)
+            for (key, row), values in zip(some.items(), scores, strict=True):
+                found[key] = torch.tensor(values, dtype=torch.float32)[row.trained]
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The kept numbers."""
+        values = list(self._kept.values())
+        return {
+            "keys": list(self._kept),
+            "lengths": torch.tensor([len(value) for value in values], dtype=torch.long),
+            "values": torch.cat(values) if values else torch.zeros(0),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        parts = state["values"].split(state["lengths"].tolist())
+        self._kept = dict(zip(state["keys"], map(torch.clone, parts), strict=True))
+
+
+@dataclass(frozen=True)
+class _Row:
+    tokens: Sequence[int]
+    trained: torch.Tensor
+    temperature: float
+
+    def key(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (list(self.tokens), self.trained.tolist(), self.temperature):
+            digest.update(repr(part).encode())
+        return digest.hexdigest()
+
+
+def _rows(batch: Batch) -> list[tuple[str, _Row]]:
+    lengths = batch.values["attention_mask"].sum(1).tolist()
+    ids = batch.values["input_ids"].tolist()
+    trained = batch.values["loss_mask"] != 0
+    each = row_temperatures(batch)
+    rows = [_Row(ids[i][:n], trained[i, :n], each[i]) for i, n in enumerate(lengths)]
+    return [(row.key(), row) for row in rows]

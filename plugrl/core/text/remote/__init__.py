@@ -1,0 +1,1 @@
+"""Training by a service behind a network."""

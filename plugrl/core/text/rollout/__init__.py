@@ -1,0 +1,1 @@
+"""Rollouts: from a prompt to judged trajectories."""

@@ -1,0 +1,149 @@
+"""What is said about attempts that failed, and what workers may not return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
+from plugrl.core.plugins.blame import one_line, raised_at, where
+from plugrl.core.run.files import is_disk_full
+from plugrl.core.text.data.files import place_of_problem
+from plugrl.core.text.inference.completions import EngineError
+from plugrl.core.text.rollout.function_worker import FunctionWorker
+from plugrl.core.text.trajectory import ROUNDING, Trajectory
+
+if TYPE_CHECKING:
+    from plugrl.core.text.data.loader import Prompt
+    from plugrl.core.text.rollout.worker import RolloutWorker
+
+
+class UnfitTrajectoryError(ValueError):
+    """A worker returned a trajectory whose parts do not fit; the text says what it returned."""
+
+
+def named(worker: RolloutWorker) -> str:
+    """What messages call the code that makes an attempt: ``Class.rollout``, or the function."""
+    name = type(worker).__name__
+    return name if isinstance(worker, FunctionWorker) else f"{name}.rollout"
+
+
+def place_of(worker: RolloutWorker) -> str:
+    """`` (file:line)`` of that code; "" when unknown."""
+    return where(worker.function if isinstance(worker, FunctionWorker) else type(worker).rollout)
+
+
+def failed(
+    worker: RolloutWorker, prompt: Prompt, reason: str, *, is_val: bool = False
+) -> Trajectory:
+    """An attempt without a result: counted, out of all statistics, never a reward of 0."""
+    # It waits in the pool of the model that was asked, with as many fields as its group.
+    return Trajectory(
+        tokens=[0],
+        loss_mask=[0],
+        logprobs=[0.0],
+        model=worker.config.get("model", "policy"),
+        group_id=prompt.group_id,
+        run_id=prompt.run_id,
+        valid=False,
+        finish_reason="error",
+        failure=reason,
+        is_val=is_val,
+    )
+
+
+def raised(worker: RolloutWorker, error: BaseException) -> str:
+    """What a failure says whose attempt ended with an exception: who raised what, and where."""
+    if isinstance(error, EngineError):
+        return str(error)
+    if isinstance(error, UnfitTrajectoryError):
+        return f"{named(worker)} {error}{place_of(worker)}"
+    at = raised_at(error)
+    return f"{named(worker)} raised {one_line(error)}" + (f" ({at})" if at else place_of(worker))
+
+
+def overrun(
+    worker: RolloutWorker, seconds: float | None, *, abandoned: bool = False, code: str = ""
+) -> str:
+    """What a failure says whose attempt passed the limit; ``abandoned``: its code still runs.
+
+    ``code`` names what took the time, with its place, where that is not the worker.
+    """
+    limit = f"rollout_worker.timeout={seconds or 0:g} seconds"
+    still = " and swallowed its cancellation, so it is left behind" if abandoned else ""
+    if code:
+        return f"{code} passed {limit}"
+    return f"{named(worker)} passed {limit}{still}{place_of(worker)}"
+
+
+def logprobs_fault(trajectory: Trajectory) -> str | None:
+    """What is wrong with log-probabilities that are finite; None: nothing."""
+    highest = max(trajectory.logprobs or (), default=0.0)
+    if highest <= ROUNDING:
+        return None
+    return (
+        f"returned a trajectory with a log-probability of {highest:g}, above 0; give the "
+        "log-probabilities of the answer, not probabilities and not their negatives"
+    )
+
+
+def numbers_fault(trajectory: Trajectory) -> str | None:
+    """What is wrong with numbers that a worker gave, those of tokens left out; None: nothing."""
+    if not _is_number(trajectory.reward):
+        kind = type(trajectory.reward).__name__
+        return f"returned a trajectory with a reward of type {kind}; a number is expected"
+    temperature: Any = trajectory.temperature
+    if temperature is not None and not (
+        isinstance(temperature, (int, float)) and 0 < temperature < float("inf")
+    ):
+        return (
+            f"returned a trajectory with temperature {temperature!r:.40}; the one that its "
+            "log-probabilities belong to is expected, a number above 0, or None for the worker's"
+        )
+    metrics: Any = trajectory.metrics
+    if not isinstance(metrics, Mapping):
+        kind = type(metrics).__name__
+        return f"returned a trajectory with metrics of type {kind}; a dict of numbers is expected"
+    for name, value in metrics.items():
+        if not _is_number(value):
+            kind = type(value).__name__
+            return (
+                f"returned a trajectory with metric {name!r} of type {kind}; a number is expected"
+            )
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (int, float)):
+        return True
+    if isinstance(value, (str, bytes)):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return True
+
+
+def located(error: PlugrlError, worker: RolloutWorker, prompt: Prompt) -> PlugrlError:
+    """``error`` of an attempt with the problem and the worker that it came from.
+
+    What a worker returned names the worker already, and gets the problem's place in its file. A
+    full disk is neither's fault.
+    """
+    if is_disk_full(error.__cause__):
+        return error
+    place = place_of_problem(prompt.data, prompt.index)
+    if isinstance(error, RunError):
+        known = hasattr(prompt.data, "place")
+        return RunError(f"{error}; the problem is {place}") if known else error
+    if type(error) not in (ConfigError, UsageError):
+        return error
+    if str(error).startswith(place):
+        place = ""
+    code = named(worker) + (place_of(worker) if _is_foreign(worker) else "")
+    return type(error)(f"{error} ({'; '.join(filter(None, [place, f'worker {code}']))})")
+
+
+def _is_foreign(worker: RolloutWorker) -> bool:
+    return type(worker).__module__.partition(".")[0] != __name__.partition(".")[0]

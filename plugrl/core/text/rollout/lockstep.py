@@ -1,0 +1,209 @@
+"""Rounds of requests: they are served once every open rollout waits for an answer or has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.text.inference import completions
+from plugrl.core.text.inference.services import Completion, GenerationRequest
+from plugrl.core.text.rollout.fibers import Overrun
+
+if TYPE_CHECKING:
+    from plugrl.core.text.inference.services import InferenceService
+
+#: What a request ended with: an answer, or what the engine raised.
+Outcome = Completion | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to one model by one rollout, which is named by its place among the prompts."""
+
+    rollout: int
+    model: str
+    request: GenerationRequest
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request whose rollout waits."""
+
+    asked: Asked
+    answer: asyncio.Future[Completion]
+
+    def settle(self, outcome: Outcome) -> None:
+        """Give the rollout its answer, or raise the error there."""
+        if self.answer.done():
+            return
+        if isinstance(outcome, Exception):
+            self.answer.set_exception(outcome)
+        else:
+            self.answer.set_result(outcome)
+
+
+def serve(services: Mapping[str, InferenceService], asked: Sequence[Asked]) -> list[Outcome]:
+    """Let the models answer one round; the outcomes are in the order of ``asked``.
+
+    Each model gets its requests in the order of their streams, (item, run, turn), so that a
+    round does not depend on who asked first.
+    """
+    outcomes: list[Outcome | None] = [None] * len(asked)
+    order = sorted(range(len(asked)), key=lambda i: (asked[i].model, asked[i].request.stream))
+    for model in sorted({entry.model for entry in asked}):
+        own = [i for i in order if asked[i].model == model]
+        requests = [asked[i].request for i in own]
+        service = services[model]
+        try:
+            answers: Sequence[Outcome] = completions.asked(model, service, requests)
+        except PlugrlError as error:
+            answers = [error] * len(own)
+        except Exception as error:
+            answers = [completions.unanswered(model, service, error)] * len(own)
+        except SystemExit as error:
+            answers = [RunError(f"model {model!r} called exit ({error})")] * len(own)
+        for i, answer in zip(own, answers, strict=True):
+            outcomes[i] = answer
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Something that is done for several rollouts at once; one of them gets the whole list."""
+
+    rollout: int
+    entry: Any
+    turn: asyncio.Future[list[Any]]
+
+
+class Round:
+    """Gathers the requests of the open rollouts of this process.
+
+    Args:
+        models: the names that can be asked.
+        complete: called with the pending requests, perhaps none, once every open rollout waits
+            or has ended; it settles them now or later.
+    """
+
+    def __init__(self, models: Sequence[str], complete: Callable[[list[Pending]], None]) -> None:
+        self._models = models
+        self._complete = complete
+        self._open: set[int] = set()
+        #: What each waiting rollout waits for, how many things.
+        self._waiting: dict[int, int] = {}
+        self._pending: list[Pending] = []
+        self._gathered: list[_Gathered] = []
+        self._soon = False
+
+    def opened(self, rollout: int) -> None:
+        """A rollout begins."""
+        self._open.add(rollout)
+
+    def ended(self, rollout: int) -> None:
+        """A rollout needs no more answers."""
+        self._open.discard(rollout)
+        self._waiting.pop(rollout, None)
+        self._look()
+
+    def park(self, rollout: int) -> None:
+        """A rollout begins to wait for something that no model gives; others go on meanwhile."""
+        self._waiting[rollout] = self._waiting.get(rollout, 0) + 1
+        self._look()
+
+    def unpark(self, rollout: int) -> None:
+        """It waits no longer."""
+        left = self._waiting.get(rollout, 0) - 1
+        if left > 0:
+            self._waiting[rollout] = left
+        else:
+            self._waiting.pop(rollout, None)
+
+    def known(self, model: str) -> None:
+        """Check that a model can be asked.
+
+        Raises:
+            RunError: there is no such model.
+        """
+        if model not in self._models:
+            raise RunError(f"no model {model!r}; models are: {', '.join(sorted(self._models))}")
+
+    async def ask(self, rollout: int, model: str, request: GenerationRequest) -> Completion:
+        """Wait for the answer to one request.
+
+        Raises:
+            RunError: there is no such model.
+        """
+        self.known(model)
+        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._pending.append(Pending(Asked(rollout, model, request), answer))
+        self.park(rollout)
+        try:
+            return await answer
+        finally:
+            self.unpark(rollout)
+
+    async def together(
+        self, rollout: int, entry: Any, work: Callable[[Sequence[Any]], Awaitable[None]]
+    ) -> None:
+        """Return when ``work`` has been done on ``entry`` and on those of the other rollouts.
+
+        It is done by one of them, once every open rollout waits, before models are asked.
+        """
+        own = _Gathered(rollout, entry, asyncio.get_running_loop().create_future())
+        self._gathered.append(own)
+        self.park(rollout)
+        try:
+            gathered = await own.turn
+        except asyncio.CancelledError:
+            if not own.turn.cancelled():
+                self._again(own, own.turn.result())
+            raise
+        finally:
+            self.unpark(rollout)
+        if not gathered:
+            return
+        try:
+            await work([each.entry for each in gathered])
+        except (asyncio.CancelledError, Overrun):
+            self._again(own, gathered)
+            raise
+        except BaseException:
+            self._release(gathered)
+            raise
+        self._release(gathered)
+
+    def _again(self, own: _Gathered, gathered: Sequence[_Gathered]) -> None:
+        """Gather anew what the rollout of ``own``, which ended too soon, was to do for others."""
+        for each in gathered:
+            if each is not own and not each.turn.done():
+                self._gathered.append(each)
+        self._look()
+
+    def _release(self, gathered: Sequence[_Gathered]) -> None:
+        # Whatever happened to the one that worked, the others go on; they see what they got.
+        for each in gathered:
+            if not each.turn.done():
+                each.turn.set_result([])
+
+    def _look(self) -> None:
+        if self._waiting.keys() >= self._open and not self._soon:
+            self._soon = True
+            # Later, so that a rollout may send several requests at once.
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        self._soon = False
+        if not self._waiting.keys() >= self._open:
+            return
+        gathered, self._gathered = [g for g in self._gathered if not g.turn.done()], []
+        if gathered:
+            gathered.sort(key=lambda each: each.rollout)
+            gathered[0].turn.set_result(gathered)
+            return
+        if self._open and not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        self._complete([entry for entry in pending if not entry.answer.done()])

@@ -1,0 +1,169 @@
+"""Attempts in the background in the worker processes of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from plugrl.core.errors import PlugrlError
+from plugrl.core.text.inference import completions
+from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
+from plugrl.core.text.rollout.processes.messages import pack_error
+from plugrl.core.text.rollout.processes.seats import Item, Seat, Seats
+from plugrl.core.text.rollout.stream import AttemptStream, Spent
+
+if TYPE_CHECKING:
+    from plugrl.core.text.data.loader import Prompt
+    from plugrl.core.text.inference.services import Completion, InferenceService
+    from plugrl.core.text.rollout.attempts import Occasion
+    from plugrl.core.text.rollout.lockstep import Asked
+    from plugrl.core.text.rollout.processes.messages import Setup
+    from plugrl.core.text.rollout.processes.pool import WorkerPool
+    from plugrl.core.text.rollout.worker import RolloutWorker
+    from plugrl.core.text.trajectory import Trajectory
+
+
+class PooledStream(AttemptStream, Seats):
+    """Requests of the processes are forwarded to the services one by one, as they come.
+
+    Attempts of a process that dies begin anew in the one that takes its place.
+
+    Args:
+        pool, count, setup, worker: see :class:`Seats`.
+        services: the models.
+        spent: see :class:`AttemptStream`.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        count: int,
+        setup: Setup,
+        worker: RolloutWorker,
+        services: Mapping[str, InferenceService],
+        spent: Spent | None = None,
+    ) -> None:
+        AttemptStream.__init__(self, spent)
+        Seats.__init__(self, pool, count, setup, worker)
+        self._services = services
+        self._seats: list[Seat] = []
+        self._asking: dict[int, set[asyncio.Task[None]]] = {}
+
+    # -- attempts -----------------------------------------------------------------------------
+
+    def begin(self, prompts: Mapping[int, Prompt], occasion: Occasion) -> None:
+        """Each attempt goes to the process that has the fewest."""
+        if not self._seats:
+            self._seats = [Seat(i, self._pool.handle(i)) for i in range(self._count)]
+            for seat in self._seats:
+                self._attach(seat)
+        new: dict[int, list[int]] = {}
+        for number, prompt in prompts.items():
+            seat = min(self._seats, key=lambda each: len(each.open))
+            seat.open.add(number)
+            self._items[number] = Item(prompt, occasion)
+            new.setdefault(seat.index, []).append(number)
+        for index, numbers in new.items():
+            seat = self._seats[index]
+            try:
+                seat.handle.prepare(self._setup)
+                self._send(seat, numbers)
+            except WorkerDied:
+                self.died(seat)
+
+    def assign(self, seat: Seat) -> None:
+        """Send a process that took over all attempts of its seat."""
+        self._send(seat, sorted(seat.open))
+
+    def _send(self, seat: Seat, numbers: list[int]) -> None:
+        by_occasion: dict[Occasion, list[tuple[int, bytes]]] = {}
+        for number in numbers:
+            sent = (number, self.packed(number))
+            by_occasion.setdefault(self._items[number].occasion, []).append(sent)
+        for occasion, some in by_occasion.items():
+            seat.handle.send("begin", occasion, some)
+
+    def found(self, number: int, trajectories: list[Trajectory]) -> None:
+        """Give what an attempt came to."""
+        self._items.pop(number, None)
+        self._asking.pop(number, None)
+        self.give(number, trajectories)
+
+    async def stop(self, numbers: Collection[int]) -> None:
+        """Tell the processes, and wait for nothing: nobody listens to these attempts any more."""
+        for number in numbers:
+            self._items.pop(number, None)
+            for task in self._asking.pop(number, ()):
+                task.cancel()
+        for seat in self._seats:
+            gone = sorted(seat.open.intersection(numbers))
+            seat.open.difference_update(gone)
+            if gone:
+                try:
+                    seat.handle.send("cancel", gone)
+                except WorkerDied:
+                    self.died(seat)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def asked(self, seat: Seat, asked: list[tuple[int, Asked]]) -> None:
+        """Send the requests to the services."""
+        for key, entry in asked:
+            task = asyncio.ensure_future(self._ask(seat, seat.handle, key, entry))
+            own = self._asking.setdefault(entry.rollout, set())
+            own.add(task)
+            task.add_done_callback(own.discard)
+
+    async def _ask(self, seat: Seat, handle: WorkerHandle, key: int, entry: Asked) -> None:
+        answer: Completion | bytes
+        try:
+            service = self._services[entry.model]
+            answer = await completions.completed(entry.model, service, entry.request)
+        except PlugrlError as error:
+            self.fail(error)
+            return
+        except Exception as error:
+            answer = pack_error(error)
+        if handle is seat.handle:
+            try:
+                handle.send("answers", [(key, answer)])
+            except WorkerDied:
+                # Its connection says so too, and there it is handled.
+                return
+
+    # -- processes ----------------------------------------------------------------------------
+
+    def renewed(self, seat: Seat) -> None:
+        """Listen to the new process."""
+        self._attach(seat)
+
+    def _attach(self, seat: Seat) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(seat.handle.connection.fileno(), self._readable, seat)
+
+    def _readable(self, seat: Seat) -> None:
+        try:
+            self.receive(seat)
+        except BaseException as error:
+            self.fail(error)
+            self.leave()
+
+    def replaced(self, seat: Seat, old: WorkerHandle) -> None:
+        """Listen no longer to a process that has ended, and end what its attempts asked."""
+        self._detach(old)
+        for number in seat.open:
+            for task in self._asking.pop(number, ()):
+                task.cancel()
+
+    def _detach(self, handle: WorkerHandle) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed() and not handle.connection.closed:
+            loop.remove_reader(handle.connection.fileno())
+
+    def leave(self) -> None:
+        """Listen no longer; processes whose attempts nobody wants are ended."""
+        seats, self._seats = self._seats, []
+        for seat in seats:
+            self._detach(seat.handle)
+        self._pool.discard([seat.index for seat in seats if seat.open])

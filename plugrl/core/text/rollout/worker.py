@@ -1,0 +1,441 @@
+"""Rollout workers: from a problem to trajectories."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from plugrl.core.component import Component
+from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.config.schemas.temperature import check_temperature
+from plugrl.core.errors import ConfigError, PlugrlError, UsageError
+from plugrl.core.plugins.blame import failure_key, warn_once
+from plugrl.core.terminal import LONGEST, bounded
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    EvaluationRunResult,
+    evaluate,
+    is_plain,
+)
+from plugrl.core.text.inference.chat import (
+    Message,
+    answer_text,
+    as_messages,
+    encode_prompt,
+    is_messages,
+    not_an_answer,
+)
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.stops import check_stop_tokens, stop_texts, stops_of
+from plugrl.core.text.rollout.fibers import wait_for
+from plugrl.core.text.rollout.judge import judgement
+from plugrl.core.text.trajectory import NOT_SAMPLED, WRITTEN, Trajectory
+
+if TYPE_CHECKING:
+    from plugrl.core.text.evaluate.evaluator import Evaluator
+    from plugrl.core.text.inference.services import Completion, InferenceService, Tokenizer
+    from plugrl.core.text.rollout.judge import Together
+    from plugrl.core.text.rollout.validate_rollout import Limits
+
+
+@dataclass
+class RolloutWorkerConfig:
+    """How a problem becomes a prompt and an answer."""
+
+    evaluator: Any = component("evaluator", help="what rewards an answer")
+    model: str = described("policy", "the model that is asked, a key of `models`")
+    temperature: float = described(1.0, "sampling temperature; 0: greedy")
+    top_p: float = described(1.0, "nucleus sampling: keep this probability mass")
+    task_name: str | None = described(
+        None, "what every problem has as `task_name`, unless its data has one; null: nothing"
+    )
+    max_prompt_length: int = described(1024, "longest prompt in tokens")
+    max_response_length: int = described(256, "longest answer in tokens")
+    stop: list[str] | str = described(
+        [], "texts that end an answer, with the token that completes one; the answer keeps it"
+    )
+    stop_token_ids: list[int] = described(
+        [], "tokens that end an answer, besides the end tokens of the model's folder"
+    )
+    processes: int = described(0, "processes that run the worker and its evaluator; 0: the driver")
+    timeout: float | None = described(
+        None, "seconds that one attempt may take, waiting for models left out; null: any"
+    )
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        if not 0 < self.top_p <= 1:
+            raise ConfigError("top_p must be above 0 and at most 1")
+        for name in ("max_prompt_length", "max_response_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if not all(stop_texts(self.stop)):
+            raise ConfigError("stop must be a text or a list of texts, none of them empty")
+        if min(self.stop_token_ids, default=0) < 0:
+            raise ConfigError("stop_token_ids must be token ids, none of them negative")
+        if self.processes < 0:
+            raise ConfigError("processes must not be negative")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ConfigError("timeout must be above 0, or null")
+
+
+def sampling_of(section: Any) -> SamplingParams:
+    """How a section ``rollout_worker`` has answers sampled."""
+    return SamplingParams(
+        temperature=section.temperature,
+        top_p=section.top_p,
+        max_new_tokens=section.max_response_length,
+        **stops_of(section),
+    )
+
+
+def check_stops(
+    section: Any, worker: RolloutWorker, services: Mapping[str, InferenceService]
+) -> None:
+    """Refuse ``stop_token_ids`` of a section ``rollout_worker`` at which no answer can end.
+
+    Raises:
+        ConfigError: a model that the worker asks has no such token, or its service cannot do it.
+    """
+    tokens = section.get("stop_token_ids") or ()
+    names: Sequence[Any] = [section.get("model")]
+    if worker.checks_models:
+        names = list(getattr(worker, "models", {}).values())
+    for name in dict.fromkeys(names) if tokens else ():
+        if name in services:
+            check_stop_tokens(tokens, name, services[name], "rollout_worker.stop_token_ids")
+
+
+class Ask(Protocol):
+    """How a rollout asks a model."""
+
+    def __call__(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
+    ) -> Awaitable[Completion]:
+        """The answer of ``model`` to prompt ``tokens``; without ``sampling``, as configured."""
+
+
+class Park(Protocol):
+    """How an attempt lets the others go on without it."""
+
+    def __call__(self, *, timed: bool = False) -> Callable[[], None]:
+        """Begin; what is returned ends it."""
+
+
+def _stay(*, timed: bool = False) -> Callable[[], None]:
+    return lambda: None
+
+
+@dataclass(slots=True)
+class RolloutTask:
+    """One attempt at one problem.
+
+    ``ask`` sends prompt tokens to a model by name and gives its :class:`Completion`; plain
+    functions call :meth:`ask_now` instead. ``park`` says that models are to be asked without the
+    attempt, until what it returns is called; its time limit stands still unless it is ``timed``.
+    ``limits`` says how long a sequence of each model may be, and ``logged`` holds what
+    :meth:`RolloutWorker.log_metrics` was given.
+    """
+
+    data: Mapping[str, Any]
+    item: int
+    run_id: int
+    group_id: str
+    is_val: bool
+    sampling: SamplingParams
+    ask: Ask
+    tokenizers: Mapping[str, Tokenizer]
+    prompt_key: str = "prompt"
+    answer_key: str = "answer"
+    turns: int = field(default=0)
+    seed: tuple[int, ...] = ()
+    together: Together | None = field(default=None, repr=False)
+    park: Park = field(default_factory=lambda: _stay, repr=False)
+    limits: Mapping[str, Limits] = field(default_factory=dict, repr=False)
+    logged: dict[str, float] = field(default_factory=dict)
+    engine_faults: list[PlugrlError] = field(default_factory=list, repr=False)
+    _random: Random | None = field(default=None, repr=False)
+
+    @property
+    def random(self) -> Random:
+        """Random numbers of this attempt alone.
+
+        They depend on the seed, the step, the problem and the run, and not on the process that
+        makes the attempt or on what it did before, as those of the module :mod:`random` do.
+        """
+        if self._random is None:
+            self._random = Random(repr(self.seed))
+        return self._random
+
+    def ask_now(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
+    ) -> Completion:
+        """``ask`` for plain functions: it returns with the answer, and others go on meanwhile.
+
+        Raises:
+            UsageError: an ``async`` function or another thread calls it.
+        """
+
+        async def answer() -> Completion:
+            return await self.ask(model, tokens, sampling or self.sampling)
+
+        return wait_for(
+            answer(),
+            "task.ask_now is for plain rollout functions, in the thread that called them; in an "
+            "async one write `await task.ask(...)`",
+        )
+
+    @property
+    def prompt(self) -> str:
+        """The problem's prompt.
+
+        Raises:
+            ConfigError: the problem has no such column, or what it holds is no text.
+        """
+        prompt = self._column(self.prompt_key, "data.prompt_key")
+        if prompt is None or isinstance(prompt, (Mapping, list, tuple)):
+            raise ConfigError(
+                f"problem {self.item}: {self.prompt_key!r} holds {type(prompt).__name__}, not text "
+                "(data.prompt_key); name another column, or a worker that reads task.data"
+            )
+        return str(prompt)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The problem's prompt as messages; text is one message of the user.
+
+        Raises:
+            ConfigError: the problem has no such column, or what it holds is neither.
+        """
+        prompt = self._column(self.prompt_key, "data.prompt_key")
+        if not is_messages(prompt):
+            prompt = self.prompt
+        return as_messages(prompt, f"problem {self.item}: {self.prompt_key!r}")
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the problem's prompt is messages, which chat templates write, and not text.
+
+        Raises:
+            ConfigError: the problem has no such column.
+        """
+        return is_messages(self._column(self.prompt_key, "data.prompt_key"))
+
+    def prompt_tokens(self, model: str) -> list[int]:
+        """The prompt as tokens of ``model``: text as its tokenizer begins one, messages by the
+        chat template.
+
+        Raises:
+            ConfigError: as :attr:`messages`, or the tokenizer has no chat template.
+        """
+        prompt = self.messages if self.is_chat else self.prompt
+        return encode_prompt(self.tokenizers[model], prompt, model)
+
+    @property
+    def answer(self) -> str:
+        """The problem's reference answer: a text, a number, or what one message says.
+
+        Raises:
+            ConfigError: the problem has no such column, or it holds something else.
+        """
+        value = self._column(self.answer_key, "data.answer_key")
+        answer = answer_text(value)
+        if answer is None:
+            raise ConfigError(
+                f"problem {self.item}: {self.answer_key!r} holds {not_an_answer(value)} "
+                "(data.answer_key); leave the problem out, or name another column"
+            )
+        return answer
+
+    def _column(self, name: str, setting: str) -> Any:
+        try:
+            return self.data[name]
+        except KeyError:
+            raise ConfigError(
+                f"data has no column {name!r} ({setting}); it has: {', '.join(map(str, self.data))}"
+            ) from None
+
+
+#: The attempt that the code which runs belongs to.
+CURRENT: ContextVar[RolloutTask | None] = ContextVar("plugrl_task", default=None)
+
+
+class RolloutWorker(Component, ABC):
+    """Turns a problem into one trajectory or several; subclass it to write an agent.
+
+    ``rollout`` may be ``async`` or plain. A failure of one attempt raises; it is counted and
+    gives an invalid trajectory, never a reward of 0.
+    """
+
+    Config: ClassVar[type] = RolloutWorkerConfig
+    #: Whether a plain ``rollout`` may call ``task.ask_now``. One that never does is called in
+    #: place when this is false, which is faster than in a thread.
+    asks_now: ClassVar[bool] = True
+    #: Whether its ``preflight`` looks at the models that it names; the trainer's does otherwise.
+    checks_models: ClassVar[bool] = False
+    #: Whether training reads ``task.answer``, so that every problem is looked at before the start.
+    trains_on_answers: ClassVar[bool] = False
+    #: Whether the evaluator judges attempts that are trained on, or held-out ones alone.
+    judges_training: ClassVar[bool] = True
+
+    #: Extra fields that this very class gives its trajectories; None: it does not say.
+    gives: ClassVar[Collection[str] | None] = None
+
+    def __init__(self, config: Any = None, evaluator: Evaluator | None = None) -> None:
+        super().__init__(config)
+        self.evaluator = evaluator
+
+    @classmethod
+    def columns(
+        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
+    ) -> Mapping[str, str]:
+        """The columns that it reads besides the prompt, as :meth:`Evaluator.columns`."""
+        return {}
+
+    @classmethod
+    def trajectories_per_attempt(cls, section: Mapping[str, Any]) -> int:
+        """How many trajectories an attempt gives, as far as the section tells; for plans."""
+        return 1
+
+    @abstractmethod
+    def rollout(
+        self, task: RolloutTask
+    ) -> Trajectory | list[Trajectory] | Awaitable[Trajectory | list[Trajectory]]:
+        """Attempt ``task`` once."""
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add numbers to the metrics of this attempt, means of which are those of the run.
+
+        A name that is logged again replaces its number. An invalid attempt is left out.
+
+        Raises:
+            UsageError: no attempt runs here.
+            TypeError: a value is no number.
+        """
+        task = CURRENT.get()
+        if task is None:
+            raise UsageError(
+                "log_metrics is for the code of an attempt: rollout, run_agent and what they call"
+            )
+        for name, value in metrics.items():
+            if isinstance(value, (str, bytes)):
+                raise TypeError(f"metric {name!r} is {type(value).__name__}; a number is expected")
+            task.logged[name] = float(value)
+
+    def target(self, trajectory: Trajectory, final_answer: str) -> BaseEvaluationTarget:
+        """What the evaluator is shown; override it to show more."""
+        return BaseEvaluationTarget(final_answer, trajectory.finish_reason == "length")
+
+    def judge(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Trajectory:
+        """:meth:`judged` for plain functions.
+
+        Raises:
+            ConfigError: there is no evaluator.
+            UsageError: the evaluator is ``async``, and an ``async`` function or another thread
+                calls this.
+        """
+        if is_plain(self._judge):
+            return self._judged(task, trajectory, self._evaluated(task, trajectory, final_answer))
+        return wait_for(
+            self.judged(task, trajectory, final_answer),
+            f"worker.judge cannot wait for the evaluator {type(self.evaluator).__name__}; write "
+            "`return await worker.judged(task, trajectory, answer)` in an async worker",
+        )
+
+    async def judged(
+        self, task: RolloutTask, trajectory: Trajectory, final_answer: str
+    ) -> Trajectory:
+        """Let the evaluator reward ``trajectory``; without a judgement it becomes invalid.
+
+        Raises:
+            ConfigError: there is no evaluator.
+        """
+        target = self.target(trajectory, final_answer)
+        try:
+            result: Judged = await judgement(self._judge, task, target)
+        except EvaluationFailedError as error:
+            result = error
+        return self._judged(task, trajectory, result)
+
+    @property
+    def _judge(self) -> Evaluator:
+        if self.evaluator is None:
+            raise ConfigError(
+                "rollout_worker.evaluator is missing, so nothing rewards an answer; name one, "
+                "such as exact_match"
+            )
+        return self.evaluator
+
+    def _evaluated(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Judged:
+        try:
+            return evaluate(self._judge, task.data, self.target(trajectory, final_answer))
+        except EvaluationFailedError as error:
+            return error
+
+    def _judged(self, task: RolloutTask, trajectory: Trajectory, result: Judged) -> Trajectory:
+        if isinstance(result, EvaluationFailedError):
+            trajectory.valid = False
+            reason = bounded(str(result), 2 * LONGEST)
+            trajectory.failure = reason
+            message = f"an attempt is invalid: evaluator {reason}; the traceback is in log.txt"
+            key = failure_key(self.evaluator, result.__cause__ or result)
+            warn_once(self, key, message, result)
+            return trajectory
+        trajectory.reward = result.reward
+        # New mappings: a worker may give several trajectories one and the same.
+        trajectory.metrics = {**trajectory.metrics, **result.metrics}
+        extracted = result.extra_info.get("extracted")
+        if task.is_val and isinstance(extracted, str):
+            trajectory.extra_fields = {**trajectory.extra_fields, "extracted": extracted}
+        return trajectory
+
+
+#: What comes of judging an answer.
+Judged = EvaluationRunResult | EvaluationFailedError
+
+
+def written(
+    task: RolloutTask, model: str, prompt: Sequence[int], answer: Sequence[int], **fields: Any
+) -> Trajectory:
+    """The trajectory of an answer that was written and not sampled, to learn from.
+
+    Args:
+        task: whose attempt it is.
+        model: learns from it.
+        prompt: tokens that are not trained.
+        answer: tokens that are.
+        fields: extra fields.
+    """
+    return Trajectory(
+        tokens=[*prompt, *answer],
+        loss_mask=[0] * len(prompt) + [1] * len(answer),
+        model=model,
+        group_id=task.group_id,
+        run_id=task.run_id,
+        finish_reason=WRITTEN,
+        extra_fields=fields,
+    )
+
+
+def trajectory_of(
+    task: RolloutTask, model: str, prompt: Sequence[int], completion: Completion
+) -> Trajectory:
+    """The trajectory of one prompt and one answer, exactly as sampled."""
+    before, after = len(prompt), len(completion.tokens)
+    return Trajectory(
+        tokens=[*prompt, *completion.tokens],
+        loss_mask=[0] * before + [1] * after,
+        logprobs=[0.0] * before + completion.logprobs,
+        versions=[NOT_SAMPLED] * before + (completion.versions or [completion.version] * after),
+        model=model,
+        group_id=task.group_id,
+        run_id=task.run_id,
+        finish_reason=completion.finish_reason,
+        is_val=task.is_val,
+        temperature=completion.temperature,
+    )

@@ -1,0 +1,1 @@
+"""When rollouts begin, what waits for training, and when weights move."""

@@ -1,0 +1,1 @@
+"""Staged training of text agents by fine-tuning jobs."""

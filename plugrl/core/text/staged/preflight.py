@@ -1,0 +1,99 @@
+"""Faults of a staged training of text agents that show before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.text.preflight import data_findings, model_findings
+from plugrl.core.text.staged.plan import learners
+from plugrl.core.text.staged.sections import HeldOutConfig, TextRlConfig
+from plugrl.core.text.unused_options import Unused, warn_of, written
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+
+def pure_text_findings(check: Preflight) -> Iterator[Finding]:
+    """Faults of models, agents, data and limits."""
+    yield from _models(check)
+    yield from _worker(check)
+    root = check.root
+    data, validate = root.data, root.validate
+    files = () if data.type == "scenario" else data.data_files
+    yield from data_findings(check, "data", files, [data.split], "split")
+    scheme = root.text_rl.test_scheme
+    if scheme != "none" and not validate.enabled:
+        yield (
+            "text_rl.test_scheme",
+            f"is {scheme}, and validate.enabled=false leaves all tests out; write "
+            "text_rl.test_scheme=none, or validate.enabled=true",
+        )
+    elif scheme != "none":
+        held_out, off = validate.data, "text_rl.test_scheme=none"
+        files = held_out.data_files
+        yield from data_findings(check, "validate.data", files, held_out.splits, "splits", off=off)
+    for name in root.text_rl.prices:
+        yield from model_findings(check, f"text_rl.prices.{name}", name)
+    prices = root.text_rl.prices.values()
+    if root.text_rl.max_cost is not None and not any(each.input or each.output for each in prices):
+        yield "text_rl.max_cost", "is never reached: all prices are 0; raise one, or write null"
+    warn_of("text_rl", _unused(root.text_rl))
+    if scheme == "none":
+        none = "text_rl.test_scheme is none"
+        warn_of("validate", written(validate, HeldOutConfig(), none, ("score", "score_mode")))
+
+
+def _unused(section: Any) -> Iterator[Unused]:
+    """Options of ``text_rl`` that others switch off."""
+    default, replaced = TextRlConfig(), "verifier_guess_replacement"
+    annealing = f"{replaced}_annealing"
+    if not section[f"{replaced}_proportion"]:
+        names = (annealing, f"{annealing}_rate")
+        yield from written(section, default, f"{replaced}_proportion is 0", names)
+    elif section[annealing] == "none":
+        yield from written(section, default, f"{annealing} is none", (f"{annealing}_rate",))
+    if not section.save_transcripts:
+        yield from written(section, default, "save_transcripts is false", ("transcript_format",))
+
+
+def _models(check: Preflight) -> Iterator[Finding]:
+    models = check.models
+    if not models:
+        yield "models", "names no model; give one, such as models.policy, a source"
+        return
+    for name in models:
+        if models[name].get("train") is not None:
+            yield (
+                f"models.{name}.train",
+                "is for trainers that take gradients themselves; agents are fine-tuned by jobs: "
+                f"write models.{name}.fine_tune instead",
+            )
+    if not any(models[name].get("fine_tune") is not None for name in models):
+        yield (
+            "models",
+            "no model is fine-tuned; give one a service, such as models.policy.fine_tune: local",
+        )
+
+
+def _worker(check: Preflight) -> Iterator[Finding]:
+    worker = check.component("rollout_worker")
+    section = check.root.rollout_worker
+    if worker is not None and not hasattr(worker, "begin"):
+        yield (
+            "rollout_worker.type",
+            f"{section.get('type')} plays no episodes of a protocol; write protocol, or a worker "
+            "with begin(task)",
+        )
+        return
+    if section.get("processes"):
+        yield (
+            "rollout_worker.processes",
+            "must be 0: finished rollouts are written down by the process that trains",
+        )
+    if worker is not None and "protocol" in section and learners(check.models, section) == {}:
+        yield (
+            "rollout_worker.agents",
+            "all agents are frozen, have a script or a model without fine_tune, so that no job "
+            "would be made; let one of them learn",
+        )

@@ -1,0 +1,114 @@
+"""Options that are written and change nothing, each a warning."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugrl.core.text.learn.importance_correction import SamplerCorrectionConfig
+from plugrl.core.text.learn.losses import declared_needs
+from plugrl.core.text.learn.policy_options import (
+    KlConfig,
+    KlLossConfig,
+    KlRewardConfig,
+    OverlongConfig,
+    ValueConfig,
+)
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Preflight
+
+logger = logging.getLogger(__name__)
+
+
+#: An option by its path within a section, its value, and why it has no effect.
+Unused = tuple[str, Any, str]
+
+
+def warn_of(section: str, unused: Iterable[Unused]) -> None:
+    """Warn of options below the path ``section``."""
+    for path, value, reason in unused:
+        shown = f"{value:g}" if isinstance(value, float) else value
+        logger.warning("%s.%s=%s has no effect: %s", section, path, shown, reason)
+
+
+def written(
+    section: Any, default: Any, reason: str, names: Iterable[str] = (), *, path: str = ""
+) -> Iterator[Unused]:
+    """The options of a section that differ from their defaults.
+
+    Args:
+        section: with the options.
+        default: an instance of its configuration.
+        reason: why they have no effect.
+        names: of the options that are meant; none: all.
+        path: of the section, with a dot at its end.
+    """
+    for name in names or vars(default):
+        if section[name] != getattr(default, name):
+            yield f"{path}{name}", section[name], reason
+
+
+def warn_of_unused(check: Preflight) -> None:
+    """Warn of what a policy-gradient trainer does not use: it is switched off by something else."""
+    algorithm = check.section.get("algorithm") or {}
+    valued = any(
+        "values"
+        in declared_needs(check.component(f"trainer.algorithm.{kind}"), algorithm.get(kind))
+        for kind in ("advantage", "loss")
+    )
+    warn_of("trainer.algorithm", _unused(algorithm, valued=valued))
+    # Trainers without rewards have no attempts to compare, and may be the phase before values.
+    learns = getattr(check.validated.trainer, "uses_rewards", True)
+    compares = getattr(check.component("trainer.algorithm.advantage"), "compares_attempts", False)
+    if learns and compares and check.root.data.rollout_repeat_n == 1:
+        logger.warning(
+            "data.rollout_repeat_n=1: advantage %s compares attempts at the same prompt, so that "
+            "nothing is learned; write at least 2",
+            algorithm["advantage"].get("type"),
+        )
+    for name, model in check.models.items():
+        train = model.get("train")
+        if learns and not valued and train is not None and train.get("value_head"):
+            logger.warning(
+                "models.%s.train.value_head=true has no effect: neither the advantage nor the loss "
+                "reads values of states", name,
+            )  # fmt: skip
+
+
+def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[Unused]:
+    length, how = algorithm.get("norm_length"), algorithm.get("aggregation")
+    if length is not None and how != "seq-mean-token-sum-norm":
+        yield "norm_length", length, f"aggregation is {how}"
+    kl, value = algorithm.get("kl"), algorithm.get("value")
+    correction, overlong = algorithm.get("sampler_correction"), algorithm.get("overlong")
+    if kl is not None:
+        off = not kl.reward.coefficient, not kl.loss.coefficient
+        yield from _written("kl.reward", kl.reward, KlRewardConfig(), off[0], "coefficient is 0")
+        fixed = kl.reward.controller == "fixed" and not off[0]
+        yield from _written(
+            "kl.reward", kl.reward, KlRewardConfig(), fixed, "controller is fixed",
+            ("target", "horizon"),
+        )  # fmt: skip
+        yield from _written("kl.loss", kl.loss, KlLossConfig(), off[1], "coefficient is 0")
+        both = "kl.reward.coefficient and kl.loss.coefficient are 0"
+        yield from _written("kl", kl, KlConfig(), all(off), both, ("model",))
+    if value is not None:
+        why = "no advantage or loss reads values of states"
+        yield from _written("value", value, ValueConfig(), not valued, why)
+    if correction is not None:
+        off_ = correction.level == "none"
+        default = SamplerCorrectionConfig()
+        yield from _written("sampler_correction", correction, default, off_, "level is none")
+    if overlong is not None:
+        names = ("penalty", "length")
+        none = not overlong.buffer
+        yield from _written("overlong", overlong, OverlongConfig(), none, "buffer is 0", names)
+
+
+def _written(
+    path: str, section: Any, default: Any, off: bool, reason: str, names: tuple[str, ...] = ()
+) -> Iterator[Unused]:
+    if off:
+        yield from written(section, default, reason, names, path=f"{path}.")

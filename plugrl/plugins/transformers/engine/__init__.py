@@ -1,0 +1,1 @@
+"""The embedded engine: batches of requests decoded token by token."""

@@ -1,0 +1,202 @@
+"""One layer of a Llama-shaped model without gradients; the whole of them is in ``lean.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.linalg import vector_norm
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from plugrl.plugins.transformers.engine.norms import Norm, States, exact
+
+
+class Layer:
+    """A layer, with its matrices in the forms that take the fewest operations.
+
+    Args:
+        layer: of the model.
+        config: of the model.
+        small: whether all matrices are copies.
+    """
+
+    def __init__(self, layer: Any, config: Any, small: bool) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._width = attention.head_dim
+        self._scale = float(attention.scaling)
+        self._keys = config.num_key_value_heads
+        #: Queries that share a key: products with the cache are one for each key.
+        self._group = config.num_attention_heads // self._keys
+        self._norm_1 = Norm(layer.input_layernorm)
+        self._norm_2 = Norm(layer.post_attention_layernorm)
+        matrices = (mlp.gate_proj, mlp.up_proj, attention.o_proj, mlp.down_proj)
+        *gates, self._out, self._down = (matrix.weight.detach().t() for matrix in matrices)
+        #: One joined matrix where it is a copy, else the model's two.
+        self._gates = tuple(gates)
+        self._dtype = self._out.dtype
+        self._exact = exact(self._dtype)
+        self._half = self._exact != self._dtype
+        self._nothing = torch.zeros_like(self._out[0, :1])
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        three = [attention.q_proj, attention.k_proj, attention.v_proj]
+        self._qkv = self._copied([m.weight for m in three]).t()
+        self._small = small
+        if small:
+            self._make_own()
+        self._bias: torch.Tensor | None = None
+        if three[0].bias is not None:
+            self._bias = self._copied([m.bias for m in three])
+        self._head_norm: torch.Tensor | None = None
+        self._query_norm: torch.Tensor | None = None
+        if hasattr(attention, "q_norm"):
+            shape = self._group + 1, self._width // 2, 2
+            self._head_norm = self._qkv.new_empty(shape, dtype=self._exact)
+            norms = (attention.q_norm, slice(-1)), (attention.k_norm, slice(-1, None))
+            for norm, where in norms:
+                target = self._head_norm[where].transpose(1, 2)
+                self._copies.append((target, norm.weight.detach().view(2, -1)))
+            self._head_norm = self._head_norm.flatten(1)
+            # The norm of a head is divided by the square root of D with the weights.
+            least = (self._width * attention.q_norm.variance_epsilon) ** 0.5
+            self._least = self._head_norm.new_full((1,), least)
+            # The scale of the scores belongs to the weights of the queries then.
+            self._query_norm = self._head_norm[:-1] if small else None
+
+    def _make_own(self) -> None:
+        """Matrices in the order in which products are fastest, times the weights of the norms."""
+        own, joined = self._qkv.contiguous(), torch.cat(self._gates, 1)
+        gates = zip(self._gates, joined.chunk(2, 1), strict=True)
+        self._products = [
+            (self._norm_1, self._qkv, own),
+            *((self._norm_2, gate, part) for gate, part in gates),
+        ]
+        self._qkv, self._gates = own, (joined,)
+        for name in ("_out", "_down"):
+            matrix = getattr(self, name)
+            setattr(self, name, matrix.contiguous())
+            self._copies.append((getattr(self, name), matrix))
+
+    def _copied(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """What :meth:`refresh` keeps equal to queries, keys and values, [all heads * D, ...].
+
+        Each key stands between its queries and its value. What a position turns together is side
+        by side in the copy; models keep the real parts of a head before the imaginary ones.
+        """
+        queries, keys, values = (
+            part.detach().unflatten(0, (self._keys, -1, self._width)) for part in parts
+        )
+        whole = torch.cat([queries, keys, values], 1)
+        turning, rest = whole.split([self._group + 1, 1], 1)
+        turning = turning.unflatten(2, (-1, 2)).transpose(2, 3)
+        for target, part in ((turning[:, :-1], queries), (turning[:, -1:], keys)):
+            self._copies.append((target, part.unflatten(2, (2, -1))))
+        self._copies.append((rest, values))
+        return whole.flatten(0, 2)
+
+    def refresh(self) -> None:
+        """Copy what is needed in another order than the model has it."""
+        self._norm_1.refresh()
+        self._norm_2.refresh()
+        for target, source in self._copies:
+            target.copy_(source)
+        if self._head_norm is not None:
+            self._head_norm.mul_(self._width**0.5)
+        if self._query_norm is not None:
+            self._query_norm.mul_(self._scale)
+        if self._small:
+            for norm, matrix, own in self._products:
+                torch.mul(matrix, norm.scaled[:, None], out=own)
+
+    def _normed(self, norm: Norm, states: States) -> torch.Tensor:
+        return norm.bare(states) if self._small else norm(states)
+
+    def step(
+        self,
+        states: States,
+        projected: torch.Tensor | None,
+        mask: torch.Tensor | None,
+        angles: torch.Tensor,
+        cached: Any,
+    ) -> None:
+        """Change the states of one token a row, [B, H]; ``projected`` as :meth:`projected`."""
+        queries, new, values = self._heads(states, projected, angles)
+        keys, values = cached.append(new, values)
+        keys = keys.transpose(1, 2)
+        if mask is None and self._query_norm is not None:
+            scores = torch.bmm(queries, keys)
+        else:
+            scores = torch.baddbmm(
+                self._nothing if mask is None else mask,
+                queries,
+                keys,
+                beta=0 if mask is None else 1,
+                alpha=self._scale if self._query_norm is None else 1,
+            )
+        self._finish(states, torch.bmm(scores.softmax(-1), values).view(angles.shape[0], -1))
+
+    def sequences(
+        self,
+        states: States,
+        projected: torch.Tensor | None,
+        rows: int,
+        mask: torch.Tensor | None,
+        angles: torch.Tensor,
+        cached: Any,
+    ) -> None:
+        """Change the states of all tokens of ``rows`` sequences, [B * T, H]."""
+        queries, keys, values = (
+            each.reshape(rows, angles.shape[0] // rows, -1, self._width).transpose(1, 2)
+            for each in self._heads(states, projected, angles)
+        )
+        if cached is not None:
+            cached.update(keys, values)
+        seen = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self._scale if self._query_norm is None else 1,
+            enable_gqa=self._group > 1,
+        )
+        self._finish(states, seen.transpose(1, 2).reshape(angles.shape[0], -1))
+
+    def projected(self, states: States) -> torch.Tensor:
+        """Queries, key and value of each group, [N, keys * (group + 2) * D], not turned yet."""
+        normed = self._normed(self._norm_1, states)
+        if self._bias is None:
+            joined = torch.mm(normed, self._qkv)
+        else:
+            joined = torch.addmm(self._bias, normed, self._qkv)
+        if self._half:
+            joined = joined.to(self._exact)
+        if self._head_norm is not None:
+            heads = joined.view(-1, self._group + 2, self._width).narrow(1, 0, self._group + 1)
+            norm = vector_norm(heads, dim=-1, keepdim=True)
+            heads.div_(norm.hypot_(self._least)).mul_(self._head_norm)
+        return joined
+
+    def _heads(
+        self, states: States, projected: torch.Tensor | None, angles: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Queries at their positions, [N * keys, group, D], keys and values, [N * keys, D]."""
+        if projected is None:
+            projected = self.projected(states)
+        group, shape = self._group, (-1, self._group + 2, self._width)
+        values = projected.view(shape).select(1, group + 1)
+        pairs = torch.view_as_complex(projected.view(len(angles), self._keys, group + 2, -1, 2))
+        turned = torch.view_as_real(pairs.narrow(2, 0, group + 1) * angles)
+        turned = turned.view(-1, group + 1, self._width)
+        if self._half:
+            turned, values = turned.to(self._dtype), values.to(self._dtype)
+        return turned.narrow(1, 0, group), turned.select(1, group), values
+
+    def _finish(self, states: States, seen: torch.Tensor) -> None:
+        """What follows attention, [N, H]."""
+        states.own.addmm_(seen, self._out)
+        normed = self._normed(self._norm_2, states)
+        if self._small:
+            gate, up = torch.mm(normed, self._gates[0]).chunk(2, -1)
+        else:
+            gate, up = (torch.mm(normed, matrix) for matrix in self._gates)
+        states.own.addmm_(silu(gate).mul_(up), self._down)

@@ -1,0 +1,1 @@
+"""Scorers of red-teaming that are models."""
