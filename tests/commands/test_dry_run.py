@@ -128,6 +128,7 @@ def test_a_trainer_without_a_step_to_try_says_so():
 LARGE = {"intermediate_size": 40960, "max_position_embeddings": 256}
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("train", "named", "not_named"),

@@ -17,10 +17,7 @@ TRAINERS = sorted(
 
 
 #: One of each family; the others differ in their losses.
-FAST = {
-    "dqn", "ei_pure_text", "harness", "remote_api_grpo", "reward_model", "self_hosted_dpo",
-    "self_hosted_grpo", "self_hosted_opd", "sequence", "solo_agent", "spg", "vanilla_ppo",
-}  # fmt: skip
+FAST = {"ei_pure_text", "harness", "self_hosted_grpo", "vanilla_ppo"}
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,7 @@ def test_a_folder_for_temporary_files_that_is_gone_is_told_as_any_fault(monkeypa
         none.ask({}, [])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kernel", [True, False])
 def test_nothing_is_left_when_this_process_is_killed(tmp_path, kernel):
     code = (

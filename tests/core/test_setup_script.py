@@ -168,6 +168,7 @@ def test_bytes_that_are_no_text_and_marks_that_steer_a_terminal(capfd):
     assert "\x1b" not in capfd.readouterr().err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("loop", ["while :; do :; done", "sleep 100", "sleep 100 & wait"])
 def test_a_script_without_end(loop):
     begin = time.monotonic()

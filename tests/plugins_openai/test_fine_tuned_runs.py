@@ -72,6 +72,7 @@ def test_agents_learn_by_jobs_there(server, tree):
     assert names == [f"{run.folder.name}-iteration-{number}-policy" for number in (1, 2)]
 
 
+@pytest.mark.integration
 def test_a_failed_job_ends_the_run_and_a_resume_makes_it_again(server, tree, tmp_path):
     server.end = "failed"
     with pytest.raises(RunError, match=r"failed \(The job ran out of luck"):

@@ -169,6 +169,7 @@ def test_a_server_that_fails_for_a_moment_does_not_end_a_run(setting, monkeypatc
         assert not file.is_file() or there.key.encode() not in file.read_bytes(), file
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", ["batch-async", "fully-async"])
 @pytest.mark.parametrize("in_flight", ["finish", "continue"])
 def test_the_asynchronous_modes_keep_many_requests_at_the_server(setting, mode, in_flight):
@@ -188,6 +189,7 @@ def test_the_asynchronous_modes_keep_many_requests_at_the_server(setting, mode, 
     assert run.last_metrics["sync/parity"] <= 1e-4
 
 
+@pytest.mark.integration
 def test_a_run_ends_when_the_server_that_it_waits_for_goes(setting):
     there, tree = setting(inference={"timeout": 60.0})
     watch = Watch({1: lambda: setattr(there, "always", "hang")})

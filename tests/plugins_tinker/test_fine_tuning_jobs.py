@@ -69,6 +69,7 @@ def likelihood(model, reply=REPLY):
     return total
 
 
+@pytest.mark.integration
 def test_replies_are_learned_and_a_later_process_samples_from_them(group):
     shared = group()
     before = likelihood(shared.model)

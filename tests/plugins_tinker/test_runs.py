@@ -72,6 +72,7 @@ def restart(server, **how):
     server.start(**how)
 
 
+@pytest.mark.integration
 @against("own_server")
 def test_a_run_syncs_and_goes_on_where_its_session_was_lost(own_server, small):
     whole = plugrl.train(small("whole"))
@@ -147,6 +148,7 @@ def phases(config, teacher_steps, student_steps, **data):
     return config
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("server", ["beginner"], indirect=True)
 def test_a_phase_distils_what_the_one_before_trained(server, tree):
     config = tree(server, "sequence", settings__checkpoint_every=0)

@@ -85,6 +85,7 @@ def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train, mo
     assert ids == {run.id}
 
 
+@pytest.mark.integration
 def test_what_a_kill_lost_is_sent_again(make_run, train):
     run = make_run(WandbTracker())
     train(run, 6)

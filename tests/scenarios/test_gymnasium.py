@@ -296,6 +296,7 @@ def test_a_native_copy_that_was_to_begin_anew_when_another_broke_did_not_end_twi
     assert step(environment, NOTHING, NOTHING).real is None
 
 
+@pytest.mark.integration
 def test_a_process_that_dies_or_hangs_is_replaced(made, own_processes):
     environment, beside = made(**FAR, step_timeout=1.0), made(**NEAR)
     environment.reset(0)
@@ -641,6 +642,7 @@ def test_a_missing_package_is_named_with_what_to_run(blocked, id, message):
     assert message in last
 
 
+@pytest.mark.integration
 def test_the_trial_of_an_environment_in_a_process_of_its_own_is_in_one_too(made):
     environment = made(id=f"{FILE}:Deadly-v0", vectorization="async")
     environment.reset(0)
@@ -686,6 +688,7 @@ def test_without_pygame_it_is_said_what_to_run():
     assert 'run: pip install "plugrl[video]", or write validate.film: none' in result.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("id", ["Hopper-v5", "LunarLander-v3", "ALE/Pong-v5"])
 def test_environments_of_the_extras_are_stepped_by_their_id(made, id):
     pytest.importorskip({"H": "mujoco", "L": "Box2D", "A": "ale_py"}[id[0]])

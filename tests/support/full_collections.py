@@ -29,6 +29,13 @@ class Watch:
 
 _watch = Watch()
 gc.callbacks.append(_watch)
+# What is imported and collected before the first test stays.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

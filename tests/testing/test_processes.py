@@ -68,6 +68,7 @@ def test_one_that_cannot_be_imported_fails_alone(tmp_path, record):
     assert len((tmp_path / "elsewhere_one.loaded").read_text().split()) == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("name", "code"), [("killed", 0), ("failed", 7)])
 def test_one_that_ends_its_process_fails_alone(record, name, code):
     elsewhere = Elsewhere([record(name), record("one")])

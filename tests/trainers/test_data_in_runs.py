@@ -148,6 +148,7 @@ class Stop:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.integration
 def test_a_file_that_changed_meanwhile_is_refused(tree):
     with pytest.raises(RunTerminated):
         tiny.train(tree, Stop())

@@ -89,6 +89,7 @@ def test_an_evaluation_of_which_nothing_is_scored_changes_no_best(tmp_path, capl
     assert "too few scores of development dialogues for reward" in caplog.text
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("scores", "patience", "least", "evaluations"),
     [
@@ -155,6 +156,7 @@ def rates(folder, **changes):
     return found
 
 
+@pytest.mark.integration
 def test_the_learning_rate_warms_up_and_falls(tmp_path):
     assert rates(tmp_path) == [1.0] * 6
     assert rates(tmp_path, warmup_steps=2) == pytest.approx([1 / 3, 2 / 3, 1, 1, 1, 1])

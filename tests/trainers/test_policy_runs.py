@@ -207,6 +207,7 @@ def test_long_answers_are_punished_or_filtered(run):
     assert line["train/overlong_filtered"] == pytest.approx(line["rollout/truncated"])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("algorithm", "value_head"),
     [

@@ -129,6 +129,7 @@ def test_learning_on_three_seeds(tree, name, loss, seed):
     assert last["validation/accuracy"] > 0.9
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "algorithm",
     [

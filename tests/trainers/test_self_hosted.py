@@ -252,6 +252,7 @@ def straight(tmp_path_factory):
 
 
 #: After a step of the first phase, between the phases and after a step of the second.
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "step", [2, 3, 5, *(pytest.param(n, marks=pytest.mark.integration) for n in (0, 4, 6))]
 )

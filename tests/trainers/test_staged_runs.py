@@ -165,6 +165,7 @@ def test_transcripts_and_samples_can_be_read(tmp_path):
     assert not list((off.folder / "rollouts").glob("*.yaml"))
 
 
+@pytest.mark.integration
 def test_a_saved_run_is_evaluated_with_the_model_of_its_last_job(whole):
     run = whole.run
     with opened(str(run.folder)) as saved:
@@ -509,6 +510,7 @@ def written(trajectory):
     return "".join(text_agents.CHARACTERS[n - 2] for n, mask in trained if mask and n > 1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.integration), 5])
 def test_a_resumed_run_tells_the_same_trajectories(tmp_path, whole, stop):
     plugin = Listening(stop)

@@ -163,6 +163,7 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("mode", "act", "error"),
     [
@@ -201,6 +202,7 @@ def test_a_hook_that_stops_the_run_ends_it_in_order(make, mode):
     assert run.checkpoint()["trainer"]["step"] == 3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", quick("sync", "finish", of=ALL))
 def test_a_sync_that_fails_ends_the_run_with_its_error(make, monkeypatch, mode):
     plain = TransformersInferenceService.update_weights
@@ -318,6 +320,7 @@ class Debate(RolloutWorker):
         return made
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", quick("batch-async", "continue"))
 def test_several_models_keep_the_bound_each_with_its_own_versions(make, trained, registry, mode):
     registry.register("rollout_worker", "debate", Debate)

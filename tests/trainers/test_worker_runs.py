@@ -51,6 +51,7 @@ def tree(tmp_path):
     return tiny.config("self_hosted_grpo", tmp_path, {"rollout_worker": {"processes": 2}})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "trainer", ["self_hosted_grpo", pytest.param("sequence", marks=pytest.mark.integration)]
 )
@@ -94,6 +95,7 @@ def test_a_function_registered_by_p_is_found_in_processes(tmp_path, tree):
     assert rows[0][1]["train/grad_norm"] > 0
 
 
+@pytest.mark.integration
 def test_processes_are_light_and_have_one_thread(tmp_path, tree):
     (tmp_path / "light.py").write_text(
         "import os\nimport sys\n\nfrom plugrl.core.text.rollout.worker import trajectory_of\n\n\n"
@@ -142,6 +144,7 @@ def test_a_function_with_other_parameters_is_refused(tmp_path, registry):
         registry.load_path("rollout_worker", tmp_path / "mine.py", "mine")
 
 
+@pytest.mark.integration
 def test_a_worker_whose_every_attempt_dies_ends_the_run(tmp_path, tree):
     (tmp_path / "dead.py").write_text("import os\n\n\ndef dead(task):\n    os._exit(3)\n")
     tree["rollout_worker"] |= {

@@ -190,10 +190,7 @@ def _move(
 
 
 def _of_the_one_model(layer: Layer, path: KeyPath) -> KeyPath:
-    if "source" in path:
-        # Where a model is from is all that one has to say of it; a service is no model.
-        layer.tree.setdefault("models", {"policy": {}})
-    models = layer.tree.get("models")
+    models = layer.tree.setdefault("models", {"policy": {}})
     if not isinstance(models, dict) or len(models) != 1:
         names = ", ".join(_mapping(models)) or "none is named"
         instead = dotted(path).replace("*", "NAME")

@@ -221,12 +221,14 @@ class RootChecker:
         if isinstance(written, str):
             written = self.tree["trainer"] = {"type": written}
         self.cls = self.checker.pick.load_class(written, "trainer", path)
-        before = len(self.checker.faults)
+        before, sections = len(self.checker.faults), set(self.tree)
         settle(Layer(self.tree, self.checker.origins), self.checker.faults, frozenset(self.schemas))
         self._decide_validation()
         if self.cls is None:
             # Which sections there are depends on the trainer.
             del self.checker.faults[before:]
+            for name in set(self.tree) - sections:
+                del self.tree[name]
         self.filled["trainer"], _ = self.checker.pick.one(
             self.tree.get("trainer") or {}, "trainer", path
         )
