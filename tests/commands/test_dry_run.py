@@ -151,6 +151,7 @@ def test_what_does_not_fit_names_the_settings_to_lower(dry_run, train, named, no
     assert not any(name in line for name in not_named)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_model_that_does_not_fit_is_named(dry_run):
     # One matrix of it is larger than the memory that is left.

@@ -95,6 +95,7 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(call, folder, tmp_path, wo
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.integration
 def test_other_trainers_of_testers_have_it_too(call, tmp_path):
     made = tiny.merged(RED_TEAM, {"trainer": {"eval_every": 1}})
     folder = plugrl.train(tiny.config("hf_ast", tmp_path, made)).folder

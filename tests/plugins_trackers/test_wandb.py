@@ -100,6 +100,7 @@ def test_what_a_kill_lost_is_sent_again(make_run, train):
     }
 
 
+@pytest.mark.integration
 def test_a_run_without_a_checkpoint_begins_anew(make_run, train):
     run = make_run(WandbTracker())
     train(run, 2, crash=True)

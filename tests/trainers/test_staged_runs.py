@@ -586,6 +586,7 @@ def test_a_trainer_of_a_user_changes_what_is_sampled_logged_and_learned(tmp_path
     assert {len((job / "examples.jsonl").read_text().splitlines()) for job in jobs} == {4}
 
 
+@pytest.mark.integration
 def test_phases_follow_one_another_with_the_weights_of_the_last_job(tmp_path):
     phase = {"trainer": {"type": "ei_pure_text", **ALL}, "text_rl": {"num_iterations": 1}}
     tree = text_agents.config("sequence", tmp_path)

@@ -77,6 +77,7 @@ def test_an_attempt_that_kills_twice_is_invalid_and_the_others_go_on(collect, na
     assert collect.pool.take_restarts() == 4
 
 
+@pytest.mark.integration
 def test_deaths_are_bounded(collect):
     collect.fresh(max_restarts=3)
     with pytest.raises(RunError, match=r"while it attempted problem 2; 4 .*max_worker_restarts=3"):
