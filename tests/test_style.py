@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,27 +34,6 @@ def test_files_are_formatted():
 @pytest.mark.integration
 def test_core_is_strictly_typed():
     run("mypy")
-
-
-def lengths_of_functions(tree: ast.AST) -> list[int]:
-    return [
-        (node.end_lineno or node.lineno) - node.lineno + 1
-        for node in ast.walk(tree)
-        if isinstance(node, Function)
-    ]
-
-
-def test_files_are_short():
-    # An empty __init__.py would make the median prettier than the code is.
-    lengths = [len(file.read_text().splitlines()) for file in FILES if file.name != "__init__.py"]
-    assert statistics.median(lengths) <= 150
-    assert sum(length < 450 for length in lengths) >= 0.9 * len(lengths)
-
-
-def test_functions_are_short():
-    lengths = [n for file in FILES for n in lengths_of_functions(ast.parse(file.read_text()))]
-    assert len(lengths) > 100
-    assert sum(length < 45 for length in lengths) >= 0.9 * len(lengths)
 
 
 def public_definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Definition]]:
