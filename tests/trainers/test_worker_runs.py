@@ -39,7 +39,8 @@ def numbers(run):
 @pytest.fixture
 def workers(own_processes):
     """The numbers of the worker processes that run for this test."""
-    return lambda: [pid for pid, words in own_processes().items() if "worker_process" in words]
+    module = "plugrl.core.text.rollout.processes.process"
+    return lambda: [pid for pid, words in own_processes().items() if module in words]
 
 
 def gone_soon(running):
