@@ -8,6 +8,12 @@ import shutil
 import sys
 
 
+def compiler_failure(error: Exception) -> str:
+    """What a compiler says first of what it could not do; the rest is about its own code."""
+    said = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *said[:1]])
+
+
 def missing_compiler(device: str) -> str | None:
     """Why nothing can be compiled for ``device``, with the remedy; None: it can be tried."""
     if device.startswith("cuda"):

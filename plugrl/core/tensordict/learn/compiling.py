@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import func
 from torchrl.objectives.common import LossModule
 
-from plugrl.core.run.compilers import missing_compiler
+from plugrl.core.run.compilers import compiler_failure, missing_compiler
 from plugrl.core.tensordict.learn.loss_contract import total_loss
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CompiledLoss:
                 return self._set_gradients(minibatch)
             # Of all classes: it comes from a compiler that is given code of users.
             except Exception as error:
-                self._refusal = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+                self._refusal = compiler_failure(error)
         logger.warning(
             "rl.compile: %s goes on uncompiled: %s", type(self._module).__name__, self._refusal
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from plugrl.core.run.compilers import missing_compiler
+from plugrl.core.run.compilers import compiler_failure, missing_compiler
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 
@@ -77,7 +77,7 @@ class CompiledLayers:
                 first_pass(batch)
         # Of all classes: it comes from a compiler that is given code of any model.
         except Exception as error:
-            return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            return compiler_failure(error)
         return None
 
     def undo(self) -> None:
