@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.component import build
 from plugrl.core.errors import ConfigError, PluginError, PlugrlError
 from plugrl.core.plugins.blame import one_line, place, raised_at
+from plugrl.core.plugins.registry import default_registry
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.kinds import Record
@@ -76,3 +77,19 @@ class Factory:
                 f"{path}: {kind} {section.get('type', cls.__name__)!r} could not be built: "
                 f"{one_line(error)}" + (f" at {at}" if at else "")
             ) from error
+
+
+def make_component(kind: str, section: Mapping[str, Any] | str) -> Any:
+    """The component of a section, or of a name, resolved in this process.
+
+    Raises:
+        PlugrlError: there is no such component, or it cannot be loaded.
+    """
+    registry = default_registry()
+    section = {"type": section} if isinstance(section, str) else section
+    file = section.get(f"custom_{kind}_module_path")
+    if file is not None:
+        record = registry.load_path(kind, file, section[f"custom_{kind}_class_name"])
+    else:
+        record = registry.resolve(kind, section["type"])
+    return build(registry.load(record), section)

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from plugrl.core.component import Component, build
+from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.plugins.registry import default_registry
+from plugrl.core.factory import make_component
 from plugrl.core.sandbox.box import Box
 from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner, Verdict
 
@@ -126,13 +126,7 @@ def make_sandbox(section: Mapping[str, Any]) -> Sandbox:
     Raises:
         PlugrlError: there is no such sandbox, or it cannot be loaded.
     """
-    registry = default_registry()
-    file = section.get("custom_sandbox_module_path")
-    if file is not None:
-        record = registry.load_path("sandbox", file, section["custom_sandbox_class_name"])
-    else:
-        record = registry.resolve("sandbox", section["type"])
-    sandbox: Sandbox = build(registry.load(record), section)
+    sandbox: Sandbox = make_component("sandbox", section)
     return sandbox
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from plugrl.core.component import Component, build
+from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.plugins.registry import default_registry
+from plugrl.core.factory import make_component
 from plugrl.core.protocol.config import ProtocolConfig, ProtocolRoundsConfig, VerifierConfig
 from plugrl.core.protocol.state import (
     ProtocolOutcome,
@@ -327,12 +327,5 @@ def make_protocol(section: Any) -> Protocol:
     Raises:
         PlugrlError: there is no such protocol, it cannot be loaded, or an option is wrong.
     """
-    registry = default_registry()
-    section = {"type": section} if isinstance(section, str) else section
-    file = section.get("custom_protocol_module_path")
-    if file is not None:
-        record = registry.load_path("protocol", file, section["custom_protocol_class_name"])
-    else:
-        record = registry.resolve("protocol", section["type"])
-    protocol: Protocol = build(registry.load(record), section)
+    protocol: Protocol = make_component("protocol", section)
     return protocol

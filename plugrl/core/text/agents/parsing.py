@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugrl.core.component import Component, build
+from plugrl.core.component import Component
+from plugrl.core.factory import make_component
 from plugrl.core.plugins.blame import failure_key, one_line, raised_at, warn_once
-from plugrl.core.plugins.registry import default_registry
 
 
 @dataclass(slots=True)
@@ -72,13 +72,7 @@ def make_parser(section: Mapping[str, Any]) -> Parser:
     Raises:
         PlugrlError: there is no such parser, or it cannot be loaded.
     """
-    registry = default_registry()
-    file = section.get("custom_parser_module_path")
-    if file is not None:
-        record = registry.load_path("parser", file, section["custom_parser_class_name"])
-    else:
-        record = registry.resolve("parser", section["type"])
-    parser: Parser = build(registry.load(record), section)
+    parser: Parser = make_component("parser", section)
     return parser
 
 

@@ -107,18 +107,9 @@ def make_scorer(section: Any, models: Mapping[str, InferenceService] | None = No
     Raises:
         PlugrlError: there is no such scorer, it cannot be loaded, or an option is wrong.
     """
-    from plugrl.core.component import build
-    from plugrl.core.plugins.registry import default_registry
+    from plugrl.core.factory import make_component
 
-    registry = default_registry()
-    section = {"type": section} if isinstance(section, str) else section
-    file = section.get("custom_scorer_module_path")
-    record = (
-        registry.load_path("scorer", file, section["custom_scorer_class_name"])
-        if file is not None
-        else registry.resolve("scorer", section["type"])
-    )
-    scorer: Scorer = build(registry.load(record), section)
+    scorer: Scorer = make_component("scorer", section)
     if models is not None:
         scorer.use(models)
     scorer.combine(lambda place: make_scorer(_at(scorer.config, place), models))
