@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.config.check import configure
+from plugrl.core.config.view import ConfigView
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -15,7 +15,8 @@ from plugrl.core.config.preflight import device_fault, find_faults
 from plugrl.core.config.schemas.sections import COMMON
 from plugrl.core.config.sources.compose import ComposedConfig, compose
 from plugrl.core.config.sources.origins import raise_faults
-from plugrl.core.config.validation import ValidatedConfig, validate
+from plugrl.core.config.validated import ValidatedConfig
+from plugrl.core.config.validation import validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory

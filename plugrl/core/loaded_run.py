@@ -23,7 +23,7 @@ from plugrl.core.states import take_weights
 from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:
-    from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.config.validated import ValidatedConfig
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.models import Model, Models
 

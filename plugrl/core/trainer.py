@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.config.check import configure
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import UsageError
 from plugrl.core.states import refuse_state
 

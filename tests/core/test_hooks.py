@@ -8,9 +8,10 @@ import types
 import pytest
 
 from plugrl.core.errors import ConfigError, PluginError, StopRun
-from plugrl.core.plugins.discovery import check_hook_plugin, check_requirements, new_manager
+from plugrl.core.plugins.discovery import check_hook_plugin, new_manager
 from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.hookspecs import hookimpl
+from plugrl.core.plugins.requirements import check_requirements
 
 
 def manager(**plugins):

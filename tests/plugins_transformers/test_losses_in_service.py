@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights

@@ -14,7 +14,8 @@ from transformers import (
     pipeline,
 )
 
-from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.config.check import configure
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import scored

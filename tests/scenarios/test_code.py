@@ -11,7 +11,7 @@ import hostile
 import pytest
 
 from plugrl.core.component import build
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.experiment import prepare, start
 from plugrl.core.plugins.registry import register_sandbox, register_scenario

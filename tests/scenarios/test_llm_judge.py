@@ -3,7 +3,7 @@
 import pytest
 
 from plugrl.core.component import build
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.text.evaluate.evaluator import EvaluationFailedError

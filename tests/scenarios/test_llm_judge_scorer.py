@@ -2,7 +2,8 @@
 
 import pytest
 
-from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.config.check import configure
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, scored

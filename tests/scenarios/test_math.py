@@ -7,7 +7,7 @@ import pytest
 from waiting import DEADLINE
 
 from plugrl.core.component import build
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,

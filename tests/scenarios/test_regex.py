@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from plugrl.core.component import build
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,

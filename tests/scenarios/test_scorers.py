@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.factory import Factory

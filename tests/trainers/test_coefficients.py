@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import plugrl
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import RunError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from written_rollouts import chat, rollouts
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.staged.examples import supervised_examples, with_right_decision
 from plugrl.core.text.staged.sections import TextRlConfig, guess_replacement_proportion

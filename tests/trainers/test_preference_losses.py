@@ -9,7 +9,7 @@ import peers
 import pytest
 import torch
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch

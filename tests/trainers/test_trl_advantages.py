@@ -7,7 +7,7 @@ import peers
 import pytest
 import torch
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.plugins.registry import default_registry
 from tests.trainers import preference_models
 

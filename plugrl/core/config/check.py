@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from plugrl.core.config import coerce
 from plugrl.core.config.bad import ABSENT, BAD, Touched
-from plugrl.core.config.canonical import remedy, second_spellings
+from plugrl.core.config.canonical import second_spellings, warn_of_renamed
 from plugrl.core.config.misplaced import near_misses
-from plugrl.core.config.pick import Picker
+from plugrl.core.config.pick import Picker, custom_keys
+from plugrl.core.config.report import CheckReport
 from plugrl.core.config.schemas.plain_values import is_code_file, locate, to_plain
 from plugrl.core.config.schemas.schema import COMPONENT, FILE, PHASES
 from plugrl.core.config.sources.inherit import default_entry, inherit, inherit_origins
 from plugrl.core.config.sources.origins import (
     DEFAULT,
-    Fault,
     KeyPath,
     Origins,
     dotted,
-    fault_at,
     mark,
+    move,
     nearest,
     raise_faults,
 )
+from plugrl.core.config.view import ConfigView, is_validated, plain
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.plugins.loading import readable
 from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
-    from plugrl.core.plugins.kinds import Record
     from plugrl.core.plugins.registry import Registry
 
 
@@ -55,10 +55,7 @@ def hints_of(schema: type) -> dict[str, Any]:
         ) from error
 
 
-_ALGORITHM: KeyPath = ("trainer", "algorithm")
-
-
-class Checker:
+class Checker(CheckReport):
     """Checks values against schemas; faults are collected, never raised.
 
     Args:
@@ -73,38 +70,8 @@ class Checker:
         origins: Origins | None = None,
         unresolved: frozenset[KeyPath] = frozenset(),
     ) -> None:
-        self.origins: Origins = {} if origins is None else origins
-        self.faults: list[Fault] = []
-        self.unchecked: list[str] = []
-        #: For some unchecked keys, the known one that they resemble.
-        self.meant: dict[str, str] = {}
-        self.records: dict[str, Record] = {}
-        self.plugin_error: PluginError | None = None
-        self.unresolved = unresolved
+        super().__init__(origins, unresolved)
         self.pick = Picker(self, registry)
-
-    def fault(self, path: KeyPath, message: str, suggestion: str | None = None) -> Any:
-        """Add a fault at ``path``."""
-        self.faults.append(fault_at(self.origins, path, message, suggestion))
-        return BAD
-
-    def unknown(self, path: KeyPath, message: str, suggestion: str | None) -> None:
-        """Add the fault of a key that no schema has."""
-        instead = None if self._is_own_algorithm(path[:-1]) else remedy(path)
-        if instead is not None:
-            self.fault(path, f"unknown key: {instead}")
-            return
-        fault = fault_at(self.origins, path, message, suggestion)
-        self.faults.append(dataclasses.replace(fault, unknown=str(path[-1])))
-
-    def _is_own_algorithm(self, section: KeyPath) -> bool:
-        """Whether it is a component, with keys of its own instead of those that others know."""
-        return section == _ALGORITHM and dotted(_ALGORITHM) in self.records
-
-    def broken(self, path: KeyPath, error: PluginError) -> None:
-        """Add a plugin that cannot be used to the report."""
-        self.plugin_error = self.plugin_error or error
-        self.fault(path, str(error))
 
     def value(self, value: Any, hint: Any, path: KeyPath, metadata: Mapping[Any, Any]) -> Any:
         """Check any value; give it with its defaults filled, or ``BAD``."""
@@ -252,7 +219,7 @@ class Checker:
         here = (*path, key)
         if not free and key not in extra:
             # A spelling that holds elsewhere is no remedy for itself.
-            elsewhere = () if self._is_own_algorithm(path) else second_spellings(path)
+            elsewhere = () if self.is_own_algorithm(path) else second_spellings(path)
             others = [name for name in elsewhere if name != key]
             close = close_names(key, [*known, *extra, *others], 1)
             keys = "" if close or not known else f"; keys: {', '.join(known)}"
@@ -272,7 +239,7 @@ class Checker:
             if given is BAD:
                 return BAD, BAD
         if COMPONENT in field.metadata and path not in self.unresolved:
-            checked = self.pick.field(given, field, path)
+            checked = self.component_field(given, field, path)
             return checked, checked
         nested = dataclasses.is_dataclass(hint) and isinstance(hint, type)
         if nested and path not in self.unresolved:
@@ -353,6 +320,48 @@ class Checker:
             return self.fault(path, f"{found} {wrong}")
         return value if found is None else f"{found}{colon}{attribute}"
 
+    def component_field(self, value: Any, field: dataclasses.Field[Any], path: KeyPath) -> Any:
+        """Check the value of a field that holds one component, or a list of them."""
+        kind = field.metadata[COMPONENT]
+        made = field.default_factory() if callable(field.default_factory) else field.default
+        if isinstance(made, list):
+            if value is None:
+                return []
+            if isinstance(value, dict) and not {"type", "backend", *custom_keys(kind)} & set(value):
+                return self._no_list(value, kind, path)
+            items = value if isinstance(value, list) else [value]
+            if not isinstance(value, list):
+                self.origins[(*path, 0)] = nearest(self.origins, path) or DEFAULT
+            return [self.component_at(item, kind, (*path, i))[0] for i, item in enumerate(items)]
+        if value is None or _unset(value, kind):
+            if made is None:
+                return None
+            value = made
+            mark(value, path, DEFAULT, self.origins)
+        default = made["type"] if isinstance(made, dict) else None
+        return self.component_at(value, kind, path, default)[0]
+
+    def _no_list(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
+        names = sorted({record.name for record in self.pick.registry.records(kind)})
+        close = close_names(next(iter(value), ""), names, 1) or names or ["NAME"]
+        example = f"such as [{{type: {close[0]}}}]; change one by its number: {dotted(path)}.0"
+        return self.fault(path, f"must be a list of {kind}s {example}")
+
+    def component_at(
+        self, value: Any, kind: str, path: KeyPath, default: str | None = None
+    ) -> tuple[Any, Any]:
+        """Check one component; give its section with the defaults filled, and the component."""
+        value = self.pick.spelled(value, kind, path, default)
+        if not isinstance(value, dict):
+            return BAD, None
+        obj = self.pick.load(value, kind, path)
+        if obj is None:
+            return value, None
+        extra = dict.fromkeys(custom_keys(kind), False)
+        if kind == "trainer":
+            extra["train_service"] = False
+        return self.component(obj, value, path, extra=extra), obj
+
     def component(
         self, obj: Any, value: dict[str, Any], path: KeyPath, *, extra: Mapping[str, bool]
     ) -> dict[str, Any]:
@@ -373,7 +382,7 @@ class Checker:
                 extra["algorithm"] = True
         ordered = {"type": value["type"], **value} if "type" in value else value
         try:
-            renamed = self.pick.renamed(schema, ordered, path)
+            renamed = self._renamed(schema, ordered, path)
             before = len(self.unchecked)
             checked = self.fields(renamed, schema, path, extra=extra, free_below=free_below)[0]
             if free_below is not None:
@@ -382,6 +391,32 @@ class Checker:
         except PluginError as error:
             self.broken(path, error)
             return value
+
+    def _renamed(self, schema: type, value: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+        """Bring the old names in the ``RENAMED`` table of a schema to the new ones, warning."""
+        table: Mapping[str, str] = getattr(schema, "RENAMED", {})
+        known = {field.name for field in dataclasses.fields(schema)}
+        result = dict(value)
+        for old, new in table.items():
+            if old not in result or old in known:
+                continue
+            if new in result:
+                self.fault((*path, old), f"is the old name of {new}; write only {new}")
+                result.pop(old)
+                continue
+            result[new] = result.pop(old)
+            move(self.origins, (*path, old), (*path, new))
+            warn_of_renamed((*path, old), new)
+        return result
+
+
+def _unset(value: Any, kind: str) -> bool:
+    """Whether a section only says that a file is none, so that there is nothing to pick."""
+    return (
+        isinstance(value, dict)
+        and value.get(custom_keys(kind)[0], value) is None
+        and not set(value) - {*custom_keys(kind)}
+    )
 
 
 @dataclasses.dataclass
@@ -401,3 +436,23 @@ def check_component(cls: Any, config: dict[str, Any]) -> dict[str, Any]:
     checked = checker.component(cls, config, (), extra=extra)
     raise_faults(checker.faults, f"the configuration of {cls.__name__} is wrong")
     return checked
+
+
+def configure(cls: Any, config: Any) -> ConfigView:
+    """Check ``config`` against ``cls.Config``, fill the defaults and give a read-only view.
+
+    A view that was already validated comes back unchanged. Keys under ``algorithm`` are free
+    when ``cls`` inherits its ``Config``; ``train_service`` is always a free mapping.
+
+    Raises:
+        ConfigError: with one line for each unknown key, wrong type or failed rule.
+    """
+    if is_validated(config):
+        return typing.cast(ConfigView, config)
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        config = dataclasses.asdict(config)
+    config = plain({} if config is None else config)
+    if not isinstance(config, dict):
+        kind = type(config).__name__
+        raise ConfigError(f"the configuration of {cls.__name__} must be a mapping, not {kind}")
+    return ConfigView(check_component(cls, config), checked=True)

@@ -20,7 +20,7 @@ from plugrl.core.config.sources.origins import (
 from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
-    from plugrl.core.config.check import Checker
+    from plugrl.core.config.report import CheckReport
 
 _AT_MOST = 3
 #: A close section is kept as the suggestion when it is at least this similar.
@@ -85,13 +85,13 @@ def _similarity(name: str, other: str) -> float:
     return difflib.SequenceMatcher(None, name, other).ratio()
 
 
-def near_misses(checker: Checker, begin: int, section: Any, path: KeyPath) -> None:
+def near_misses(report: CheckReport, begin: int, section: Any, path: KeyPath) -> None:
     """Note which of the free keys just below ``path`` resemble a key that ``section`` reads.
 
     ``section`` is the checked section around ``path``; ``begin`` is where its free keys begin in
-    ``checker.unchecked``.
+    ``report.unchecked``.
     """
-    free = [key for key in checker.unchecked[begin:] if key.startswith(f"{dotted(path)}.")]
+    free = [key for key in report.unchecked[begin:] if key.startswith(f"{dotted(path)}.")]
     below = section.get(str(path[-1])) if isinstance(section, dict) else None
     if not isinstance(below, dict):
         return
@@ -106,10 +106,10 @@ def near_misses(checker: Checker, begin: int, section: Any, path: KeyPath) -> No
         for known in (own, around):
             close = difflib.get_close_matches(name, known, n=1, cutoff=_FREE)
             if close:
-                checker.meant.setdefault(key, known[close[0]])
+                report.meant.setdefault(key, known[close[0]])
 
 
-def without_slips(checker: Checker, given: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+def without_slips(report: CheckReport, given: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     """Refuse overrides of entries that nothing else names, but for a close name.
 
     ``given`` is a mapping whose keys users choose, such as ``models``; gives it without those.
@@ -117,12 +117,12 @@ def without_slips(checker: Checker, given: dict[str, Any], path: KeyPath) -> dic
     entries = dict(given)
     for name in given:
         here, meant = (*path, name), _meant(name, given)
-        if meant is None or nearest(checker.origins, here) != COMMAND_LINE:
+        if meant is None or nearest(report.origins, here) != COMMAND_LINE:
             continue
-        first = _first_layer(checker.origins, here)
-        if _first_layer(checker.origins, (*path, meant)) < first:
+        first = _first_layer(report.origins, here)
+        if _first_layer(report.origins, (*path, meant)) < first:
             message = "no file names it; to add it, write it in a file"
-            checker.fault(here, message, dotted((*path, meant)))
+            report.fault(here, message, dotted((*path, meant)))
             del entries[name]
     return entries
 

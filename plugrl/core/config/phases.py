@@ -8,10 +8,11 @@ from typing import Any, get_args
 
 from plugrl.core.config import coerce
 from plugrl.core.config.check import Checker, hints_of
+from plugrl.core.config.root import RootChecker
 from plugrl.core.config.schemas.sections import COMMON, SettingsConfig
 from plugrl.core.config.sources.merge import Layer, merge
 from plugrl.core.config.sources.origins import Fault, KeyPath, dotted, nearest
-from plugrl.core.config.validation import RootChecker, ValidatedConfig
+from plugrl.core.config.validated import ValidatedConfig
 
 #: Sections, and with a dot the keys of `settings`, that are read once, for the whole run. The
 #: device alone is each trainer's own.

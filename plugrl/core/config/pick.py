@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.config import coerce
 from plugrl.core.config.aliases import BACKEND_KINDS
-from plugrl.core.config.bad import BAD
-from plugrl.core.config.canonical import by_type, component_name, warn_of_renamed
+from plugrl.core.config.canonical import by_type, component_name
 from plugrl.core.config.schemas.plain_values import locate
-from plugrl.core.config.schemas.schema import COMPONENT
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
     DEFAULT,
     KeyPath,
     bare_name,
     dotted,
-    mark,
-    move,
     nearest,
     place,
 )
@@ -30,20 +25,19 @@ from plugrl.core.errors import (
     PluginError,
     UnknownComponentError,
 )
-from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:
-    from plugrl.core.config.check import Checker
+    from plugrl.core.config.report import CheckReport
     from plugrl.core.plugins.registry import Registry
 
 Value = TypeVar("Value")
 
 
 class Picker:
-    """The part of a :class:`Checker` that deals with components."""
+    """Finds the class that a section picks; what is wrong with the choice goes to the report."""
 
-    def __init__(self, checker: Checker, registry: Registry | None) -> None:
-        self._checker = checker
+    def __init__(self, report: CheckReport, registry: Registry | None) -> None:
+        self._report = report
         self._registry = registry
         #: What could not be imported, by file or module. It is imported once and told once: many a
         #: module fails otherwise the second time, which says nothing about the cause.
@@ -58,77 +52,35 @@ class Picker:
             self._registry = default_registry()
         return self._registry
 
-    def field(self, value: Any, field: dataclasses.Field[Any], path: KeyPath) -> Any:
-        """Check the value of a field that holds one component, or a list of them."""
-        kind = field.metadata[COMPONENT]
-        made = field.default_factory() if callable(field.default_factory) else field.default
-        if isinstance(made, list):
-            if value is None:
-                return []
-            if isinstance(value, dict) and not {"type", "backend", *_custom(kind)} & set(value):
-                return self._no_list(value, kind, path)
-            items = value if isinstance(value, list) else [value]
-            if not isinstance(value, list):
-                self._checker.origins[(*path, 0)] = nearest(self._checker.origins, path) or DEFAULT
-            return [self.one(item, kind, (*path, i))[0] for i, item in enumerate(items)]
-        if value is None or _unset(value, kind):
-            if made is None:
-                return None
-            value = made
-            mark(value, path, DEFAULT, self._checker.origins)
-        default = made["type"] if isinstance(made, dict) else None
-        return self.one(value, kind, path, default)[0]
-
-    def _no_list(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
-        names = sorted({record.name for record in self.registry.records(kind)})
-        close = close_names(next(iter(value), ""), names, 1) or names or ["NAME"]
-        example = f"such as [{{type: {close[0]}}}]; change one by its number: {dotted(path)}.0"
-        return self._checker.fault(path, f"must be a list of {kind}s {example}")
-
-    def one(
-        self, value: Any, kind: str, path: KeyPath, default: str | None = None
-    ) -> tuple[Any, Any]:
-        """Check one component; give its section with the defaults filled, and the component."""
-        checker = self._checker
-        value = self._spelled(value, kind, path, default)
-        if not isinstance(value, dict):
-            return BAD, None
-        obj = self._load(value, kind, path)
-        if obj is None:
-            return value, None
-        extra = dict.fromkeys(_custom(kind), False)
-        if kind == "trainer":
-            extra["train_service"] = False
-        return checker.component(obj, value, path, extra=extra), obj
-
     def load_class(self, value: Any, kind: str, path: KeyPath) -> Any:
         """Load the class that a section picks, without checking the section or adding a fault."""
-        kept = len(self._checker.faults)
-        spelled = self._spelled(value, kind, path, None)
-        obj = self._load(spelled, kind, path) if isinstance(spelled, dict) else None
-        del self._checker.faults[kept:]
+        kept = len(self._report.faults)
+        spelled = self.spelled(value, kind, path, None)
+        obj = self.load(spelled, kind, path) if isinstance(spelled, dict) else None
+        del self._report.faults[kept:]
         return obj
 
-    def _spelled(self, value: Any, kind: str, path: KeyPath, default: str | None) -> Any:
+    def spelled(self, value: Any, kind: str, path: KeyPath, default: str | None) -> Any:
+        """The section of a component as a mapping, with either its name or its file; or None."""
         if isinstance(value, str) and value:
-            bare_name(self._checker.origins, path)
+            bare_name(self._report.origins, path)
             value = {"type": value}
         if not isinstance(value, dict):
             shown = coerce.shown_value(value)
-            self._checker.fault(path, f"must be the name of a {kind} or a mapping, not {shown}")
+            self._report.fault(path, f"must be the name of a {kind} or a mapping, not {shown}")
             return None
         value = dict(value)
         if kind in BACKEND_KINDS:
-            by_type(value, path, self._checker.origins)
+            by_type(value, path, self._report.origins)
         self._choose(value, kind, path)
-        if default is not None and not any(key in value for key in ("type", *_custom(kind))):
+        if default is not None and not any(key in value for key in ("type", *custom_keys(kind))):
             value["type"] = default
-            self._checker.origins[(*path, "type")] = DEFAULT
+            self._report.origins[(*path, "type")] = DEFAULT
         return value
 
     def _choose(self, value: dict[str, Any], kind: str, path: KeyPath) -> None:
         """Leave either the name or the file in a section: the one that a later layer wrote."""
-        file_key, class_key = _custom(kind)
+        file_key, class_key = custom_keys(kind)
         if file_key in value and value[file_key] is None:
             value.pop(file_key)
             value.pop(class_key, None)
@@ -144,27 +96,28 @@ class Picker:
                 del value[key]
             return
         if named == filed and component_name(kind, str(name)) == name:
-            origins = self._checker.origins
+            origins = self._report.origins
             message = f"picks the {kind}, and so does {place(origins, (*path, 'type'))}"
-            self._checker.fault((*path, files[0]), f"{message}; write one of them")
+            self._report.fault((*path, files[0]), f"{message}; write one of them")
         del value["type"]
 
     def left_over(self, path: KeyPath) -> str:
         """What to do about a key that a layer wrote before an override named another component."""
-        chosen = self._checker.origins.get((*path[:-1], "type"))
-        chosen = chosen or self._checker.origins.get(path[:-1])
+        chosen = self._report.origins.get((*path[:-1], "type"))
+        chosen = chosen or self._report.origins.get(path[:-1])
         by_override = chosen is not None and chosen.source == COMMAND_LINE.source
         if chosen is None or not by_override or self._layer(path) >= chosen.layer:
             return ""
         return "; if it is left from another type, put an override SECTION= first, which empties it"
 
     def _layer(self, path: KeyPath) -> int:
-        origin = nearest(self._checker.origins, path)
+        origin = nearest(self._report.origins, path)
         return 0 if origin is None else origin.layer
 
-    def _load(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
-        checker = self._checker
-        chosen = next((key for key in (*_custom(kind), "type") if key in value), "type")
+    def load(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
+        """The class or function that a section picks; None, with a fault, if it cannot be had."""
+        report = self._report
+        chosen = next((key for key in (*custom_keys(kind), "type") if key in value), "type")
         try:
             if chosen != "type":
                 record = self._custom_record(value, kind, path)
@@ -172,11 +125,11 @@ class Picker:
                 record = self._named_record(value, kind, path)
             if record is None:
                 return None
-            checker.records[dotted(path)] = record
+            report.records[dotted(path)] = record
             source = record.file or record.target.partition(":")[0]
             return self._imported(source, self.registry.load, record)
         except PluginError as error:
-            checker.broken((*path, chosen), error)
+            report.broken((*path, chosen), error)
         return None
 
     def _imported(self, source: str, load: Callable[..., Value], *arguments: Any) -> Value:
@@ -191,14 +144,14 @@ class Picker:
             raise
 
     def _named_record(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
-        checker = self._checker
+        report = self._report
         name = value.get("type")
-        if (*path, "type") in checker.unresolved:
+        if (*path, "type") in report.unresolved:
             return None
         if not isinstance(name, str) or not name:
             names = ", ".join(sorted({r.name for r in self.registry.records(kind)})) or "none"
             what = "type is missing" if "type" not in value else "type must be a name"
-            checker.fault(path, f"{what}; installed {kind} types: {names}")
+            report.fault(path, f"{what}; installed {kind} types: {names}")
             return None
         other = component_name(kind, name)
         try:
@@ -212,22 +165,22 @@ class Picker:
                 if record is not None:
                     value["type"] = other
                     return record
-            checker.fault((*path, "type"), str(error))
+            report.fault((*path, "type"), str(error))
         except ConfigError as error:
-            checker.fault((*path, "type"), str(error))
+            report.fault((*path, "type"), str(error))
         return None
 
     def _custom_record(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
-        checker = self._checker
-        file_key, class_key = _custom(kind)
+        report = self._report
+        file_key, class_key = custom_keys(kind)
         for key in (file_key, class_key):
             if not isinstance(value.get(key), str) or not value[key]:
-                checker.fault(path, f"{file_key} and {class_key} are needed together, as text")
+                report.fault(path, f"{file_key} and {class_key} are needed together, as text")
                 return None
         here = (*path, file_key)
-        found = locate(value[file_key], nearest(checker.origins, here))
+        found = locate(value[file_key], nearest(report.origins, here))
         if found is None:
-            checker.fault(
+            report.fault(
                 here,
                 f"no such file: {value[file_key]} (looked beside the file that names it, then "
                 "in the working directory)",
@@ -240,35 +193,10 @@ class Picker:
             return self._imported(os.path.realpath(file), load, kind, file, value[class_key])
         except MissingNameError as error:
             # The file is sound; the configuration names what it does not have.
-            checker.fault((*path, class_key), str(error))
+            report.fault((*path, class_key), str(error))
             return None
 
-    def renamed(self, schema: type, value: dict[str, Any], path: KeyPath) -> dict[str, Any]:
-        """Bring the old names in the ``RENAMED`` table of a schema to the new ones, warning."""
-        table: Mapping[str, str] = getattr(schema, "RENAMED", {})
-        known = {field.name for field in dataclasses.fields(schema)}
-        result = dict(value)
-        for old, new in table.items():
-            if old not in result or old in known:
-                continue
-            if new in result:
-                self._checker.fault((*path, old), f"is the old name of {new}; write only {new}")
-                result.pop(old)
-                continue
-            result[new] = result.pop(old)
-            move(self._checker.origins, (*path, old), (*path, new))
-            warn_of_renamed((*path, old), new)
-        return result
 
-
-def _unset(value: Any, kind: str) -> bool:
-    """Whether a section only says that a file is none, so that there is nothing to pick."""
-    return (
-        isinstance(value, dict)
-        and value.get(_custom(kind)[0], value) is None
-        and not set(value) - {*_custom(kind)}
-    )
-
-
-def _custom(kind: str) -> tuple[str, str]:
+def custom_keys(kind: str) -> tuple[str, str]:
+    """The keys of a section with which a file and its class take the place of a name."""
     return f"custom_{kind}_module_path", f"custom_{kind}_class_name"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plugrl.core.config.validation import ValidatedConfig
+from plugrl.core.config.validated import ValidatedConfig
 from plugrl.core.plugins.registry import default_registry
 
 Rows = list[tuple[str, str]]

@@ -16,7 +16,7 @@ from plugrl.core.errors import PluginError, PlugrlError
 from plugrl.core.plugins.blame import first_line, one_line, place, raised_at
 
 if TYPE_CHECKING:
-    from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.config.validated import ValidatedConfig
     from plugrl.core.config.view import HyperParameters
     from plugrl.core.plugins.registry import Registry
 

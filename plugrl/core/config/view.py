@@ -1,8 +1,7 @@
-"""Read-only views of a configuration, and ``configure``, with which a component reads its own."""
+"""Read-only views of a configuration."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -19,7 +18,7 @@ class ConfigView(Mapping[str, Any]):
     Args:
         values: plain mappings, lists and scalars.
         path: where the view stands in the configuration, for messages.
-        checked: the values were validated; :func:`configure` then takes them as they are.
+        checked: the values were validated, so that no component checks them again.
     """
 
     __slots__ = ("_checked", "_path", "_values")
@@ -116,6 +115,11 @@ class ExperimentSettings(ConfigView):
     __slots__ = ()
 
 
+def is_validated(config: Any) -> bool:
+    """Whether ``config`` is a view of values that were checked already."""
+    return isinstance(config, ConfigView) and config._checked
+
+
 def _rebuild(cls: type[ConfigView], values: dict[str, Any], path: str, checked: bool) -> ConfigView:
     return cls(values, path, checked=checked)
 
@@ -147,25 +151,3 @@ def _from_omegaconf(value: Any, resolve: bool) -> Any:
         return OmegaConf.to_container(value, resolve=resolve)
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(str(error).split())) from None
-
-
-def configure(cls: Any, config: Any) -> ConfigView:
-    """Check ``config`` against ``cls.Config``, fill the defaults and give a read-only view.
-
-    A view that was already validated comes back unchanged. Keys under ``algorithm`` are free
-    when ``cls`` inherits its ``Config``; ``train_service`` is always a free mapping.
-
-    Raises:
-        ConfigError: with one line for each unknown key, wrong type or failed rule.
-    """
-    from plugrl.core.config.check import check_component
-
-    if isinstance(config, ConfigView) and config._checked:
-        return config
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        config = dataclasses.asdict(config)
-    config = plain({} if config is None else config)
-    if not isinstance(config, dict):
-        kind = type(config).__name__
-        raise ConfigError(f"the configuration of {cls.__name__} must be a mapping, not {kind}")
-    return ConfigView(check_component(cls, config), checked=True)

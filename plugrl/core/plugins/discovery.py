@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.errors import PluginError, PlugrlError
-from plugrl.core.plugins.blame import first_line
 from plugrl.core.plugins.installed import (
     COMMAND_GROUP,
     HOOK_GROUP,
@@ -42,7 +41,6 @@ __all__ = [
     "LoadedPlugins",
     "PluginSelection",
     "check_hook_plugin",
-    "check_requirements",
     "forget",
     "hook_plugin_name",
     "load_hook_plugins",
@@ -269,32 +267,3 @@ def _check_hook(attribute: str, hook: Any, options: dict[str, Any], known: set[s
 def _is_local(plugin: Any, value: Any) -> bool:
     owner = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
     return getattr(value, "__module__", None) == owner
-
-
-def check_requirements(requirements: Iterable[str]) -> list[str]:
-    """What is wrong with a list such as ``["plugrl-x>=1.2"]``: one line for each unmet entry."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    faults = []
-    for text in requirements:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement as error:
-            reason = first_line(error)
-            faults.append(f"{text!r} is not a requirement such as 'plugrl-x>=1.2': {reason}")
-            continue
-        if requirement.marker is not None and not requirement.marker.evaluate():
-            continue
-        try:
-            found = version(requirement.name)
-        except PackageNotFoundError:
-            faults.append(f'{text} is not installed; run: pip install "{text}"')
-            continue
-        if not requirement.specifier.contains(found, prereleases=True):
-            faults.append(
-                f"{text} is required, but {requirement.name} {found} is installed; "
-                f'run: pip install "{text}"'
-            )
-    return faults

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from plugrl.core.config.validation import ValidatedConfig
+    from plugrl.core.config.validated import ValidatedConfig
     from plugrl.core.plugins.registry import Registry
     from plugrl.core.run.run import Run
     from plugrl.core.text.trajectory import Trajectory

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.rollout.metrics import rollout_metrics

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.kinds import Record

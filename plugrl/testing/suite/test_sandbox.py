@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry

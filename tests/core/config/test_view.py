@@ -9,8 +9,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from plugrl.core.component import Component
+from plugrl.core.config.check import configure
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters, configure
+from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError
 
 VALUES = {"a": {"b": [1, {"c": 2}]}, "get": 3, "n": None}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import engines
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import Registry
 from plugrl.core.text.data.loader import Prompt

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.batch_shaping import REF_LOG_PROBS, Shaper

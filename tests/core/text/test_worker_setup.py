@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, PluginError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import Registry

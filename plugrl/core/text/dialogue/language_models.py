@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.config.view import ConfigView, configure
+from plugrl.core.config.check import configure
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE
 
-from plugrl.core.config.view import configure
+from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import Registry

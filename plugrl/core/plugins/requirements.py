@@ -1,0 +1,36 @@
+"""The plugins that a configuration requires, against those that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from plugrl.core.plugins.blame import first_line
+
+
+def check_requirements(requirements: Iterable[str]) -> list[str]:
+    """What is wrong with a list such as ``["plugrl-x>=1.2"]``: one line for each unmet entry."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    faults = []
+    for text in requirements:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            reason = first_line(error)
+            faults.append(f"{text!r} is not a requirement such as 'plugrl-x>=1.2': {reason}")
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            faults.append(f'{text} is not installed; run: pip install "{text}"')
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            faults.append(
+                f"{text} is required, but {requirement.name} {found} is installed; "
+                f'run: pip install "{text}"'
+            )
+    return faults
