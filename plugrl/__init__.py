@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from plugrl.core.plugins.registry import Registry as Registry
     from plugrl.core.plugins.registry import register_advantage as register_advantage
     from plugrl.core.plugins.registry import register_body as register_body
+    from plugrl.core.plugins.registry import (
+        register_dialogue_environment as register_dialogue_environment,
+    )
     from plugrl.core.plugins.registry import register_environment as register_environment
     from plugrl.core.plugins.registry import register_evaluator as register_evaluator
     from plugrl.core.plugins.registry import (
@@ -218,6 +221,7 @@ _MODULES = {
         "Registry",
         "register_advantage",
         "register_body",
+        "register_dialogue_environment",
         "register_environment",
         "register_evaluator",
         "register_fine_tune_service",

@@ -33,11 +33,11 @@ def command(
     Nothing is imported: the list comes from the metadata of the installed packages, and what
     each is about from the docstrings in their files. Stability is that of the kind's contract.
     """
-    from plugrl.core.plugins.kinds import KINDS
+    from plugrl.core.plugins.kinds import KINDS, current_kind
 
     plurals = {row.plural: row.name for row in KINDS.values()}
     names = {**plurals, **{name: name for name in KINDS}, "recipes": "recipe", "recipe": "recipe"}
-    wanted = None if kind is None else kind.replace("-", "_")
+    wanted = None if kind is None else current_kind(kind.replace("-", "_"))
     if wanted is not None and wanted not in names:
         raise UsageError(
             f"there is no kind {kind!r}{did_you_mean(wanted, names) or ';'}"

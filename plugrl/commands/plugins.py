@@ -243,12 +243,12 @@ def _is_own(entry: EntryPoint) -> bool:
 
 
 def _kind_name(text: str) -> str:
-    from plugrl.core.plugins.kinds import KINDS
+    from plugrl.core.plugins.kinds import KINDS, current_kind
 
     names = {kind.plural: kind.name for kind in KINDS.values()} | {name: name for name in KINDS}
     others = ("recipe", "hook", "command")
     names |= {name: name for name in others} | {f"{name}s": name for name in others}
-    wanted = text.replace("-", "_")
+    wanted = current_kind(text.replace("-", "_"))
     if wanted not in names:
         known = ", ".join([*KINDS, *others])
         raise UsageError(f"there is no kind {text!r}{did_you_mean(text, names) or ';'} {known}")

@@ -71,7 +71,7 @@ class HarnessTrainer(Trainer):
     sections: ClassVar[Mapping[str, Any]] = {
         "models": dict[str, ModelConfig],
         "scenario": component("scenario", help="what dialogues are about"),
-        "red_team": component("environment", "dialogue", help="who talks with whom, and its worth"),
+        "red_team": component("dialogue_environment", "dialogue", help="who talks with whom, and its worth"),
     }
     conformance: ClassVar[Mapping[str, Any]] = RED_TEAM
     reports: ClassVar[Mapping[str, str]] = REPORTS

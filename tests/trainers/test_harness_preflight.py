@@ -199,8 +199,8 @@ class Bare(DialogueEnvironment):
 
 def test_an_environment_without_models_is_named(faults):
     own = {
-        "custom_environment_module_path": __file__,
-        "custom_environment_class_name": "Bare",
+        "custom_dialogue_environment_module_path": __file__,
+        "custom_dialogue_environment_class_name": "Bare",
     }
     found = faults({"red_team": {**dict.fromkeys(RED_TEAM), **own}})
     assert "environment" in found

@@ -189,6 +189,14 @@ KEYS: tuple[Key, ...] = (
     # Values.
     Key("data.type", "data.type", {"torch": "files"}),
     Key("environment.setup_script", "environment.setup_script", {"": None}),
+    *(
+        Key(
+            f"red_team.custom_environment_{end}",
+            f"red_team.custom_dialogue_environment_{end}",
+            warns=True,
+        )
+        for end in ("module_path", "class_name")
+    ),
     # What may be said in two places.
     Key(
         "trainer.algorithm.batch_size",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from plugrl.core.errors import PluginError
-from plugrl.core.plugins.kinds import KIND_OF_GROUP, OWN
+from plugrl.core.plugins.kinds import KIND_OF_GROUP, KINDS, OWN
 from plugrl.core.suggest import close_names
 
 HOOK_GROUP = OWN
@@ -130,9 +130,9 @@ def forget() -> None:
 
 def group_problem(group: str) -> str | None:
     """Why entries of ``group`` are never used, with the group that was meant; else ``None``."""
-    known = (HOOK_GROUP, COMMAND_GROUP, RECIPE_GROUP, *KIND_OF_GROUP)
-    if group in known:
+    if group in (HOOK_GROUP, COMMAND_GROUP, RECIPE_GROUP, *KIND_OF_GROUP):
         return None
+    known = (HOOK_GROUP, COMMAND_GROUP, RECIPE_GROUP, *(row.group for row in KINDS.values()))
     if group.lower() == OWN:
         return f"never used: there is no group [{group}]; write [{OWN}]"
     close = _close_groups(group)
@@ -141,7 +141,8 @@ def group_problem(group: str) -> str | None:
 
 
 def _close_groups(group: str) -> list[str]:
-    known = [name.removeprefix(f"{OWN}.") for name in (COMMAND_GROUP, RECIPE_GROUP, *KIND_OF_GROUP)]
+    groups = (COMMAND_GROUP, RECIPE_GROUP, *(row.group for row in KINDS.values()))
+    known = [name.removeprefix(f"{OWN}.") for name in groups]
     return close_names(group[len(OWN) + 1 :], known, 1)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
+
+from plugrl.core.errors import PlugrlDeprecationWarning
 
 #: Name of plugrl's own distribution: its components are the built-in ones.
 OWN = "plugrl"
@@ -20,7 +23,8 @@ class Kind:
     one holds functions. ``adapter`` is the ``module:function`` that makes such a class of a
     function, where a function will do. ``form`` is what people write, and what it answers with:
     R trajectories, B rows, T tokens a row. ``stable`` kinds keep their contract over minor
-    versions.
+    versions. ``former`` is the name of the kind in earlier versions, which is understood with a
+    warning.
     """
 
     name: str
@@ -30,11 +34,17 @@ class Kind:
     base: str | None = None
     adapter: str | None = None
     form: str = ""
+    former: str | None = None
 
     @property
     def group(self) -> str:
         """The entry-point group in which packages declare components of this kind."""
         return f"{OWN}.{self.plural}"
+
+    @property
+    def former_group(self) -> str | None:
+        """The entry-point group of earlier versions."""
+        return self.former and f"{OWN}.{self.former}s"
 
 
 _ROWS = (
@@ -141,11 +151,12 @@ _ROWS = (
         form="log(self, step, metrics) -> None; and start, sample, finish, as needed",
     ),
     Kind(
-        name="environment",
-        plural="environments",
+        name="dialogue_environment",
+        plural="dialogue_environments",
         summary="grows the rollout trees of red-teaming",
         base="plugrl.core.text.dialogue.environment:Environment",
         form="rollouts(self, seeds) -> one RolloutTree a seed",
+        former="environment",
     ),
     Kind(
         name="harness_algorithm",
@@ -167,8 +178,38 @@ _ROWS = (
 #: All kinds of components, by name. A new kind is one more row.
 KINDS: dict[str, Kind] = {row.name: row for row in _ROWS}
 
-#: The kind of each entry-point group that holds components.
-KIND_OF_GROUP: dict[str, str] = {row.group: row.name for row in _ROWS}
+#: Kinds by the names and plurals that they had in earlier versions.
+FORMER_KINDS: dict[str, str] = {
+    former: row.name for row in _ROWS if row.former for former in (row.former, f"{row.former}s")
+}
+
+#: The kind of each entry-point group that holds components, groups of earlier versions last.
+KIND_OF_GROUP: dict[str, str] = {row.group: row.name for row in _ROWS} | {
+    row.former_group: row.name for row in _ROWS if row.former_group
+}
+
+
+def current_kind(name: str) -> str:
+    """The name of a kind today; one of an earlier version is translated, with a warning."""
+    if name not in FORMER_KINDS:
+        return name
+    new = KINDS[FORMER_KINDS[name]]
+    warnings.warn(
+        f"the kind {name!r} is now called {new.name!r}; write {new.name!r}",
+        PlugrlDeprecationWarning,
+        stacklevel=3,
+    )
+    return new.name
+
+
+def former_group_warning(group: str) -> str | None:
+    """What to change where a package declares components in a group of an earlier version."""
+    row = KINDS[KIND_OF_GROUP[group]] if group in KIND_OF_GROUP else None
+    if row is None or group != row.former_group:
+        return None
+    return (
+        f"the group [{group}] is now called [{row.group}]; rename it in setup.cfg or pyproject.toml"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,4 +262,5 @@ class Record:
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """The record that :meth:`to_json` wrote; keys of later versions are ignored."""
         known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        values = {key: value for key, value in data.items() if key in known}
+        return cls(**values | {"kind": FORMER_KINDS.get(values["kind"], values["kind"])})

@@ -318,6 +318,9 @@ def check_component(record: Record, value: Any) -> None:
         return
     base = import_target(base_target)
     if not (isinstance(value, type) and issubclass(value, base)):
+        instead = control_scenario(value) if record.kind == "dialogue_environment" else None
+        if instead is not None:
+            raise PluginError(f"{label(record)} is {instead}")
         what = "class" if isinstance(value, type) else type(value).__name__
         raise PluginError(
             f"{label(record)} is a {what} that does not subclass {base.__name__}; "
@@ -327,6 +330,32 @@ def check_component(record: Record, value: Any) -> None:
         missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
         raise PluginError(f"{label(record)} does not implement {missing}")
     _check_signatures(record, value)
+
+
+#: Where environments of small networks come from, and how a configuration names one.
+_CONTROL = {
+    "gymnasium": (
+        "Gymnasium",
+        "scenario: {type: gymnasium, id: ...}, with the id of gymnasium.register",
+    ),
+    "pettingzoo": (
+        "PettingZoo",
+        "scenario: {type: pettingzoo, environment: ...}, such as FILE.py:NAME",
+    ),
+    "torchrl": ("TorchRL", "scenario: {type: torchrl, environment: ...}, such as FILE.py:NAME"),
+}
+
+
+def control_scenario(value: Any) -> str | None:
+    """What an environment of small networks is, and how it is used; None: it is none of them."""
+    for base in getattr(value, "__mro__", type(value).__mro__):
+        library, scenario = _CONTROL.get(base.__module__.partition(".")[0], (None, ""))
+        if library is not None:
+            return (
+                f"an environment of {library}, and a dialogue_environment holds dialogues for "
+                f"red-teaming; write {scenario}"
+            )
+    return None
 
 
 def _check_signatures(record: Record, value: Any) -> None:

@@ -12,17 +12,26 @@ import logging
 import os
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from plugrl.core.errors import PluginError, UsageError
+from plugrl.core.errors import PluginError, PlugrlDeprecationWarning, UsageError
 from plugrl.core.plugins import installed
 from plugrl.core.plugins.installed import EntryPoint, PluginSelection, normalize
-from plugrl.core.plugins.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
+from plugrl.core.plugins.kinds import (
+    KIND_OF_GROUP,
+    KINDS,
+    OWN,
+    Kind,
+    Record,
+    former_group_warning,
+)
 from plugrl.core.plugins.loading import (
     adapted,
     check_component,
+    control_scenario,
     import_component,
     import_exported,
     label,
@@ -41,6 +50,7 @@ __all__ = [
     "register",
     "register_advantage",
     "register_body",
+    "register_dialogue_environment",
     "register_environment",
     "register_evaluator",
     "register_fine_tune_service",
@@ -128,7 +138,7 @@ class Registry:
                 digits, ``_``, ``-`` and ``.``.
             PluginError: other code registered the name and ``replace`` is not set.
         """
-        known_kind(kind)
+        kind = known_kind(kind).name
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise UsageError(
                 f"{name!r} cannot name a {kind}: use letters, digits, '_', '-' and '.'"
@@ -162,12 +172,15 @@ class Registry:
         With ``disabled`` the ones of plugins that the selection refuses are there too.
         """
         if kind is not None:
-            known_kind(kind)
+            kind = known_kind(kind).name
         found: dict[tuple[str, str, str | None], Record] = {}
         for entry in self.entry_points:
             if entry.group in KIND_OF_GROUP:
                 record = record_of(entry)
-                found[(record.kind, record.name, record.distribution)] = record
+                key = (record.kind, record.name, record.distribution)
+                # A package may declare one component for this version and for earlier ones.
+                if key not in found or former_group_warning(entry.group) is None:
+                    found[key] = record
         for key, registration in list(self._registered.items()):
             found.setdefault(key, registration.record)
         selection = self.selection
@@ -189,6 +202,7 @@ class Registry:
             AmbiguousComponentError: two installed distributions provide the bare name.
             UsageError: the kind does not exist.
         """
+        kind = known_kind(kind).name
         record = pick(kind, name, self.records(kind))
         if record is None:
             everything = self.records(kind, disabled=True)
@@ -219,6 +233,10 @@ class Registry:
         if record.distribution is None:
             return import_component(record)
         entry = check_installed(record, self.entry_points)
+        former = former_group_warning(entry.group)
+        if former is not None:
+            message = f"{label(record)}: {former}"
+            warnings.warn(message, PlugrlDeprecationWarning, stacklevel=2)
         if record.source == "hook":
             self._run_hooks(record.distribution)
             held = self._held(record)
@@ -245,7 +263,7 @@ class Registry:
             PluginError: the file or the attribute is missing, the import fails, or the object
                 is not what its kind asks for.
         """
-        known_kind(kind)
+        kind = known_kind(kind).name
         record = Record(
             kind=kind,
             name=attribute,
@@ -327,6 +345,30 @@ register_fine_tune_service = _Decorator("fine_tune_service")
 register_parser = _Decorator("parser")
 register_protocol = _Decorator("protocol")
 register_tracker = _Decorator("tracker")
-register_environment = _Decorator("environment")
+register_dialogue_environment = _Decorator("dialogue_environment")
 register_harness_algorithm = _Decorator("harness_algorithm")
 register_scorer = _Decorator("scorer")
+
+
+def register_environment(
+    name: str, *, config: type | None = None, replace: bool = False
+) -> Callable[[Value], Value]:
+    """The name of :data:`register_dialogue_environment` in earlier versions; it goes away.
+
+    Raises:
+        PluginError: a class of Gymnasium, PettingZoo or TorchRL is registered, which is none.
+    """
+    warnings.warn(
+        "register_environment is now called register_dialogue_environment; write "
+        "@plugrl.register_dialogue_environment",
+        PlugrlDeprecationWarning,
+        stacklevel=2,
+    )
+
+    def decorate(value: Value) -> Value:
+        instead = control_scenario(value)
+        if instead is not None:
+            raise PluginError(f"{getattr(value, '__name__', value)} is {instead}")
+        return register("dialogue_environment", name, config=config, replace=replace)(value)
+
+    return decorate

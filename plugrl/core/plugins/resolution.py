@@ -11,7 +11,15 @@ from plugrl.core.errors import (
     UsageError,
 )
 from plugrl.core.plugins.installed import EntryPoint, PluginSelection, group_problem, normalize
-from plugrl.core.plugins.kinds import KIND_OF_GROUP, KINDS, OWN, Kind, Record
+from plugrl.core.plugins.kinds import (
+    KIND_OF_GROUP,
+    KINDS,
+    OWN,
+    Kind,
+    Record,
+    current_kind,
+    former_group_warning,
+)
 from plugrl.core.plugins.loading import label
 from plugrl.core.suggest import did_you_mean
 
@@ -28,7 +36,11 @@ def record_of(entry: EntryPoint) -> Record:
 
 
 def known_kind(name: str) -> Kind:
-    """The row of :data:`KINDS` with this name, else a :class:`UsageError`."""
+    """The row of :data:`KINDS` with this name, else a :class:`UsageError`.
+
+    The name of an earlier version will do, with a warning.
+    """
+    name = current_kind(name)
     if name not in KINDS:
         raise UsageError(
             f"there is no kind {name!r}{did_you_mean(name, KINDS) or ';'} kinds: {', '.join(KINDS)}"
@@ -143,9 +155,9 @@ def check_installed(record: Record, entries: Iterable[EntryPoint]) -> EntryPoint
         )
     if record.source != "entry point":
         return mine[0]
-    group = KINDS[record.kind].group
-    for entry in mine:
-        if (entry.group, entry.name) == (group, record.name):
+    # Of two groups for one kind the one of this version counts, as in listings.
+    for entry in sorted(mine, key=lambda each: former_group_warning(each.group) is not None):
+        if (KIND_OF_GROUP.get(entry.group), entry.name) == (record.kind, record.name):
             if entry.target == record.target:
                 return entry
             raise PluginError(f"{label(record)} is {entry.target} in this process; {remedy}")

@@ -186,6 +186,7 @@ def test_both_spellings_at_once_and_bad_ones(files, text, line):
     assert [str(fault) for fault in compose("a.yaml").faults] == [line]
 
 
+@pytest.mark.filterwarnings("ignore::plugrl.core.errors.PlugrlDeprecationWarning")
 @pytest.mark.parametrize("old", canonical.MOVES)
 def test_no_layer_keeps_a_second_spelling(files, old):
     files()

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from plugrl.__about__ import __version__
 from plugrl.core.config.hidden import redacted_words
+from plugrl.core.plugins.kinds import FORMER_KINDS
 
 ENVIRONMENT_FILE = "environment.json"
 #: Variables that change speed or numbers. Others may hold secrets and are not recorded.
@@ -146,8 +147,8 @@ def plugin_changes(
     before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
 ) -> list[str]:
     """Say in one line each how the used components differ from what the run began with."""
-    old = {(e.get("kind"), e.get("name")): e for e in before if e.get("used")}
-    new = {(e.get("kind"), e.get("name")): e for e in after if e.get("used")}
+    old = {(_kind(e), e.get("name")): e for e in before if e.get("used")}
+    new = {(_kind(e), e.get("name")): e for e in after if e.get("used")}
     changes = []
     for key, entry in new.items():
         was = old.get(key)
@@ -164,6 +165,11 @@ def plugin_changes(
         elif was.get("sha256") != entry["sha256"]:
             changes.append(f"{what} comes from {entry['file']}, which was edited since")
     return changes
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    kind = str(entry.get("kind"))
+    return FORMER_KINDS.get(kind, kind)
 
 
 def _source(entry: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ def environment_of(context: TrainerContext) -> Environment:
     # One that scores in a way of its own may have no such setting.
     if section.get("scorer") is not None:
         scorer = scorer_of_run(context.factory, section.scorer, "red_team.scorer", models)
-    environment: Environment = context.factory.build("environment", section, "red_team")
+    environment: Environment = context.factory.build("dialogue_environment", section, "red_team")
     environment.bind(system, prompts_of(context, section.get("split", "train")), scorer)
     return environment
 
