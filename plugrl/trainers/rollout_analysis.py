@@ -22,7 +22,7 @@ from plugrl.core.text.inference.services import GenerationRequest
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
-from plugrl.core.text.rollout.lockstep import Asked, serve
+from plugrl.core.text.rollout.lockstep import RolloutRequest, serve
 from plugrl.core.text.staged.analysis import (
     BUILT_IN,
     Inquiry,
@@ -36,7 +36,7 @@ from plugrl.core.trainer import Trainer, TrainingResult
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.protocol.protocol import Protocol
-    from plugrl.core.text.rollout.lockstep import Outcome
+    from plugrl.core.text.rollout.lockstep import CompletionOrError
 
 #: Questions that are asked at a time.
 _AT_ONCE = 64
@@ -177,8 +177,10 @@ class RolloutAnalysisTrainer(Trainer):
             text = tokenizer.writable(text) if hasattr(tokenizer, "writable") else text
             tokens = tokenizer.apply_chat_template([{"role": "user", "content": text}])
             stream = (self.hyper_params.seed, self._step, number, 0, 0)
-            requests.append(Asked(number, name, GenerationRequest(tokens, sampling, stream)))
-        outcomes: list[Outcome] = []
+            requests.append(
+                RolloutRequest(number, name, GenerationRequest(tokens, sampling, stream))
+            )
+        outcomes: list[CompletionOrError] = []
         for start in range(0, len(requests), _AT_ONCE):
             outcomes += serve({name: service}, requests[start : start + _AT_ONCE])
         failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]

@@ -13,7 +13,7 @@ from plugrl.core.text.data.files import place_of_problem
 from plugrl.core.text.data.loader import PromptLoader, kept, problems, require_column
 from plugrl.core.text.evaluate.pass_at_k import Passing
 from plugrl.core.text.evaluate.validation import Validation
-from plugrl.core.text.schedule.collector import Collector, LockstepCollector
+from plugrl.core.text.schedule.collector import LockstepCollector, TrajectoryCollector
 from plugrl.core.text.schedule.free_running import Streaming
 from plugrl.core.text.schedule.overlapping import BatchAhead, Sizes
 from plugrl.core.text.schedule.pool import TrajectoryPool
@@ -179,11 +179,11 @@ def make_collector(
     states: WeightStates,
     steps: int,
     spent: Spent,
-) -> Collector:
+) -> TrajectoryCollector:
     """What collects trajectories in the mode of ``weight.sync_mode``.
 
     Args:
-        common: the arguments of :class:`Collector`; the first is the whole configuration.
+        common: the arguments of :class:`TrajectoryCollector`; the first is the whole configuration.
         rollouts: makes the attempts.
         states: the state machine.
         steps: training steps of the whole training.

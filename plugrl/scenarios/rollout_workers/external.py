@@ -22,7 +22,12 @@ from plugrl.core.text.agents.tools import bind
 from plugrl.core.text.agents.worker import AgentEvaluationTarget
 from plugrl.core.text.endpoint.clients.attempts import SESSIONS, Address
 from plugrl.core.text.endpoint.clients.callables import call, taken
-from plugrl.core.text.endpoint.clients.outcomes import Outcome, OutcomeError, of_output, of_value
+from plugrl.core.text.endpoint.clients.outcomes import (
+    AttemptOutcome,
+    OutcomeError,
+    of_output,
+    of_value,
+)
 from plugrl.core.text.endpoint.clients.programs import ProgramError, run_program
 from plugrl.core.text.endpoint.clients.slots import Patience, Slots
 from plugrl.core.text.endpoint.server import MISSING, installed
@@ -171,7 +176,9 @@ class ExternalRolloutWorker(RolloutWorker):
             most_requests=self.config.max_requests,
         )
 
-    async def _outcome(self, task: RolloutTask, session: Session, address: Address) -> Outcome:
+    async def _outcome(
+        self, task: RolloutTask, session: Session, address: Address
+    ) -> AttemptOutcome:
         """What came of the program, unless a fault that must end the run came first."""
         # As a value: some exceptions would end the event loop.
         running = asyncio.ensure_future(caught(self._run(task, address)))
@@ -195,7 +202,7 @@ class ExternalRolloutWorker(RolloutWorker):
             # Its program must have ended before another one gets its place.
             await asyncio.wait({running}, timeout=PATIENCE)
 
-    async def _run(self, task: RolloutTask, address: Address) -> Outcome:
+    async def _run(self, task: RolloutTask, address: Address) -> AttemptOutcome:
         if self._function is not None:
             values = {
                 "base_url": address.base_url,
@@ -223,7 +230,7 @@ class ExternalRolloutWorker(RolloutWorker):
         return of_output(ended.out)
 
     async def _reward(
-        self, task: RolloutTask, trajectory: Trajectory, session: Session, outcome: Outcome
+        self, task: RolloutTask, trajectory: Trajectory, session: Session, outcome: AttemptOutcome
     ) -> None:
         said = [turn for turn in session.recording.turns if turn.prompt.model == trajectory.model]
         answer = said[-1].shown if outcome.answer is None else outcome.answer

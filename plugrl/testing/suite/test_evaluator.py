@@ -24,7 +24,7 @@ from plugrl.core.factory import Factory
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.evaluate.evaluator import (
-    ASKING,
+    MODEL_ACCESS,
     BaseEvaluationTarget,
     EvaluationFailedError,
     EvaluationRunResult,
@@ -99,7 +99,7 @@ def judged(
     """What ``evaluator`` says of ``answer``, asked as a rollout worker asks it."""
 
     async def ask() -> EvaluationRunResult:
-        ASKING.set(_Script(example["reply"]) if example["reply"] else None)
+        MODEL_ACCESS.set(_Script(example["reply"]) if example["reply"] else None)
         return await evaluate_async(evaluator, data, BaseEvaluationTarget(answer))
 
     return run_coroutine(ask())
@@ -203,7 +203,7 @@ class EvaluatorContract:
         by_item = type(evaluator).evaluate is not Evaluator.evaluate
 
         async def ask() -> None:
-            ASKING.set(_Script(example["reply"]) if example["reply"] else None)
+            MODEL_ACCESS.set(_Script(example["reply"]) if example["reply"] else None)
             told: Any = (
                 evaluator.evaluate(data, target)
                 if by_item

@@ -49,7 +49,7 @@ class Script:
     def open(self):
         return len(self.running)
 
-    def start(self, prompts, occasion):
+    def start(self, prompts, context):
         self.running |= {number: (prompt, self.version) for number, prompt in prompts.items()}
 
     def wait(self, count, numbers=()):

@@ -14,7 +14,7 @@ from waiting import DEADLINE, wait_until
 from plugrl.core.errors import ContractError, RunError
 from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
 from plugrl.core.text.inference.services import Completion
-from plugrl.core.text.rollout.attempts import Occasion
+from plugrl.core.text.rollout.attempts import RolloutContext
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.stream import AttemptStream
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
@@ -24,11 +24,11 @@ import collector
 from collector import SAMPLING, without_pid
 from engines import Engine
 
-OCCASION = Occasion(5, 7, SAMPLING, False)
+OCCASION = RolloutContext(5, 7, SAMPLING, False)
 
 
 def prompts(items=4):
-    """By number, as those of :class:`Collector`."""
+    """By number, as those of :class:`TrajectoryCollector`."""
     return dict(enumerate(collector.prompts(items)))
 
 
@@ -275,7 +275,7 @@ def test_judgements_go_on_when_the_attempt_that_made_them_is_cancelled(opened):
 class Held(AttemptStream):
     """Attempts that end when the test says so."""
 
-    def begin(self, prompts, occasion):
+    def begin(self, prompts, context):
         pass
 
     async def stop(self, numbers):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugrl.core.text.endpoint.replies import Choice, Piece
-from plugrl.core.text.endpoint.requests import Asked, ChatAsked
+from plugrl.core.text.endpoint.requests import ChatRequest, EndpointRequest
 from plugrl.core.text.inference.services import Tokenizer
 
 
@@ -24,7 +24,7 @@ class Head:
     identity: str
     created: int
 
-    def of(self, asked: Asked, kind: str) -> dict[str, Any]:
+    def of(self, asked: EndpointRequest, kind: str) -> dict[str, Any]:
         """The fields of one part."""
         return {
             "id": self.identity,
@@ -34,9 +34,11 @@ class Head:
         }
 
 
-def whole(head: Head, asked: Asked, choices: Sequence[Choice], spell: Tokenizer) -> dict[str, Any]:
+def whole(
+    head: Head, asked: EndpointRequest, choices: Sequence[Choice], spell: Tokenizer
+) -> dict[str, Any]:
     """A whole answer."""
-    chat = isinstance(asked, ChatAsked)
+    chat = isinstance(asked, ChatRequest)
     told = []
     for index, choice in enumerate(choices):
         own: dict[str, Any] = {"index": index, "finish_reason": choice.finish}
@@ -51,16 +53,18 @@ def whole(head: Head, asked: Asked, choices: Sequence[Choice], spell: Tokenizer)
     return answer | (_of_prompt(asked, choices[0], spell) if chat else {})
 
 
-def usage(asked: Asked, choices: Sequence[Choice]) -> dict[str, int]:
+def usage(asked: EndpointRequest, choices: Sequence[Choice]) -> dict[str, int]:
     """How many tokens were read and written; a prompt counts once."""
     read = sum(len(choice.prompt) for choice in choices[:: asked.n])
     written = sum(len(choice.completion.tokens) for choice in choices)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
-def events(head: Head, asked: Asked, choices: Sequence[Choice], spell: Tokenizer) -> Iterator[str]:
+def events(
+    head: Head, asked: EndpointRequest, choices: Sequence[Choice], spell: Tokenizer
+) -> Iterator[str]:
     """The events of a stream, one after the other."""
-    chat = isinstance(asked, ChatAsked)
+    chat = isinstance(asked, ChatRequest)
     kind = "chat.completion.chunk" if chat else "text_completion"
     for index, choice in enumerate(choices):
         for number, part in enumerate(
@@ -81,7 +85,7 @@ def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def _chat_parts(asked: Asked, choice: Choice) -> Iterator[dict[str, Any]]:
+def _chat_parts(asked: EndpointRequest, choice: Choice) -> Iterator[dict[str, Any]]:
     start: dict[str, Any] = {"role": "assistant", "content": ""}
     if choice.reasoning:
         start["reasoning_content"] = choice.reasoning
@@ -98,18 +102,18 @@ def _chat_parts(asked: Asked, choice: Choice) -> Iterator[dict[str, Any]]:
     yield {"delta": {}, "finish_reason": choice.finish, "logprobs": None, **_version(choice)}
 
 
-def _parts(asked: Asked, choice: Choice) -> Iterator[dict[str, Any]]:
+def _parts(asked: EndpointRequest, choice: Choice) -> Iterator[dict[str, Any]]:
     for piece in choice.pieces:
         yield {"text": piece.text, "finish_reason": None, **_piece(asked, choice, piece)}
     yield {"text": "", "finish_reason": choice.finish, "logprobs": None, **_version(choice)}
 
 
-def _piece(asked: Asked, choice: Choice, piece: Piece) -> dict[str, Any]:
+def _piece(asked: EndpointRequest, choice: Choice, piece: Piece) -> dict[str, Any]:
     told: dict[str, Any] = {"logprobs": _logprobs(asked, choice, piece.tokens, piece.start)}
     return told | ({"token_ids": piece.tokens} if asked.return_token_ids else {})
 
 
-def _exact(asked: Asked, choice: Choice) -> dict[str, Any]:
+def _exact(asked: EndpointRequest, choice: Choice) -> dict[str, Any]:
     ids = {"token_ids": choice.completion.tokens} if asked.return_token_ids else {}
     return {**_version(choice), **ids}
 
@@ -121,7 +125,7 @@ def _version(choice: Choice) -> dict[str, Any]:
     return told
 
 
-def _of_prompt(asked: Asked, choice: Choice, spell: Tokenizer) -> dict[str, Any]:
+def _of_prompt(asked: EndpointRequest, choice: Choice, spell: Tokenizer) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if asked.return_token_ids:
         told["prompt_token_ids"] = choice.prompt
@@ -137,7 +141,7 @@ def _of_prompt(asked: Asked, choice: Choice, spell: Tokenizer) -> dict[str, Any]
 
 
 def _logprobs(
-    asked: Asked, choice: Choice, tokens: Sequence[int], start: int = 0
+    asked: EndpointRequest, choice: Choice, tokens: Sequence[int], start: int = 0
 ) -> dict[str, Any] | None:
     """Log-probabilities of some tokens of an answer, in the form of its sort."""
     if not asked.logprobs:
@@ -145,7 +149,7 @@ def _logprobs(
     end = start + len(tokens)
     texts = choice.spelled[start:end]
     values = choice.completion.logprobs[start:end]
-    if isinstance(asked, ChatAsked):
+    if isinstance(asked, ChatRequest):
         content = [
             {
                 "token": text,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plugrl.core.plugins.blame import one_line
 from plugrl.core.text.endpoint import answers
 from plugrl.core.text.endpoint.faults import ApiError, ended
-from plugrl.core.text.endpoint.requests import Asked, read_chat, read_text
+from plugrl.core.text.endpoint.requests import EndpointRequest, read_chat, read_text
 from plugrl.core.text.endpoint.session import Session
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Application:
                 return _json(entry)
         raise ApiError(404, f"there is no model {wanted[:64]!r}", "model", "model_not_found")
 
-    def _answer_of(self, read: Callable[[bytes], Asked]) -> Handler:
+    def _answer_of(self, read: Callable[[bytes], EndpointRequest]) -> Handler:
         async def answer(request: Request) -> Response:
             from starlette.responses import StreamingResponse
 

@@ -44,7 +44,7 @@ _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class EndpointRequest:
     """What both sorts of requests have in common.
 
     Attributes:
@@ -85,7 +85,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class ChatAsked(Asked):
+class ChatRequest(EndpointRequest):
     """A request for ``/chat/completions``; ``calls``: whether replies may call tools."""
 
     prompted_by: ClassVar[str] = "messages"
@@ -96,7 +96,7 @@ class ChatAsked(Asked):
 
 
 @dataclass(frozen=True)
-class TextAsked(Asked):
+class TextRequest(EndpointRequest):
     """A request for ``/completions``; each prompt is text or token ids."""
 
     prompted_by: ClassVar[str] = "prompt"
@@ -104,7 +104,7 @@ class TextAsked(Asked):
     prompts: list[str | list[int]]
 
 
-def read_chat(data: bytes) -> ChatAsked:
+def read_chat(data: bytes) -> ChatRequest:
     """Read the body of a request for ``/chat/completions``.
 
     Raises:
@@ -123,12 +123,12 @@ def read_chat(data: bytes) -> ChatAsked:
     common = _common(body, limit, 1)
     common["logprobs"] = body.flag("logprobs")
     body.finish()
-    return ChatAsked(
+    return ChatRequest(
         **common, messages=messages, tools=tools, calls=bool(tools) and choice != "none"
     )
 
 
-def read_text(data: bytes) -> TextAsked:
+def read_text(data: bytes) -> TextRequest:
     """Read the body of a request for ``/completions``.
 
     Raises:
@@ -146,7 +146,7 @@ def read_text(data: bytes) -> TextAsked:
         raise invalid("max_tokens", "max_tokens is 0, which is of use with prompt_logprobs alone")
     common["logprobs"] = logprobs is not None and logprobs is not False
     body.finish()
-    return TextAsked(**common, prompts=prompts)
+    return TextRequest(**common, prompts=prompts)
 
 
 def _common(body: Body, limit: int | None, least: int) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.faults import ended
 from plugrl.core.text.endpoint.recording import Turn
-from plugrl.core.text.endpoint.requests import Asked
+from plugrl.core.text.endpoint.requests import EndpointRequest
 from plugrl.core.text.endpoint.server import Server, bound
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference import completions
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import Completion, GenerationRequest
 from plugrl.core.text.inference.stops import ending
-from plugrl.core.text.rollout.validate_rollout import Limits
+from plugrl.core.text.rollout.validate_rollout import TokenLimits
 
 if TYPE_CHECKING:
     from plugrl.core.text.inference.services import InferenceService
@@ -45,7 +45,13 @@ class ServiceSource:
     chooses: bool = True
 
     async def ask(
-        self, model: str, tokens: list[int], sampling: SamplingParams, asked: Asked, number: int, /
+        self,
+        model: str,
+        tokens: list[int],
+        sampling: SamplingParams,
+        asked: EndpointRequest,
+        number: int,
+        /,
     ) -> Completion:
         """The answer of ``model``; with a seed, the same one each time."""
         service = self.services[model]
@@ -163,7 +169,7 @@ def serving(
         services = models.inference
         offer = Offer(
             tokenizers={name: service.tokenizer for name, service in services.items()},
-            limits=Limits.of(services),
+            limits=TokenLimits.of(services),
             sampling=SamplingParams(max_new_tokens=_ANY_LENGTH, **trained_stops(saved)),
             parsers=parsers,
             call_parsers=call_parsers,

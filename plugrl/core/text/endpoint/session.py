@@ -17,10 +17,10 @@ from plugrl.core.text.endpoint.faults import ApiError, ended, invalid, too_long
 from plugrl.core.text.endpoint.messages import read_messages
 from plugrl.core.text.endpoint.recording import Prompt, Recording, Turn
 from plugrl.core.text.endpoint.replies import Choice
-from plugrl.core.text.endpoint.requests import Asked, ChatAsked, TextAsked
+from plugrl.core.text.endpoint.requests import ChatRequest, EndpointRequest, TextRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import Completion, Tokenizer
-from plugrl.core.text.rollout.validate_rollout import Limits
+from plugrl.core.text.rollout.validate_rollout import TokenLimits
 
 #: Requests of one session that may be open at once.
 MOST_OPEN = 64
@@ -33,7 +33,13 @@ class Source(Protocol):
     chooses: bool
 
     def ask(
-        self, model: str, tokens: list[int], sampling: SamplingParams, asked: Asked, number: int, /
+        self,
+        model: str,
+        tokens: list[int],
+        sampling: SamplingParams,
+        asked: EndpointRequest,
+        number: int,
+        /,
     ) -> Awaitable[Completion]:
         """The answer of ``model``; ``number`` tells the answers to one request apart."""
 
@@ -54,7 +60,7 @@ class Offer:
     """
 
     tokenizers: Mapping[str, Tokenizer]
-    limits: Mapping[str, Limits]
+    limits: Mapping[str, TokenLimits]
     sampling: SamplingParams
     names: Mapping[str, str] = field(default_factory=dict)
     longest_prompt: int | None = None
@@ -119,7 +125,7 @@ class Session:
         for future in list(self.waiting):
             future.cancel()
 
-    async def answer(self, asked: Asked) -> list[Choice]:
+    async def answer(self, asked: EndpointRequest) -> list[Choice]:
         """The answers to a request, those of one prompt after the other.
 
         Raises:
@@ -158,7 +164,7 @@ class Session:
         self._count += 1
         self.heard()
 
-    async def _answer(self, asked: Asked) -> list[Choice]:
+    async def _answer(self, asked: EndpointRequest) -> list[Choice]:
         offer = self.offer
         model = offer.names.get(asked.model, asked.model)
         tokenizer = offer.tokenizers.get(model)
@@ -197,7 +203,7 @@ class Session:
         ]
 
     @staticmethod
-    def _refuse(asked: Asked) -> None:
+    def _refuse(asked: EndpointRequest) -> None:
         if asked.seed is not None:
             message = (
                 "seed is not supported here: the run gives every request its own; leave it out"
@@ -207,12 +213,12 @@ class Session:
             message = "prompt_logprobs is not supported during a run; leave it out"
             raise ApiError(400, message, "prompt_logprobs", "unsupported_value")
 
-    def _prompts(self, asked: Asked, model: str, tokenizer: Tokenizer) -> list[Prompt]:
+    def _prompts(self, asked: EndpointRequest, model: str, tokenizer: Tokenizer) -> list[Prompt]:
         recording = self.recording
-        if isinstance(asked, ChatAsked):
+        if isinstance(asked, ChatRequest):
             prompts = [recording.chat(model, tokenizer, asked.messages, asked.tools)]
         else:
-            assert isinstance(asked, TextAsked)
+            assert isinstance(asked, TextRequest)
             prompts = [recording.text(model, tokenizer, prompt) for prompt in asked.prompts]
         vocabulary = self.offer.limits[model].vocabulary
         for prompt in prompts:
@@ -225,7 +231,7 @@ class Session:
                 )
         return prompts
 
-    def _sampling(self, asked: Asked, model: str, prompt: Prompt) -> SamplingParams:
+    def _sampling(self, asked: EndpointRequest, model: str, prompt: Prompt) -> SamplingParams:
         length, context = len(prompt.tokens), self.offer.limits[model].context
         longest = self.offer.longest_prompt
         least = min(1, asked.sampled.get("max_new_tokens", 1))
@@ -238,7 +244,7 @@ class Session:
 
     def _choice(
         self,
-        asked: Asked,
+        asked: EndpointRequest,
         tokenizer: Tokenizer,
         prompt: Prompt,
         sampling: SamplingParams,
@@ -248,7 +254,7 @@ class Session:
         text, reasoning = replies.cut(said, sampling.stop), ""
         calls: list[dict[str, Any]] = []
         finish = "length" if completion.finish_reason == "length" else "stop"
-        if isinstance(asked, ChatAsked):
+        if isinstance(asked, ChatRequest):
             own = self.offer.call_parsers if asked.calls and finish == "stop" else ()
             parsers = [*self.offer.parsers, *own]
             serial = next(self._serials)
@@ -267,7 +273,7 @@ class Session:
             reasoning=reasoning,
             calls=calls,
         )
-        chat = isinstance(asked, ChatAsked)
+        chat = isinstance(asked, ChatRequest)
         reply = read_messages([choice.message])[0] if chat else None
         turn = self.recording.add(prompt, completion, said, text, reply)
         if self.listener is not None:

@@ -43,7 +43,7 @@ _OWN = f"{__name__.partition('.')[0]}."
 EvaluationItem = tuple[Mapping[str, Any], BaseEvaluationTarget]
 
 
-class Asking(Protocol):
+class ModelAccess(Protocol):
     """How an evaluator asks models while it judges; see :meth:`Evaluator.ask`."""
 
     tokenizers: Mapping[str, Tokenizer]
@@ -54,8 +54,8 @@ class Asking(Protocol):
         """The answer of ``model`` to prompt ``tokens``."""
 
 
-#: On whose behalf an evaluator asks; each attempt has its own.
-ASKING: ContextVar[Asking | None] = ContextVar("plugrl_asking", default=None)
+#: Model access for the current evaluation; each attempt has its own.
+MODEL_ACCESS: ContextVar[ModelAccess | None] = ContextVar("plugrl_model_access", default=None)
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class Evaluator(Component, ABC):
         """
         from plugrl.core.text.inference.sampling import SamplingParams
 
-        return self._asking().ask(model, tokens, sampling or SamplingParams(temperature=0.0))
+        return self._model_access().ask(model, tokens, sampling or SamplingParams(temperature=0.0))
 
     def tokenizer(self, model: str) -> Tokenizer:
         """The tokenizer of ``model``, where :meth:`ask` works.
@@ -145,20 +145,20 @@ class Evaluator(Component, ABC):
         Raises:
             UsageError: as :meth:`ask`, or there is no such model.
         """
-        tokenizers = self._asking().tokenizers
+        tokenizers = self._model_access().tokenizers
         if model not in tokenizers:
             known = ", ".join(sorted(tokenizers)) or "none"
             raise UsageError(f"no model {model!r} for an evaluator to ask; models are: {known}")
         return tokenizers[model]
 
-    def _asking(self) -> Asking:
-        asking = ASKING.get()
-        if asking is None:
+    def _model_access(self) -> ModelAccess:
+        access = MODEL_ACCESS.get()
+        if access is None:
             raise UsageError(
                 f"{type(self).__name__} asks a model where nothing answers: models are asked in "
                 "`async def evaluate`, which a rollout worker calls with `await worker.judged(...)`"
             )
-        return asking
+        return access
 
 
 def works_on_batches(evaluator: Evaluator) -> bool:

@@ -20,7 +20,7 @@ from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.rollout.failures import failed, located, overrun, raised
 from plugrl.core.text.rollout.fibers import PLAIN, Fibers, Overrun
 from plugrl.core.text.rollout.time_limits import PATIENCE, Clock, Marked
-from plugrl.core.text.rollout.validate_rollout import Limits, check_request, checked
+from plugrl.core.text.rollout.validate_rollout import TokenLimits, check_request, checked
 from plugrl.core.text.rollout.worker import CURRENT, RolloutTask, RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class RolloutContext:
     """What the attempts of one call have in common."""
 
     seed: int
@@ -62,7 +62,7 @@ class Attempts:
         self,
         worker: RolloutWorker,
         tokenizers: Mapping[str, Tokenizer],
-        limits: Mapping[str, Limits],
+        limits: Mapping[str, TokenLimits],
         *,
         timeout: float | None = None,
         mark: Callable[[int], None] | None = None,
@@ -79,7 +79,7 @@ class Attempts:
         self,
         round_: Round,
         prompts: Mapping[int, Prompt],
-        occasion: Occasion,
+        context: RolloutContext,
         done: Callable[[int, list[Trajectory]], None],
     ) -> None:
         """Attempt every prompt once; ``done`` is told the trajectories of each.
@@ -91,7 +91,7 @@ class Attempts:
 
         async def finish(number: int, prompt: Prompt) -> None:
             try:
-                done(number, await self.attempt(round_, number, prompt, occasion))
+                done(number, await self.attempt(round_, number, prompt, context))
             finally:
                 round_.ended(number)
 
@@ -105,7 +105,7 @@ class Attempts:
                 task.cancel()
 
     async def attempt(
-        self, round_: Round, number: int, prompt: Prompt, occasion: Occasion
+        self, round_: Round, number: int, prompt: Prompt, context: RolloutContext
     ) -> list[Trajectory]:
         """The trajectories of one attempt, which is a task of its own.
 
@@ -113,7 +113,7 @@ class Attempts:
             PlugrlError: as :meth:`run`.
         """
         clock = Clock(self._timeout)
-        task = self._task(round_, number, prompt, occasion, clock)
+        task = self._task(round_, number, prompt, context, clock)
         CURRENT.set(task)
         if self._bounds_plain:
             self._clocks.add(clock)
@@ -134,7 +134,7 @@ class Attempts:
             current = asyncio.current_task()
             if current is None or current.cancelling():
                 raise
-            return [self._failure(prompt, occasion, error)]
+            return [self._failure(prompt, context, error)]
         except BaseException as error:
             # Whatever class it has: code of a worker may raise anything.
             reason = None
@@ -143,7 +143,7 @@ class Attempts:
                 code = clock.overran.code if clock.overran is not None else ""
                 abandoned = clock.abandoned
                 reason = overrun(self._worker, self._timeout, abandoned=abandoned, code=code)
-            return [self._failure(prompt, occasion, error, reason)]
+            return [self._failure(prompt, context, error, reason)]
         finally:
             self._clocks.discard(clock)
 
@@ -201,7 +201,7 @@ class Attempts:
         )
 
     def _task(
-        self, round_: Round, number: int, prompt: Prompt, occasion: Occasion, clock: Clock
+        self, round_: Round, number: int, prompt: Prompt, context: RolloutContext, clock: Clock
     ) -> RolloutTask:
         async def ask(
             model: str, tokens: Sequence[int], sampling: SamplingParams | None = None
@@ -213,9 +213,9 @@ class Attempts:
             answer = await self._answer(round_, number, model, request, task, clock)
             return answer.at(params.temperature or 1.0)
 
-        seed = occasion.coordinates(prompt)
+        seed = context.coordinates(prompt)
 
-        async def together(entry: Judgement, work: BatchWork) -> None:
+        async def batch_judge(entry: Judgement, work: BatchWork) -> None:
             async def timed(entries: Sequence[Judgement]) -> None:
                 with clock.resumed():
                     await work(entries)
@@ -237,14 +237,14 @@ class Attempts:
             item=prompt.index,
             run_id=prompt.run_id,
             group_id=prompt.group_id,
-            is_val=occasion.is_val,
-            sampling=occasion.sampling,
+            is_val=context.is_val,
+            sampling=context.sampling,
             ask=ask,
             tokenizers=self._tokenizers,
             prompt_key=prompt.prompt_key,
             answer_key=prompt.answer_key,
             seed=seed,
-            together=together,
+            batch_judge=batch_judge,
             park=park,
             limits=self._limits,
         )
@@ -281,10 +281,14 @@ class Attempts:
         return params if tokenizer is None else ending(params, tokenizer)
 
     def _failure(
-        self, prompt: Prompt, occasion: Occasion, error: BaseException, reason: str | None = None
+        self,
+        prompt: Prompt,
+        context: RolloutContext,
+        error: BaseException,
+        reason: str | None = None,
     ) -> Trajectory:
         said = reason or raised(self._worker, error)
         whose = "" if reason is not None and reason.startswith("evaluator ") else "worker "
         message = f"an attempt is invalid: {whose}{said}; the traceback is in log.txt"
         warn_once(self._worker, failure_key(self._worker, error), message, error)
-        return failed(self._worker, prompt, said, is_val=occasion.is_val)
+        return failed(self._worker, prompt, said, is_val=context.is_val)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import PlugrlError
 from plugrl.core.plugins.blame import is_stop, where
 from plugrl.core.text.evaluate.evaluator import (
-    ASKING,
+    MODEL_ACCESS,
     BaseEvaluationTarget,
     EvaluationFailedError,
     EvaluationItem,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from plugrl.core.text.rollout.worker import RolloutTask
 
 
-class _Asking:
-    """Asks on behalf of one attempt, and remembers a fault that must end the run."""
+class _TaskModelAccess:
+    """Model access of one attempt; remembers a fault that must end the run."""
 
     def __init__(self, task: RolloutTask) -> None:
         self._task = task
@@ -65,7 +65,7 @@ class Judgement:
 #: Fills in the outcomes of several judgements.
 BatchWork = Callable[[Sequence[Judgement]], Awaitable[None]]
 #: Has that done on a judgement, along with those of the other open attempts.
-Together = Callable[[Judgement, BatchWork], Awaitable[None]]
+BatchJudge = Callable[[Judgement, BatchWork], Awaitable[None]]
 
 
 async def judgement(
@@ -77,22 +77,22 @@ async def judgement(
         EvaluationFailedError: it failed.
         PlugrlError: what it asked a model for shows a fault that must end the run.
     """
-    if works_on_batches(evaluator) and task.together is not None:
+    if works_on_batches(evaluator) and task.batch_judge is not None:
         entry = Judgement((task.data, target))
-        await task.together(entry, lambda entries: judge_batch(evaluator, entries))
+        await task.batch_judge(entry, lambda entries: judge_batch(evaluator, entries))
         if isinstance(entry.outcome, EvaluationRunResult):
             return entry.outcome
         raise entry.outcome or EvaluationFailedError(f"{name_of(evaluator)} gave no judgement")
-    asking = _Asking(task)
-    token = ASKING.set(asking)
+    access = _TaskModelAccess(task)
+    token = MODEL_ACCESS.set(access)
     try:
         return await evaluate_async(evaluator, task.data, target)
     except EvaluationFailedError:
-        if asking.fatal is not None:
-            raise asking.fatal from None
+        if access.fatal is not None:
+            raise access.fatal from None
         raise
     finally:
-        ASKING.reset(token)
+        MODEL_ACCESS.reset(token)
 
 
 async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> None:
@@ -101,7 +101,7 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
     When it raises, each answer is judged alone, so that one bad answer does not cost the others
     and results do not depend on which answers came together.
     """
-    token = ASKING.set(None)
+    token = MODEL_ACCESS.set(None)
     try:
         items = [own_item(*entry.item) for entry in entries]
         results: Any = await called(
@@ -120,7 +120,7 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
         entries[0].outcome.__cause__ = error
         return
     finally:
-        ASKING.reset(token)
+        MODEL_ACCESS.reset(token)
     fault = _batch_fault(results, len(entries))
     if fault is not None:
         at = where(type(evaluator).evaluate_batch)

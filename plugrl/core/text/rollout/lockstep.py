@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from plugrl.core.text.inference.services import InferenceService
 
 #: What a request ended with: an answer, or what the engine raised.
-Outcome = Completion | Exception
+CompletionOrError = Completion | Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RolloutRequest:
     """A request to one model by one rollout, which is named by its place among the prompts."""
 
     rollout: int
@@ -32,10 +32,10 @@ class Asked:
 class Pending:
     """A request whose rollout waits."""
 
-    asked: Asked
+    asked: RolloutRequest
     answer: asyncio.Future[Completion]
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: CompletionOrError) -> None:
         """Give the rollout its answer, or raise the error there."""
         if self.answer.done():
             return
@@ -45,20 +45,22 @@ class Pending:
             self.answer.set_result(outcome)
 
 
-def serve(services: Mapping[str, InferenceService], asked: Sequence[Asked]) -> list[Outcome]:
+def serve(
+    services: Mapping[str, InferenceService], asked: Sequence[RolloutRequest]
+) -> list[CompletionOrError]:
     """Let the models answer one round; the outcomes are in the order of ``asked``.
 
     Each model gets its requests in the order of their streams, (item, run, turn), so that a
     round does not depend on who asked first.
     """
-    outcomes: list[Outcome | None] = [None] * len(asked)
+    outcomes: list[CompletionOrError | None] = [None] * len(asked)
     order = sorted(range(len(asked)), key=lambda i: (asked[i].model, asked[i].request.stream))
     for model in sorted({entry.model for entry in asked}):
         own = [i for i in order if asked[i].model == model]
         requests = [asked[i].request for i in own]
         service = services[model]
         try:
-            answers: Sequence[Outcome] = completions.asked(model, service, requests)
+            answers: Sequence[CompletionOrError] = completions.asked(model, service, requests)
         except PlugrlError as error:
             answers = [error] * len(own)
         except Exception as error:
@@ -138,7 +140,7 @@ class Round:
         """
         self.known(model)
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._pending.append(Pending(Asked(rollout, model, request), answer))
+        self._pending.append(Pending(RolloutRequest(rollout, model, request), answer))
         self.park(rollout)
         try:
             return await answer

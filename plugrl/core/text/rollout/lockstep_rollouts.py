@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.rollout.attempts import Attempts, Occasion
+from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
 from plugrl.core.text.rollout.attribution import Attribution
 from plugrl.core.text.rollout.lockstep import Pending, Round, serve
 from plugrl.core.text.rollout.stream import AttemptStream, LocalStream, Spent
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.core.text.rollout.validate_rollout import Limits
+from plugrl.core.text.rollout.validate_rollout import TokenLimits
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 
@@ -61,7 +61,7 @@ class LockstepRollouts:
         return Attempts(
             self.worker,
             {name: service.tokenizer for name, service in services.items()},
-            Limits.of(services),
+            TokenLimits.of(services),
             timeout=self._timeout,
         )
 
@@ -89,21 +89,21 @@ class LockstepRollouts:
             PlugrlError: a worker, service or evaluator named a fault that must end the run. Any
                 other failure of one attempt gives an invalid trajectory.
         """
-        occasion = Occasion(self._seed, step, sampling, is_val)
+        context = RolloutContext(self._seed, step, sampling, is_val)
         if self._pooled is not None:
-            found = self._pooled.collect(prompts, occasion)
+            found = self._pooled.collect(prompts, context)
         else:
-            found = self._collect_here(prompts, occasion)
+            found = self._collect_here(prompts, context)
         for number, prompt in enumerate(prompts):
             self.attribution.check(prompt, found[number])
         return [trajectory for number in range(len(prompts)) for trajectory in found[number]]
 
     def _collect_here(
-        self, prompts: Sequence[Prompt], occasion: Occasion
+        self, prompts: Sequence[Prompt], context: RolloutContext
     ) -> dict[int, list[Trajectory]]:
         found: dict[int, list[Trajectory]] = {}
         round_ = Round(tuple(self._services), self._serve)
-        attempts = self._attempts.run(round_, dict(enumerate(prompts)), occasion, found.__setitem__)
+        attempts = self._attempts.run(round_, dict(enumerate(prompts)), context, found.__setitem__)
         run_coroutine(attempts)
         return found
 

@@ -20,7 +20,7 @@ from plugrl.core.text.rollout.time_limits import PATIENCE, end_all, leave_behind
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
     from plugrl.core.text.inference.services import Completion, GenerationRequest, InferenceService
-    from plugrl.core.text.rollout.attempts import Attempts, Occasion
+    from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
     from plugrl.core.text.trajectory import Trajectory
 
 #: Seconds that closing waits for code that blocks the event loop, before it leaves it behind.
@@ -45,7 +45,7 @@ class AttemptStream(ABC):
     def __init__(self, spent: Spent | None = None) -> None:
         self._spent = spent
         self._changed = threading.Condition()
-        self._open: dict[int, _Together] = {}
+        self._open: dict[int, _StartedAttempts] = {}
         self._results: list[Result] = []
         self._wanted = 1
         self._awaited: set[int] = set()
@@ -57,7 +57,7 @@ class AttemptStream(ABC):
     # -- what subclasses give ---------------------------------------------------------------
 
     @abstractmethod
-    def begin(self, prompts: Mapping[int, Prompt], occasion: Occasion) -> None:
+    def begin(self, prompts: Mapping[int, Prompt], context: RolloutContext) -> None:
         """In the loop: begin attempts, and call :meth:`give` with what each came to."""
 
     @abstractmethod
@@ -75,13 +75,13 @@ class AttemptStream(ABC):
         """Attempts that have begun and not ended."""
         return len(self._open)
 
-    def start(self, prompts: Mapping[int, Prompt], occasion: Occasion) -> None:
+    def start(self, prompts: Mapping[int, Prompt], context: RolloutContext) -> None:
         """Begin attempts; it does not wait for them."""
         self._check()
-        together = _Together(time.perf_counter(), len(prompts), len(prompts))
+        together = _StartedAttempts(time.perf_counter(), len(prompts), len(prompts))
         with self._changed:
             self._open.update(dict.fromkeys(prompts, together))
-        self._call(self.begin, dict(prompts), occasion)
+        self._call(self.begin, dict(prompts), context)
 
     def wait(self, count: int, numbers: Collection[int] = ()) -> None:
         """Return once ``count`` results are there, or no attempt is open.
@@ -224,7 +224,7 @@ class AttemptStream(ABC):
                 loop.close()
 
 
-class _Together:
+class _StartedAttempts:
     """Attempts that began together."""
 
     __slots__ = ("count", "left", "started")
@@ -274,15 +274,15 @@ class LocalStream(AttemptStream):
         self._round = Unpaced(services)
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def begin(self, prompts: Mapping[int, Prompt], occasion: Occasion) -> None:
+    def begin(self, prompts: Mapping[int, Prompt], context: RolloutContext) -> None:
         """Each attempt is a task."""
         for number, prompt in prompts.items():
-            task = asyncio.ensure_future(self._attempt(number, prompt, occasion))
+            task = asyncio.ensure_future(self._attempt(number, prompt, context))
             self._tasks[number] = task
 
-    async def _attempt(self, number: int, prompt: Prompt, occasion: Occasion) -> None:
+    async def _attempt(self, number: int, prompt: Prompt, context: RolloutContext) -> None:
         try:
-            self.give(number, await self._attempts.attempt(self._round, number, prompt, occasion))
+            self.give(number, await self._attempts.attempt(self._round, number, prompt, context))
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TokenLimits:
     """What bounds the tokens of a model.
 
     Attributes:
@@ -44,7 +44,7 @@ class Limits:
 
 
 def checked(
-    worker: RolloutWorker, result: object, limits: Mapping[str, Limits]
+    worker: RolloutWorker, result: object, limits: Mapping[str, TokenLimits]
 ) -> list[Trajectory]:
     """Copies of the trajectories that ``worker`` returned, which may go on with its own.
 
@@ -79,7 +79,7 @@ def checked(
 
 
 def check_request(
-    worker: RolloutWorker, model: str, request: GenerationRequest, limits: Mapping[str, Limits]
+    worker: RolloutWorker, model: str, request: GenerationRequest, limits: Mapping[str, TokenLimits]
 ) -> None:
     """Check a request before it is gathered with those of others.
 
@@ -111,7 +111,7 @@ def wrong(worker: RolloutWorker, fault: str) -> RunError:
     return RunError(f"{named(worker)} {fault}{place_of(worker)}")
 
 
-def _limits_fault(trajectory: Trajectory, limits: Mapping[str, Limits]) -> str | None:
+def _limits_fault(trajectory: Trajectory, limits: Mapping[str, TokenLimits]) -> str | None:
     own, model = limits.get(trajectory.model), trajectory.model
     if own is None:
         known = ", ".join(sorted(limits))

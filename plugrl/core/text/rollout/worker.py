@@ -39,8 +39,8 @@ from plugrl.core.text.trajectory import NOT_SAMPLED, WRITTEN, Trajectory
 if TYPE_CHECKING:
     from plugrl.core.text.evaluate.evaluator import Evaluator
     from plugrl.core.text.inference.services import Completion, InferenceService, Tokenizer
-    from plugrl.core.text.rollout.judge import Together
-    from plugrl.core.text.rollout.validate_rollout import Limits
+    from plugrl.core.text.rollout.judge import BatchJudge
+    from plugrl.core.text.rollout.validate_rollout import TokenLimits
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Ask(Protocol):
         """The answer of ``model`` to prompt ``tokens``; without ``sampling``, as configured."""
 
 
-class Park(Protocol):
+class Suspend(Protocol):
     """How an attempt lets the others go on without it."""
 
     def __call__(self, *, timed: bool = False) -> Callable[[], None]:
@@ -154,9 +154,9 @@ class RolloutTask:
     answer_key: str = "answer"
     turns: int = field(default=0)
     seed: tuple[int, ...] = ()
-    together: Together | None = field(default=None, repr=False)
-    park: Park = field(default_factory=lambda: _stay, repr=False)
-    limits: Mapping[str, Limits] = field(default_factory=dict, repr=False)
+    batch_judge: BatchJudge | None = field(default=None, repr=False)
+    park: Suspend = field(default_factory=lambda: _stay, repr=False)
+    limits: Mapping[str, TokenLimits] = field(default_factory=dict, repr=False)
     logged: dict[str, float] = field(default_factory=dict)
     engine_faults: list[PlugrlError] = field(default_factory=list, repr=False)
     _random: Random | None = field(default=None, repr=False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.trajectory import Trajectory
 
 
-class Collector(ABC):
+class TrajectoryCollector(ABC):
     """Fills a pool with attempts, until training batches are ready.
 
     Args:
@@ -109,7 +109,7 @@ class Collector(ABC):
                     trajectory[name] = problem[name]
 
 
-class LockstepCollector(Collector):
+class LockstepCollector(TrajectoryCollector):
     """``sync``: loaded batches are attempted one after the other, while nothing else goes on.
 
     Args:
@@ -121,7 +121,7 @@ class LockstepCollector(Collector):
         self._rollouts = rollouts
 
     def fill(self, trained: Mapping[str, BaseTrainService], step: int) -> list[Trajectory]:
-        """Attempt loaded batches until a training batch is ready; see :class:`Collector`."""
+        """Attempt loaded batches until a training batch is ready."""
         for name, service in trained.items():
             oldest = service.version - self._params.weight.staleness_threshold
             self._pool.drop_older(name, oldest)

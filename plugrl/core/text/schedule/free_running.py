@@ -26,7 +26,7 @@ class Streaming(OverlappingCollector):
         self._finished = 0
 
     def fill(self, trained: Mapping[str, BaseTrainService], step: int) -> list[Trajectory]:
-        """Wait for attempts until a training batch is ready; see :class:`Collector`."""
+        """Wait for attempts until a training batch is ready; see :class:`TrajectoryCollector`."""
         idle = Idle(self._params, self._pool, trained)
         idle.check()
         loaded = self._params.data.batch_size

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.text.rollout.attempts import Occasion
+from plugrl.core.text.rollout.attempts import RolloutContext
 from plugrl.core.text.rollout.metrics import Means
-from plugrl.core.text.schedule.collector import Collector, Idle
+from plugrl.core.text.schedule.collector import Idle, TrajectoryCollector
 from plugrl.core.text.schedule.items import Items, Key
 from plugrl.core.text.schedule.state_machine import CONTINUE, RESTART, WeightStates
 
@@ -35,11 +35,11 @@ class Sizes:
     per_attempt: int = 1
 
 
-class OverlappingCollector(Collector):
+class OverlappingCollector(TrajectoryCollector):
     """Fills a pool from a stream of attempts.
 
     Args:
-        params, loader, pool, sampling, columns: see :class:`Collector`.
+        params, loader, pool, sampling, columns: see :class:`TrajectoryCollector`.
         stream: runs the attempts.
         states: says when they may begin.
         sizes: how many there may be.
@@ -88,8 +88,8 @@ class OverlappingCollector(Collector):
         versions = {name: own.sampler for name, own in self._states.models.items()}
         self._running |= numbered
         self._began |= dict.fromkeys(numbered, versions)
-        occasion = Occasion(self._params.seed, step, self._sampling, is_val=False)
-        self._stream.start(numbered, occasion)
+        context = RolloutContext(self._params.seed, step, self._sampling, is_val=False)
+        self._stream.start(numbered, context)
 
     def _ended(self) -> list[tuple[Prompt, list[Trajectory]]]:
         """Attempts that have ended, in the order in which they began."""
@@ -226,7 +226,7 @@ class BatchAhead(OverlappingCollector):
     """``batch-async``: the next loaded batch is attempted while the present one is trained."""
 
     def fill(self, trained: Mapping[str, BaseTrainService], step: int) -> list[Trajectory]:
-        """Wait for loaded batches until a training batch is ready; see :class:`Collector`."""
+        """Wait for loaded batches until a training batch is ready."""
         self._give_back_stale()
         idle = Idle(self._params, self._pool, trained)
         while not self._pool.ready():

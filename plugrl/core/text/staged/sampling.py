@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.text.protocol.nested import nested_rollouts
-from plugrl.core.text.rollout.attempts import Attempts, Occasion
+from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
 from plugrl.core.text.rollout.lockstep import Pending, Round, serve
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.core.text.rollout.validate_rollout import Limits
+from plugrl.core.text.rollout.validate_rollout import TokenLimits
 from plugrl.core.text.staged.journal import as_plain, from_plain, trajectories_of
 from plugrl.core.text.staged.limits import LimitReachedError, Usage
 from plugrl.core.text.trajectory import Trajectory
@@ -59,7 +59,7 @@ class Sampled:
         return self.rollouts
 
 
-class Sampler:
+class EpisodeSampler:
     """Plays attempts at problems, all at once, and writes them down.
 
     Args:
@@ -96,7 +96,11 @@ class Sampler:
         return nested_rollouts(episodes, protocol)
 
     def sample(
-        self, prompts: Sequence[Prompt], occasion: Occasion, play: Play, journal: Journal | None
+        self,
+        prompts: Sequence[Prompt],
+        context: RolloutContext,
+        play: Play,
+        journal: Journal | None,
     ) -> Sampled:
         """The rollouts of all prompts; those in the journal are not played again.
 
@@ -115,7 +119,7 @@ class Sampler:
                 continue
             self._meter.total.add(Usage(**record["usage"]))
             found[_key(prompt)] = _Finished.of(record)
-        failed = self._play(waiting, occasion, self._recorded(play, found, journal))
+        failed = self._play(waiting, context, self._recorded(play, found, journal))
         finished = [found[_key(prompt)] for prompt in prompts if _key(prompt) in found]
         return Sampled(
             NestedArrayDict.cat([each.rollouts for each in finished]) if finished else None,
@@ -125,15 +129,15 @@ class Sampler:
         )
 
     def _play(
-        self, prompts: Mapping[int, Prompt], occasion: Occasion, worker: RolloutWorker
+        self, prompts: Mapping[int, Prompt], context: RolloutContext, worker: RolloutWorker
     ) -> list[Trajectory]:
         """Play the prompts and give what failed, in their order."""
         services, failed = self._services, dict[int, list[Trajectory]]()
         tokenizers = {name: service.tokenizer for name, service in services.items()}
-        attempts = Attempts(worker, tokenizers, Limits.of(services), timeout=self._timeout)
+        attempts = Attempts(worker, tokenizers, TokenLimits.of(services), timeout=self._timeout)
         try:
             running = attempts.run(
-                Round(tuple(services), self._serve), prompts, occasion, failed.__setitem__
+                Round(tuple(services), self._serve), prompts, context, failed.__setitem__
             )
             run_coroutine(running)
         except PlugrlError as error:

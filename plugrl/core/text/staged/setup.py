@@ -11,10 +11,10 @@ from plugrl.core.text.data.loader import attempts_at_all
 from plugrl.core.text.jobs.model_groups import SharedModelGroup
 from plugrl.core.text.models import Models
 from plugrl.core.text.parts import held_out, make_loader
-from plugrl.core.text.rollout.attempts import Occasion
+from plugrl.core.text.rollout.attempts import RolloutContext
 from plugrl.core.text.rollout.worker import check_stops, sampling_of
 from plugrl.core.text.staged.limits import Meter
-from plugrl.core.text.staged.sampling import Sampler
+from plugrl.core.text.staged.sampling import EpisodeSampler
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict
@@ -50,7 +50,7 @@ class Parts:
     groups: Mapping[str, SharedModelGroup]
     loader: PromptLoader
     held_out: Sequence[Prompt]
-    sampler: Sampler
+    sampler: EpisodeSampler
     meter: Meter
     sampling: SamplingParams
     test_sampling: SamplingParams
@@ -75,10 +75,10 @@ class Parts:
         *,
         is_test: bool,
     ) -> Sampled:
-        """The rollouts of prompts; the errors are those of :meth:`Sampler.sample`."""
+        """The rollouts of prompts; the errors are those of :meth:`EpisodeSampler.sample`."""
         sampling = self.test_sampling if is_test else self.sampling
-        occasion = Occasion(self.seed, iteration, sampling, is_test)
-        return self.sampler.sample(prompts, occasion, play, journal)
+        context = RolloutContext(self.seed, iteration, sampling, is_test)
+        return self.sampler.sample(prompts, context, play, journal)
 
 
 def make_parts(context: TrainerContext, jobs: Path, *, tests: bool, keeps: bool = False) -> Parts:
@@ -108,7 +108,7 @@ def make_parts(context: TrainerContext, jobs: Path, *, tests: bool, keeps: bool 
         groups=make_groups(worker.models, worker.frozen, models),
         loader=make_loader(params, context.scenario_instance, lambda prompt: []),
         held_out=_held_out(context) if tests else [],
-        sampler=Sampler(
+        sampler=EpisodeSampler(
             worker, models.inference, meter, timeout=section.get("timeout"), keeps=keeps
         ),
         meter=meter,

@@ -15,7 +15,7 @@ from plugrl.core.text.endpoint.serving import ServedSessions, ServiceSource
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import Completion, InferenceService
-from plugrl.core.text.rollout.validate_rollout import Limits
+from plugrl.core.text.rollout.validate_rollout import TokenLimits
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 from plugrl.scenarios.parsers.hermes import HermesParser
 
@@ -93,7 +93,7 @@ class Written(InferenceService):
 def offer_of(model, **more):
     return Offer(
         tokenizers={"policy": model.tokenizer},
-        limits=Limits.of({"policy": model}),
+        limits=TokenLimits.of({"policy": model}),
         sampling=SamplingParams(max_new_tokens=10_000),
         call_parsers=[HermesParser()],
         **more,

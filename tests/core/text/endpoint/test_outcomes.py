@@ -4,18 +4,23 @@ import math
 
 import pytest
 
-from plugrl.core.text.endpoint.clients.outcomes import Outcome, OutcomeError, of_output, of_value
+from plugrl.core.text.endpoint.clients.outcomes import (
+    AttemptOutcome,
+    OutcomeError,
+    of_output,
+    of_value,
+)
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (None, Outcome()),
-        ("yes", Outcome(answer="yes")),
-        (2, Outcome(reward=2.0)),
-        (True, Outcome(reward=1.0)),
-        ({"reward": 0.5, "metrics": {"steps": 3}}, Outcome(None, 0.5, {"steps": 3.0})),
-        ({"answer": None, "reward": None, "metrics": None}, Outcome()),
+        (None, AttemptOutcome()),
+        ("yes", AttemptOutcome(answer="yes")),
+        (2, AttemptOutcome(reward=2.0)),
+        (True, AttemptOutcome(reward=1.0)),
+        ({"reward": 0.5, "metrics": {"steps": 3}}, AttemptOutcome(None, 0.5, {"steps": 3.0})),
+        ({"answer": None, "reward": None, "metrics": None}, AttemptOutcome()),
     ],
 )
 def test_values(value, expected):
@@ -44,13 +49,13 @@ def test_values_that_cannot_be_used(value, said):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", Outcome()),
-        ("no JSON\n{broken", Outcome()),
-        ('{"reward": 1}\nDone.\n', Outcome(reward=1.0)),
-        ('{"reward": 1}\n{"reward": 2}', Outcome(reward=2.0)),
-        ('{"reward": 1}\n{"log": 2}\n{}\n[1]', Outcome(reward=1.0)),
-        ('{"answer": "日本"}\r\n', Outcome(answer="日本")),
-        ("{" * 100_000, Outcome()),
+        ("", AttemptOutcome()),
+        ("no JSON\n{broken", AttemptOutcome()),
+        ('{"reward": 1}\nDone.\n', AttemptOutcome(reward=1.0)),
+        ('{"reward": 1}\n{"reward": 2}', AttemptOutcome(reward=2.0)),
+        ('{"reward": 1}\n{"log": 2}\n{}\n[1]', AttemptOutcome(reward=1.0)),
+        ('{"answer": "日本"}\r\n', AttemptOutcome(answer="日本")),
+        ("{" * 100_000, AttemptOutcome()),
     ],
 )
 def test_outputs(text, expected):

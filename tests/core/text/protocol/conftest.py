@@ -7,7 +7,7 @@ import pytest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import Completion
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
-from plugrl.core.text.rollout.validate_rollout import Limits
+from plugrl.core.text.rollout.validate_rollout import TokenLimits
 from plugrl.core.text.rollout.worker import RolloutTask
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
@@ -57,7 +57,7 @@ def begin():
             ask=table.ask,
             tokenizers=dict.fromkeys(names, table.tokenizer),
             seed=(0, 1, 5, run_id),
-            limits=dict.fromkeys(names, Limits(len(CHARACTERS) + 2, 100_000)),
+            limits=dict.fromkeys(names, TokenLimits(len(CHARACTERS) + 2, 100_000)),
         )
         made = worker(section)
         return made.begin(task), table, made

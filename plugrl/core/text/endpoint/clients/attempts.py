@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.faults import ApiError, ended
-from plugrl.core.text.endpoint.requests import Asked
+from plugrl.core.text.endpoint.requests import EndpointRequest
 from plugrl.core.text.endpoint.server import Server, bound
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference.sampling import SamplingParams
@@ -33,7 +33,13 @@ class AttemptSource:
     chooses: bool = False
 
     async def ask(
-        self, model: str, tokens: list[int], sampling: SamplingParams, asked: Asked, number: int, /
+        self,
+        model: str,
+        tokens: list[int],
+        sampling: SamplingParams,
+        asked: EndpointRequest,
+        number: int,
+        /,
     ) -> Completion:
         """The answer of ``model``."""
         return await self.task.ask(model, tokens, sampling)

@@ -16,7 +16,7 @@ class OutcomeError(ValueError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """What became of an attempt, as far as its program says.
 
     Attributes:
@@ -29,18 +29,18 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def of_value(value: Any) -> Outcome:
+def of_value(value: Any) -> AttemptOutcome:
     """What a function returned: nothing, an answer, a reward, or a mapping of both.
 
     Raises:
         OutcomeError: something else.
     """
     if value is None:
-        return Outcome()
+        return AttemptOutcome()
     if isinstance(value, str):
-        return Outcome(answer=value)
+        return AttemptOutcome(answer=value)
     if not isinstance(value, Mapping):
-        return Outcome(reward=_number(value, "the result"))
+        return AttemptOutcome(reward=_number(value, "the result"))
     strange = [key for key in value if key not in _KEYS]
     if strange:
         raise OutcomeError(
@@ -52,14 +52,14 @@ def of_value(value: Any) -> Outcome:
     metrics = value.get("metrics") or {}
     if not isinstance(metrics, Mapping):
         raise OutcomeError("metrics is no object of numbers")
-    return Outcome(
+    return AttemptOutcome(
         answer,
         None if reward is None else _number(reward, "the reward"),
         {str(name): _number(number, f"metric {name!r}") for name, number in metrics.items()},
     )
 
 
-def of_output(text: str) -> Outcome:
+def of_output(text: str) -> AttemptOutcome:
     """What the last line of a program's output says that is a JSON object with one of these keys.
 
     Programs print other things too, so that other objects are left alone.
@@ -79,7 +79,7 @@ def of_output(text: str) -> Outcome:
                 return of_value(value)
             except OutcomeError as error:
                 raise OutcomeError(f"in its last line, {error}") from None
-    return Outcome()
+    return AttemptOutcome()
 
 
 def _number(value: Any, what: str) -> float:

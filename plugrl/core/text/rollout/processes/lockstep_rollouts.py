@@ -8,8 +8,8 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError
-from plugrl.core.text.rollout.attempts import Occasion
-from plugrl.core.text.rollout.lockstep import Asked, Outcome, serve
+from plugrl.core.text.rollout.attempts import RolloutContext
+from plugrl.core.text.rollout.lockstep import CompletionOrError, RolloutRequest, serve
 from plugrl.core.text.rollout.processes.handle import WorkerDied
 from plugrl.core.text.rollout.processes.messages import Setup, pack_error, worker_setup
 from plugrl.core.text.rollout.processes.pool import WorkerPool
@@ -63,15 +63,17 @@ class PooledRollouts(Seats):
             "rollout/worker_timeouts": float(self._pool.take_overdue()),
         }
 
-    def collect(self, prompts: Sequence[Prompt], occasion: Occasion) -> dict[int, list[Trajectory]]:
+    def collect(
+        self, prompts: Sequence[Prompt], context: RolloutContext
+    ) -> dict[int, list[Trajectory]]:
         """The trajectories of every prompt, by its place.
 
         Raises:
             PlugrlError: a component named a fault that must end the run.
             RunError: too many processes died.
         """
-        self._occasion = occasion
-        self._items = {number: Item(prompt, occasion) for number, prompt in enumerate(prompts)}
+        self._context = context
+        self._items = {number: Item(prompt, context) for number, prompt in enumerate(prompts)}
         self._found = {}
         seats = [
             Seat(i, self._pool.handle(i), set(range(i, len(prompts), self._count)))
@@ -94,7 +96,7 @@ class PooledRollouts(Seats):
     def assign(self, seat: Seat) -> None:
         """Send all attempts of a seat at once; they advance together."""
         sent = [(number, self.packed(number)) for number in sorted(seat.open)]
-        seat.handle.send("collect", self._occasion, sent)
+        seat.handle.send("collect", self._context, sent)
 
     def _receive(self, busy: Sequence[Seat]) -> None:
         by_connection = {seat.handle.connection: seat for seat in busy}
@@ -105,7 +107,7 @@ class PooledRollouts(Seats):
         """Keep what an attempt came to."""
         self._found[number] = trajectories
 
-    def asked(self, seat: Seat, asked: list[tuple[int, Asked]]) -> None:
+    def asked(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
         """Keep the requests until all processes wait, unless all were answered before a death."""
         recalled = [self._items[entry.rollout].recall(entry) for _, entry in asked]
         if asked and None not in recalled:
@@ -127,7 +129,10 @@ class PooledRollouts(Seats):
             self._answer(seat, asked, mine)
 
     def _answer(
-        self, seat: Seat, asked: list[tuple[int, Asked]], outcomes: Sequence[Outcome]
+        self,
+        seat: Seat,
+        asked: list[tuple[int, RolloutRequest]],
+        outcomes: Sequence[CompletionOrError],
     ) -> None:
         seat.asked = None
         answers = [

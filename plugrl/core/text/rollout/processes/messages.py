@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.plugins.blame import one_line
 from plugrl.core.plugins.loading import USER_PACKAGE_PREFIX, load_file
-from plugrl.core.text.rollout.validate_rollout import Limits
+from plugrl.core.text.rollout.validate_rollout import TokenLimits
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
@@ -56,7 +56,7 @@ class Setup:
     reference_key: str
     prompt_key: str
     tokenizers: Mapping[str, Sent]
-    limits: Mapping[str, Limits]
+    limits: Mapping[str, TokenLimits]
     timeout: float | None = None
     level: int = field(default=30)
 
@@ -95,7 +95,7 @@ def worker_setup(
         reference_key=answer_key,
         prompt_key=prompt_key,
         tokenizers={name: _tokenizer(name, service) for name, service in services.items()},
-        limits=Limits.of(services),
+        limits=TokenLimits.of(services),
         timeout=section.get("timeout"),
         level=level,
     )

@@ -37,7 +37,7 @@ from plugrl.core.text.rollout.processes.messages import (
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
-    from plugrl.core.text.rollout.attempts import Occasion
+    from plugrl.core.text.rollout.attempts import RolloutContext
     from plugrl.core.text.rollout.worker import RolloutWorker
     from plugrl.core.text.trajectory import Trajectory
 
@@ -154,7 +154,7 @@ class WorkerProcess:
         self._unpaced = Round(tuple(setup.limits), self._report_open)
         self.send("ready")
 
-    async def _collect(self, occasion: Occasion, sent: list[tuple[int, bytes]]) -> None:
+    async def _collect(self, context: RolloutContext, sent: list[tuple[int, bytes]]) -> None:
         assert self._attempts is not None
         assert self._setup is not None
         self._waiting.clear()
@@ -162,23 +162,23 @@ class WorkerProcess:
         prompts = _problems(sent)
 
         def done(number: int, trajectories: list[Trajectory]) -> None:
-            self._done.append((number, self._packed(prompts[number], trajectories, occasion)))
+            self._done.append((number, self._packed(prompts[number], trajectories, context)))
 
         round_ = Round(tuple(self._setup.limits), self._report)
-        await self._attempts.run(round_, prompts, occasion, done)
+        await self._attempts.run(round_, prompts, context, done)
         if self._done:
             self._report([])
 
-    async def _begin(self, occasion: Occasion, sent: list[tuple[int, bytes]]) -> None:
+    async def _begin(self, context: RolloutContext, sent: list[tuple[int, bytes]]) -> None:
         """Begin attempts that do not wait for each other; it does not wait for them either."""
         for number, prompt in _problems(sent).items():
-            self._tasks[number] = asyncio.ensure_future(self._attempt(number, prompt, occasion))
+            self._tasks[number] = asyncio.ensure_future(self._attempt(number, prompt, context))
 
-    async def _attempt(self, number: int, prompt: Prompt, occasion: Occasion) -> None:
+    async def _attempt(self, number: int, prompt: Prompt, context: RolloutContext) -> None:
         assert self._attempts is not None
         assert self._unpaced is not None
         try:
-            result = await self._attempts.attempt(self._unpaced, number, prompt, occasion)
+            result = await self._attempts.attempt(self._unpaced, number, prompt, context)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -186,7 +186,7 @@ class WorkerProcess:
             self.send("fatal", pack_error(error), trace)
             return
         if self._tasks.pop(number, None) is not None:
-            self._done.append((number, self._packed(prompt, result, occasion)))
+            self._done.append((number, self._packed(prompt, result, context)))
             self._soon()
 
     def _soon(self) -> None:
@@ -204,7 +204,7 @@ class WorkerProcess:
             if task is not None:
                 task.cancel()
 
-    def _packed(self, prompt: Prompt, result: list[Trajectory], occasion: Occasion) -> bytes:
+    def _packed(self, prompt: Prompt, result: list[Trajectory], context: RolloutContext) -> bytes:
         try:
             return pickle.dumps(result)
         except Exception as error:
@@ -213,7 +213,7 @@ class WorkerProcess:
                 f"what {named(self._worker)} returned cannot be sent to the driver: "
                 f"{one_line(error)}{place_of(self._worker)}"
             )
-            return pickle.dumps([failed(self._worker, prompt, reason, is_val=occasion.is_val)])
+            return pickle.dumps([failed(self._worker, prompt, reason, is_val=context.is_val)])
 
     def _report(self, pending: list[Pending]) -> None:
         """Tell the driver that every open attempt waits, for what, and which have ended."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.blame import one_line
 from plugrl.core.text.rollout.failures import failed, named, overrun, place_of
-from plugrl.core.text.rollout.lockstep import Asked, Outcome
+from plugrl.core.text.rollout.lockstep import CompletionOrError, RolloutRequest
 from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
 from plugrl.core.text.rollout.processes.messages import unpack_error
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
-    from plugrl.core.text.rollout.attempts import Occasion
+    from plugrl.core.text.rollout.attempts import RolloutContext
     from plugrl.core.text.rollout.processes.messages import Setup
     from plugrl.core.text.rollout.processes.pool import WorkerPool
     from plugrl.core.text.rollout.worker import RolloutWorker
@@ -28,19 +28,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Item:
-    """One attempt: its problem, its occasion, the answers that it got so far, and its deaths."""
+    """One attempt: its problem, its context, the answers that it got so far, and its deaths."""
 
     prompt: Prompt
-    occasion: Occasion
+    context: RolloutContext
     deaths: int = 0
-    answers: dict[tuple[Any, ...], tuple[list[int], Outcome]] = field(default_factory=dict)
+    answers: dict[tuple[Any, ...], tuple[list[int], CompletionOrError]] = field(
+        default_factory=dict
+    )
 
-    def recall(self, asked: Asked) -> Outcome | None:
+    def recall(self, asked: RolloutRequest) -> CompletionOrError | None:
         """The answer that an attempt got which died later; so the next one goes the same way."""
         tokens, outcome = self.answers.get((asked.model, *asked.request.stream), ((), None))
         return outcome if tokens == asked.request.prompt_tokens else None
 
-    def remember(self, asked: Asked, outcome: Outcome) -> None:
+    def remember(self, asked: RolloutRequest, outcome: CompletionOrError) -> None:
         """Keep an answer for :meth:`recall`."""
         key = (asked.model, *asked.request.stream)
         self.answers[key] = (list(asked.request.prompt_tokens), outcome)
@@ -53,7 +55,7 @@ class Seat:
     index: int
     handle: WorkerHandle
     open: set[int] = field(default_factory=set)
-    asked: list[tuple[int, Asked]] | None = None
+    asked: list[tuple[int, RolloutRequest]] | None = None
 
 
 class Seats(ABC):
@@ -79,7 +81,7 @@ class Seats(ABC):
         """An attempt has ended."""
 
     @abstractmethod
-    def asked(self, seat: Seat, asked: list[tuple[int, Asked]]) -> None:
+    def asked(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
         """Attempts of a process wait for answers."""
 
     @abstractmethod
@@ -160,7 +162,7 @@ class Seats(ABC):
         self._overdue(seat, number)
 
     def _on_round(
-        self, seat: Seat, asked: list[tuple[int, Asked]], done: list[tuple[int, bytes]]
+        self, seat: Seat, asked: list[tuple[int, RolloutRequest]], done: list[tuple[int, bytes]]
     ) -> None:
         for number, data in done:
             if number not in seat.open:
@@ -218,7 +220,7 @@ class Seats(ABC):
         prompt = self._items[number].prompt
         logger.warning("%s: problem %d is invalid: %s", seat.handle.name, prompt.index, reason)
         seat.open.discard(number)
-        is_val = self._items[number].occasion.is_val
+        is_val = self._items[number].context.is_val
         self.found(number, [failed(self._worker, prompt, reason, is_val=is_val)])
 
 

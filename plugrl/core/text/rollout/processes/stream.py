@@ -16,8 +16,8 @@ from plugrl.core.text.rollout.stream import AttemptStream, Spent
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
     from plugrl.core.text.inference.services import Completion, InferenceService
-    from plugrl.core.text.rollout.attempts import Occasion
-    from plugrl.core.text.rollout.lockstep import Asked
+    from plugrl.core.text.rollout.attempts import RolloutContext
+    from plugrl.core.text.rollout.lockstep import RolloutRequest
     from plugrl.core.text.rollout.processes.messages import Setup
     from plugrl.core.text.rollout.processes.pool import WorkerPool
     from plugrl.core.text.rollout.worker import RolloutWorker
@@ -52,7 +52,7 @@ class PooledStream(AttemptStream, Seats):
 
     # -- attempts -----------------------------------------------------------------------------
 
-    def begin(self, prompts: Mapping[int, Prompt], occasion: Occasion) -> None:
+    def begin(self, prompts: Mapping[int, Prompt], context: RolloutContext) -> None:
         """Each attempt goes to the process that has the fewest."""
         if not self._seats:
             self._seats = [Seat(i, self._pool.handle(i)) for i in range(self._count)]
@@ -62,7 +62,7 @@ class PooledStream(AttemptStream, Seats):
         for number, prompt in prompts.items():
             seat = min(self._seats, key=lambda each: len(each.open))
             seat.open.add(number)
-            self._items[number] = Item(prompt, occasion)
+            self._items[number] = Item(prompt, context)
             new.setdefault(seat.index, []).append(number)
         for index, numbers in new.items():
             seat = self._seats[index]
@@ -77,12 +77,12 @@ class PooledStream(AttemptStream, Seats):
         self._send(seat, sorted(seat.open))
 
     def _send(self, seat: Seat, numbers: list[int]) -> None:
-        by_occasion: dict[Occasion, list[tuple[int, bytes]]] = {}
+        by_context: dict[RolloutContext, list[tuple[int, bytes]]] = {}
         for number in numbers:
             sent = (number, self.packed(number))
-            by_occasion.setdefault(self._items[number].occasion, []).append(sent)
-        for occasion, some in by_occasion.items():
-            seat.handle.send("begin", occasion, some)
+            by_context.setdefault(self._items[number].context, []).append(sent)
+        for context, some in by_context.items():
+            seat.handle.send("begin", context, some)
 
     def found(self, number: int, trajectories: list[Trajectory]) -> None:
         """Give what an attempt came to."""
@@ -107,7 +107,7 @@ class PooledStream(AttemptStream, Seats):
 
     # -- requests -----------------------------------------------------------------------------
 
-    def asked(self, seat: Seat, asked: list[tuple[int, Asked]]) -> None:
+    def asked(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
         """Send the requests to the services."""
         for key, entry in asked:
             task = asyncio.ensure_future(self._ask(seat, seat.handle, key, entry))
@@ -115,7 +115,7 @@ class PooledStream(AttemptStream, Seats):
             own.add(task)
             task.add_done_callback(own.discard)
 
-    async def _ask(self, seat: Seat, handle: WorkerHandle, key: int, entry: Asked) -> None:
+    async def _ask(self, seat: Seat, handle: WorkerHandle, key: int, entry: RolloutRequest) -> None:
         answer: Completion | bytes
         try:
             service = self._services[entry.model]
