@@ -46,7 +46,7 @@ from mutants import ROOT, Mutant, equivalents, mutants_of, named
 START = multiprocessing.get_context("forkserver")
 LARGE = ["pytest", "hypothesis", "torch", "torchrl.objectives", "transformers", "gymnasium"]
 DEFAULT = [
-    *(f"plugrl/trainers/{name}" for name in ("losses", "advantages", "objectives", ".")),
+    *(f"plugrl/trainers/{name}" for name in ("losses", "advantages", "opponent_shaping", ".")),
     *(
         f"plugrl/core/text/{name}.py"
         for name in (

@@ -1,26 +1,46 @@
-"""``dqn``: deep Q-learning, with one or two networks choosing what the next step is worth."""
+"""``dqn``: deep Q-learning, with one or two networks choosing what the next step is worth.
+
+With ``Q`` the trained and ``Q'`` the target network, an update on a minibatch of old steps is::
+
+    td_target = reward + gamma (1 - terminated) max_a Q'(next observation, a)
+    loss      = mean distance(Q(observation, action), td_target)
+    one step of Adam
+
+and ``Q'`` moves to ``Q`` after every ``dqn.target_update_interval`` steps of the environments.
+Double Q-learning takes ``Q'(next observation, argmax_a Q(next observation, a))`` instead of the
+largest value. Actions are collected at random with a probability that falls, else by the largest
+``Q``. :class:`DqnLoss` is the loss; :class:`OffPolicyTrainer` collects, keeps old steps and calls
+:meth:`DqnTrainer._update` after every ``dqn.train_freq`` steps.
+
+Sources: Mnih et al. (2015), Human-level control through deep reinforcement learning; van Hasselt
+et al. (2015), arXiv 1509.06461.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
+from torch import nn
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.agents import Agent
 from plugrl.core.tensordict.agents.discrete import Categorical
-from plugrl.core.tensordict.agents.distributions import told
+from plugrl.core.tensordict.agents.distributions import space_text
 from plugrl.core.tensordict.collect.exploration import EpsilonGreedy, Explorer
 from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, OffPolicyTrainer, ReplayConfig
 from plugrl.core.tensordict.sections import TENSORDICT
-from plugrl.trainers.objectives.dqn import DqnLoss
-from plugrl.trainers.objectives.values import Distance
+from plugrl.trainers.critics import DISTANCES, Distance, polyak_update
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 
 @dataclass
@@ -63,6 +83,62 @@ class DqnConfig(ReplayConfig):
             raise ConfigError("target_update_interval must be at least 1")
 
 
+class DqnLoss(nn.Module):
+    """The loss of an agent whose policy head gives the value of each discrete action.
+
+    Args:
+        agent: ``agent.policy(observation)`` gives ``[B, actions]``.
+        gamma: discount factor.
+        double: choose the next action with the trained network.
+        distance: of a value from its target.
+        tau: the part of its way that the target network moves in :meth:`update_targets`.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        gamma: float = 0.99,
+        double: bool = False,
+        distance: Distance = "smooth_l1",
+        tau: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.agent = agent
+        self.target = copy.deepcopy(agent).requires_grad_(False)
+        self._first_action = int(getattr(agent.distribution, "start", 0))
+        # ``nn.Module`` has a method called double.
+        self.gamma, self.is_double, self.tau = gamma, double, tau
+        self.distance = DISTANCES[distance]
+
+    def forward(self, td: TensorDict) -> dict[str, torch.Tensor]:
+        """``loss_qvalue`` and the mean ``qvalue`` of steps ``[B]`` with discrete actions."""
+        index = td["action"].long().view(-1, 1) - self._first_action
+        q = self.agent.policy(td["observation"]).gather(-1, index).squeeze(-1)
+        loss = self.distance(q, self._td_target(td))
+        return {"loss_qvalue": loss, "qvalue": q.detach().mean()}
+
+    @torch.no_grad()
+    def _td_target(self, td: TensorDict) -> torch.Tensor:
+        next_observation, reward = td["next", "observation"], td["next", "reward"].squeeze(-1)
+        # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
+        going_on = td["next", "terminated"].squeeze(-1).logical_not()
+        next_q = self.target.policy(next_observation)
+        if self.is_double:
+            # One network chooses and the other one judges, so that errors of one are not sought
+            # out by its own maximum.
+            best = self.agent.policy(next_observation).argmax(-1, keepdim=True)
+            next_q = next_q.gather(-1, best).squeeze(-1)
+        else:
+            next_q = next_q.amax(-1)
+        td_target: torch.Tensor = reward + self.gamma * going_on * next_q
+        return td_target
+
+    def update_targets(self) -> None:
+        """Move the target network towards the trained one."""
+        polyak_update(self.target.parameters(), self.agent.parameters(), self.tau)
+
+
 class DqnTrainer(OffPolicyTrainer):
     """Deep Q-learning (Mnih et al., 2015): the policy head gives the value of each action.
 
@@ -86,7 +162,7 @@ class DqnTrainer(OffPolicyTrainer):
             )
             raise ConfigError(
                 f"dqn chooses one of several actions, and those of agent {agent.name} are "
-                f"{told(agent.spaces.action)}; take {remedy}"
+                f"{space_text(agent.spaces.action)}; take {remedy}"
             )
 
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
@@ -114,11 +190,12 @@ class DqnTrainer(OffPolicyTrainer):
             over=dqn.exploration_fraction * total,
         )
 
-    def _stepped(self, steps: int) -> None:
+    def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
+        # The target network does not move with updates, but with steps of the environments.
+        learner.update(learner.loss_module(minibatch), not_finite)
+
+    def _after_real_step(self, steps: int) -> None:
         count = self._collector.environment.num_envs
         if steps % max(1, self.algorithm.target_update_interval // count) == 0:
             for learner in self._learners.values():
                 cast(DqnLoss, learner.loss_module).update_targets()
-
-    def _update(self, learner: OffPolicyLearner, minibatch: Any, not_finite: Any) -> None:
-        learner.update(learner.loss_module(minibatch), not_finite)

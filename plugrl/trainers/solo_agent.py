@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
+from torch import nn
+from torch.nn import functional
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
@@ -26,18 +28,15 @@ from plugrl.core.tensordict.progress import IterationContext, attach_progress_ba
 from plugrl.core.tensordict.seeding import generator_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
 from plugrl.core.trainer import TrainingResult
-from plugrl.trainers.objectives.labels import (
-    LabelObjective,
-    accuracies,
-    check_sight,
-    sight_of,
-)
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.layout import Layout
 
 logger = logging.getLogger(__name__)
+#: Items that are evaluated at a time.
+_EVALUATION_BATCH = 4096
 
 
 @dataclass
@@ -66,6 +65,20 @@ class SoloAgentConfig:
             raise ConfigError("max_grad_norm must be more than 0, or null for no limit")
         if not 0 <= self.test_size < 1:
             raise ConfigError("test_size must be at least 0 and less than 1")
+
+
+class LabelLoss(nn.Module):
+    """Cross-entropy of an agent's solo head on rows with ``observation`` and ``label``."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        self.agent = agent
+
+    def forward(self, rows: TensorDictBase) -> dict[str, torch.Tensor]:
+        """``loss_label``, and the ``accuracy`` on the rows."""
+        logits, labels = self.agent.label_logits(rows["observation"]), rows["label"]
+        accuracy = (logits.detach().argmax(-1) == labels).float().mean()
+        return {"loss_label": functional.cross_entropy(logits, labels), "accuracy": accuracy}
 
 
 class SoloAgentTrainer(TensorDictTrainer):
@@ -107,7 +120,7 @@ class SoloAgentTrainer(TensorDictTrainer):
     @classmethod
     def check_actions(cls, agent: Agent) -> None:
         """Refuse an agent that sees no items with labels."""
-        check_sight(agent)
+        labelled_layout(agent)
 
     def train(self) -> TrainingResult:
         """Run all epochs and the test; after a resume, the remaining ones."""
@@ -133,7 +146,7 @@ class SoloAgentTrainer(TensorDictTrainer):
         self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
         for name, agent in trained_of(self._policies).items():
             optimizer = AgentOptimizer(self._groups(agent))
-            loss = LabelObjective(agent)
+            loss = LabelLoss(agent)
             self._learners[name] = Learner(agent, loss, None, optimizer, section.max_grad_norm)
         if self._pending_state is None:
             return
@@ -184,7 +197,7 @@ class SoloAgentTrainer(TensorDictTrainer):
         self._rows = {
             name: TensorDict(
                 {
-                    "observation": sight_of(learner.agent, self._train_items),
+                    "observation": labelled_observation(learner.agent, self._train_items),
                     "label": torch.from_numpy(np.asarray(self._train_items.labels, np.int64)),
                 },
                 [len(self._train_items)],
@@ -288,3 +301,61 @@ def split_of(count: int, test_size: float, seed: int) -> tuple[np.ndarray, np.nd
     shuffled = generator_of(seed, "split").permutation(count)
     held_out = int(count * test_size)
     return np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out])
+
+
+def labelled_layout(agent: Agent, items: Labelled | None = None) -> Layout:
+    """The parts of what ``agent`` sees.
+
+    Raises:
+        ConfigError: there are none, or none of the arrays of ``items`` is among them.
+    """
+    layout = agent.spaces.layout
+    if layout is None or (items is not None and not set(layout.fields) & set(items.arrays)):
+        raise ConfigError(
+            f"agent {agent.name!r} sees no items that have labels; take a scenario whose agents "
+            "do, such as {type: image_classification}"
+        )
+    return layout
+
+
+def labelled_observation(agent: Agent, items: Labelled) -> torch.Tensor:
+    """What ``agent`` sees of items about which nothing was said yet, ``[M, size]``.
+
+    Raises:
+        ConfigError: it sees nothing of them.
+    """
+    layout = labelled_layout(agent, items)
+    fields = {
+        name: items.arrays[name]
+        if name in items.arrays
+        else np.broadcast_to(np.float32(0), (len(items), *shape))
+        for name, shape in layout.fields.items()
+    }
+    return torch.from_numpy(layout.pack(fields))
+
+
+@torch.no_grad()
+def accuracies(agent: Agent, items: Labelled) -> dict[str, float]:
+    """``accuracy`` and ``loss`` of an agent, and ``accuracy/GROUP`` of each group that has items.
+
+    Args:
+        agent: with a solo head.
+        items: at least one.
+    """
+    device = next(agent.parameters()).device
+    labels = torch.from_numpy(np.asarray(items.labels, np.int64))
+    logits = torch.cat(
+        [
+            agent.label_logits(rows.to(device)).cpu()
+            for rows in labelled_observation(agent, items).split(_EVALUATION_BATCH)
+        ]
+    )
+    right = (logits.argmax(-1) == labels).numpy()
+    metrics = {
+        "accuracy": float(right.mean()),
+        "loss": float(functional.cross_entropy(logits, labels)),
+    }
+    for number, name in enumerate(items.group_names):
+        if items.groups is not None and (members := items.groups == number).any():
+            metrics[f"accuracy/{name}"] = float(right[members].mean())
+    return metrics

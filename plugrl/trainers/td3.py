@@ -1,13 +1,31 @@
-"""``td3``: deterministic policy gradients with twin critics and a policy that moves later."""
+"""``td3``: deterministic policy gradients with twin critics and a policy that moves later.
+
+With ``pi`` the policy, ``Q1, Q2`` the critics and a prime for target networks, an update on a
+minibatch of old steps is::
+
+    a'          = clip(pi'(next observation) + clip(s e, -c, c), low, high)     e: normal noise
+    td_target   = reward + gamma (1 - terminated) min_i Qi'(next observation, a')
+    loss_qvalue = sum_i mean distance(Qi(observation, action), td_target)
+    loss_actor  = -mean Q1(observation, pi(observation))      in every policy_delay-th update
+    one step of Adam; in those updates pi' and Qi' move the part tau of their way to pi and Qi
+
+``s`` and ``c`` are in units of half the range of an action. :class:`Td3Loss` gives the losses and
+:meth:`Td3Trainer._update` the order of steps; :class:`OffPolicyTrainer` calls it after every
+``td3.train_freq`` steps of the environments.
+
+Source: Fujimoto et al. (2018), arXiv 1802.09477.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
@@ -15,8 +33,19 @@ from plugrl.core.tensordict.collect.exploration import Explorer, GaussianNoise
 from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig
 from plugrl.core.tensordict.sections import TENSORDICT
-from plugrl.trainers.actor_critic import ContinuousTrainer, TwinCriticsConfig
-from plugrl.trainers.objectives.td3 import Td3Loss
+from plugrl.trainers.critics import (
+    DISTANCES,
+    Critics,
+    Distance,
+    TwinCriticsConfig,
+    TwinCriticsTrainer,
+    polyak_update,
+)
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    from plugrl.core.tensordict.agents.agents import Agent
 
 
 @dataclass
@@ -39,7 +68,83 @@ class Td3Config(TwinCriticsConfig):
                 raise ConfigError(f"{name} must not be negative")
 
 
-class Td3Trainer(ContinuousTrainer):
+class Td3Loss(nn.Module):
+    """The losses of a deterministic policy and its critics.
+
+    Args:
+        agent: its policy's mode is the action: ``agent.distribution.mode(agent.policy(...))``.
+        critics: two networks.
+        gamma: discount factor.
+        tau: the part of their way that target networks move in :meth:`update_targets`.
+        target_policy_noise: ``s`` of the module.
+        target_noise_clip: ``c`` of the module.
+        distance: of a value from its target.
+        generator: draws the noise.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        critics: Critics,
+        *,
+        gamma: float = 0.99,
+        tau: float = 0.005,
+        target_policy_noise: float = 0.2,
+        target_noise_clip: float = 0.5,
+        distance: Distance = "l2",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.agent, self.critics = agent, critics
+        self.target_agent = copy.deepcopy(agent).requires_grad_(False)
+        self.target_critics = copy.deepcopy(critics).requires_grad_(False)
+        self.gamma, self.tau = gamma, tau
+        self.distance = DISTANCES[distance]
+        self.noise, self.noise_clip = target_policy_noise, target_noise_clip
+        self.generator = generator
+
+    def forward(self, td: TensorDict) -> dict[str, torch.Tensor]:
+        """Both losses, and the mean ``qvalue``, of steps ``[B]``."""
+        return {**self.critic_losses(td), **self.actor_losses(td)}
+
+    def critic_losses(self, td: TensorDict) -> dict[str, torch.Tensor]:
+        """``loss_qvalue`` and the mean ``qvalue``: all of an update in which the policy rests."""
+        q = self.critics(self.agent.encode(td["observation"]), td["action"])
+        td_target = self._td_target(td)
+        # Both critics learn the same target; their losses are added up.
+        loss_qvalue = self.distance(q, td_target.expand_as(q), reduction="none").mean(-1).sum()
+        return {"loss_qvalue": loss_qvalue, "qvalue": q.detach().mean()}
+
+    def actor_losses(self, td: TensorDict) -> dict[str, torch.Tensor]:
+        """``loss_actor``, whose gradient reaches the policy alone."""
+        action = self.agent.distribution.mode(self.agent.policy(td["observation"]))
+        encoded = self.agent.encode(td["observation"])
+        return {"loss_actor": -self.critics(encoded, action, frozen=True, count=1).mean()}
+
+    @torch.no_grad()
+    def _td_target(self, td: TensorDict) -> torch.Tensor:
+        next_observation, reward = td["next", "observation"], td["next", "reward"].squeeze(-1)
+        # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
+        going_on = td["next", "terminated"].squeeze(-1).logical_not()
+        # Noise smooths the target over similar actions, of which one may be overestimated.
+        next_action = self.agent.distribution.mode(self.target_agent.policy(next_observation))
+        noise = torch.randn(next_action.shape, generator=self.generator, device=next_action.device)
+        noise = (noise * self.noise).clamp_(-self.noise_clip, self.noise_clip)
+        half_range = (1 / self.critics.scale).view(next_action.shape[1:])
+        centre = self.critics.centre.view(next_action.shape[1:])
+        next_action = next_action + noise * half_range
+        next_action = torch.clamp(next_action, centre - half_range, centre + half_range)
+        next_q = self.target_critics(self.agent.encode(next_observation), next_action).amin(0)
+        td_target: torch.Tensor = reward + self.gamma * going_on * next_q
+        return td_target
+
+    def update_targets(self) -> None:
+        """Move the target networks towards the trained ones."""
+        polyak_update(self.target_agent.parameters(), self.agent.parameters(), self.tau)
+        polyak_update(self.target_critics.parameters(), self.critics.parameters(), self.tau)
+
+
+class Td3Trainer(TwinCriticsTrainer):
     """Twin delayed DDPG (arXiv 1802.09477)."""
 
     sections: ClassVar[Mapping[str, Any]] = {
@@ -50,7 +155,7 @@ class Td3Trainer(ContinuousTrainer):
     section: ClassVar[str] = "td3"
     #: Updates begin within the few steps of the kit.
     conformance: ClassVar[Mapping[str, Any]] = {
-        **ContinuousTrainer.conformance,
+        **TwinCriticsTrainer.conformance,
         "td3": {"learning_starts": 16},
     }
     squash_actions: ClassVar[Any] = "deterministic"
@@ -59,7 +164,7 @@ class Td3Trainer(ContinuousTrainer):
         rl, td3 = self.hyper_params.rl, self.algorithm
         loss = Td3Loss(
             self.agent,
-            self._critics(),
+            self._new_critics(),
             gamma=rl.gamma,
             tau=td3.tau,
             target_policy_noise=td3.target_policy_noise,
@@ -75,11 +180,11 @@ class Td3Trainer(ContinuousTrainer):
             actor, distribution, rng, td3.learning_starts, deviation=td3.action_noise
         )
 
-    def _update(self, learner: OffPolicyLearner, minibatch: Any, not_finite: Any) -> None:
-        loss = learner.loss_module
-        assert isinstance(loss, Td3Loss)
+    def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
+        loss = cast(Td3Loss, learner.loss_module)
         if (learner.updates + 1) % self.algorithm.policy_delay:
+            # The policy waits until its critics have settled; its weights and moments rest.
             learner.update(loss.critic_losses(minibatch), not_finite, policy=False)
-            return
-        learner.update(loss(minibatch), not_finite)
-        loss.update_targets()
+        else:
+            learner.update(loss(minibatch), not_finite)
+            loss.update_targets()

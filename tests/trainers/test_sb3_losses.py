@@ -17,12 +17,12 @@ from torch import nn
 from plugrl.core.tensordict.agents.agents import build_agents
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
-from plugrl.trainers.objectives.a2c import A2cObjective
-from plugrl.trainers.objectives.dqn import DqnLoss
-from plugrl.trainers.objectives.ppo import PpoObjective
-from plugrl.trainers.objectives.sac import SacLoss
-from plugrl.trainers.objectives.td3 import Td3Loss
-from plugrl.trainers.objectives.values import Critics
+from plugrl.trainers.a2c import A2cLoss
+from plugrl.trainers.critics import Critics
+from plugrl.trainers.dqn import DqnLoss
+from plugrl.trainers.sac import SacLoss
+from plugrl.trainers.td3 import Td3Loss
+from plugrl.trainers.vanilla_ppo import PpoLoss
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -165,9 +165,9 @@ def test_on_policy_updates(theirs, kind, environment, scaled):
     write(agent, given, "weights")
     options = {"critic_coef": 0.4, "entropy_eps": 0.02, "normalize_advantage": scaled}
     if kind == "ppo":
-        loss = PpoObjective(agent, clip_epsilon=0.1, **options)
+        loss = PpoLoss(agent, clip_epsilon=0.1, **options)
     else:
-        loss = A2cObjective(agent, **options)
+        loss = A2cLoss(agent, **options)
     losses = loss(batch.flatten())
     total = sum(value for name, value in losses.items() if name.startswith("loss_"))
     total.backward()

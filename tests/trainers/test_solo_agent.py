@@ -20,8 +20,13 @@ from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.labelled import Labelled
 from plugrl.core.tensordict.environment.layout import Layout
 from plugrl.scenarios.image_classification.scenario import ImageClassificationScenario
-from plugrl.trainers.objectives.labels import LabelObjective, accuracies, sight_of
-from plugrl.trainers.solo_agent import SoloAgentTrainer, split_of
+from plugrl.trainers.solo_agent import (
+    LabelLoss,
+    SoloAgentTrainer,
+    accuracies,
+    labelled_observation,
+    split_of,
+)
 
 FEW: dict[str, Any] = {"num_envs": 2, "max_train_size": 32}
 PROTOCOL = {"type": "nip", "max_message_rounds": 2}
@@ -135,8 +140,11 @@ LOSS = (math.log(2) + math.log1p(math.e**2) + math.log1p(math.e**-1) + math.log1
 
 def test_loss_and_accuracy_by_hand() -> None:
     agent: Any = Table()
-    rows = {"observation": sight_of(agent, ITEMS), "label": torch.from_numpy(ITEMS.labels)}
-    given = LabelObjective(agent)(rows)  # type: ignore[arg-type]
+    rows = {
+        "observation": labelled_observation(agent, ITEMS),
+        "label": torch.from_numpy(ITEMS.labels),
+    }
+    given = LabelLoss(agent)(rows)  # type: ignore[arg-type]
     assert given["loss_label"].item() == pytest.approx(LOSS)
     # Of equal logits the first is taken.
     assert given["accuracy"].item() == 0.75
@@ -145,7 +153,7 @@ def test_loss_and_accuracy_by_hand() -> None:
 
 
 def test_what_was_not_said_is_0() -> None:
-    seen = sight_of(Table(), ITEMS)  # type: ignore[arg-type]
+    seen = labelled_observation(Table(), ITEMS)  # type: ignore[arg-type]
     assert seen.tolist() == [[*row, 0.0, 0.0, 0.0] for row in ITEMS.arrays["logits"].tolist()]
 
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from plugrl.trainers.objectives import spg_inverse
-from plugrl.trainers.objectives.spg_gradients import (
+from plugrl.trainers.opponent_shaping import inverse_hessian
+from plugrl.trainers.opponent_shaping.gradients import (
     Game,
     best_responses,
     crossed_gradient,
-    steps,
+    gradient_steps,
     total_gradient,
 )
 
@@ -62,7 +62,7 @@ def game_at(x):
 
 
 def solve(product, vector):
-    return spg_inverse.exact(product, vector, rho=0.0)
+    return inverse_hessian.exact(product, vector, rho=0.0)
 
 
 def test_the_leaders_derivative_with_two_followers_is_that_of_autograd():
@@ -128,7 +128,7 @@ def test_a_leader_that_looks_ahead_is_that_of_autograd():
     (expected,) = torch.autograd.grad(ahead, leader)
     game = game_at(torch.cat(list(parts.values())))
     levels = [["left", "right"]]
-    found = total_gradient(game, "leader", levels, steps(rates)) - crossed_gradient(
+    found = total_gradient(game, "leader", levels, gradient_steps(rates)) - crossed_gradient(
         game, "leader", levels, rates
     )
     assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-9)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from plugrl.trainers.objectives import spg_inverse
-from plugrl.trainers.objectives.spg import SpgObjective, clipped, gains, surrogate_losses
-from plugrl.trainers.objectives.spg_gradients import Game, best_responses, total_gradient
-from plugrl.trainers.objectives.spg_joint import first_steps, joint_steps
-from tests.trainers.objective_agents import TableAgent
+from plugrl.trainers.opponent_shaping import inverse_hessian
+from plugrl.trainers.opponent_shaping.gradients import Game, best_responses, total_gradient
+from plugrl.trainers.opponent_shaping.joint_steps import first_steps, joint_steps
+from plugrl.trainers.spg import SpgLoss, clipped, gains, surrogate_losses
+from tests.trainers.table_agent import TableAgent
 
 #: What leader and follower earn for each pair of actions.
 LEADER = torch.tensor([[2.0, 5.0], [1.0, 3.0]], dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_the_leader_follows_the_total_derivative_of_the_game(sees):
         game = Game({"l": losses[0], "f": losses[1]}, {"l": [theta], "f": [phi]})
 
         def solve(product, vector):
-            return spg_inverse.exact(product, vector, rho=0.5)
+            return inverse_hessian.exact(product, vector, rho=0.5)
 
         answer = best_responses(solve, joint=True)
         alone = game.gradient("l", "l").item()
@@ -141,10 +141,10 @@ def test_the_objective_alone_by_hand():
         },
         batch_size=[2],
     )
-    losses = SpgObjective(agent, critic_coef=0.5)(rows)
+    losses = SpgLoss(agent, critic_coef=0.5)(rows)
     assert losses["loss_objective"].item() == pytest.approx(-(1.5 * 2 - 0.5 * 4) / 2)
     assert losses["loss_critic"].item() == pytest.approx(0.5 * (1 + 9) / 2)
-    bounded = SpgObjective(agent, clip_epsilon=0.2, critic_coef=0.5)(rows)
+    bounded = SpgLoss(agent, clip_epsilon=0.2, critic_coef=0.5)(rows)
     assert bounded["loss_objective"].item() == pytest.approx(-(1.2 * 2 - 0.8 * 4) / 2)
 
 

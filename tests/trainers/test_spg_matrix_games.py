@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.trainers.objectives import spg_inverse
-from plugrl.trainers.objectives.spg_gradients import (
+from plugrl.trainers.opponent_shaping import inverse_hessian
+from plugrl.trainers.opponent_shaping.gradients import (
     Game,
     SosWeights,
     crossed_gradient,
+    gradient_steps,
     stable_shaping,
-    steps,
     total_gradient,
 )
 
@@ -24,7 +24,9 @@ def pieces(game, rate):
     simple = {name: game.gradient(name, name).detach() for name in PLAYERS}
     others = {"first": [["second"]], "second": [["first"]]}
     crossed = {n: crossed_gradient(game, n, others[n], rates) for n in PLAYERS}
-    shaping = {n: simple[n] - total_gradient(game, n, others[n], steps(rates)) for n in PLAYERS}
+    shaping = {
+        n: simple[n] - total_gradient(game, n, others[n], gradient_steps(rates)) for n in PLAYERS
+    }
     return simple, crossed, shaping
 
 
@@ -151,48 +153,48 @@ def test_inverses_are_exact_where_they_can_be():
     matrix, rho = symmetric(5), 0.1
     expected = inverse(matrix, rho)
     product = matrix.mv
-    assert spg_inverse.exact(product, VECTOR, rho).tolist() == pytest.approx(expected)
-    assert spg_inverse.nystrom(product, VECTOR, rho, 5).tolist() == pytest.approx(expected)
-    assert spg_inverse.nystrom(product, VECTOR, rho, 9).tolist() == pytest.approx(expected)
-    found = spg_inverse.conjugate_gradient(product, VECTOR, rho, 20)
+    assert inverse_hessian.exact(product, VECTOR, rho).tolist() == pytest.approx(expected)
+    assert inverse_hessian.nystrom(product, VECTOR, rho, 5).tolist() == pytest.approx(expected)
+    assert inverse_hessian.nystrom(product, VECTOR, rho, 9).tolist() == pytest.approx(expected)
+    found = inverse_hessian.conjugate_gradient(product, VECTOR, rho, 20)
     assert found.tolist() == pytest.approx(expected)
-    found = spg_inverse.neumann(product, VECTOR, rho, 3000)
+    found = inverse_hessian.neumann(product, VECTOR, rho, 3000)
     assert found.tolist() == pytest.approx(expected)
 
 
 def test_nystrom_is_exact_for_a_matrix_of_its_rank():
     matrix = symmetric(5, rank=2)
-    found = spg_inverse.nystrom(matrix.mv, VECTOR, 0.1, 2, torch.Generator().manual_seed(3))
+    found = inverse_hessian.nystrom(matrix.mv, VECTOR, 0.1, 2, torch.Generator().manual_seed(3))
     assert found.tolist() == pytest.approx(inverse(matrix, 0.1))
 
 
 def test_inverses_without_curvature_divide_by_rho():
     flat = torch.zeros_like
     for found in (
-        spg_inverse.nystrom(flat, VECTOR, 0.5, 3),
-        spg_inverse.conjugate_gradient(flat, VECTOR, 0.5, 3),
-        spg_inverse.neumann(flat, VECTOR, 0.5, 3),
-        spg_inverse.exact(flat, VECTOR, 0.5),
+        inverse_hessian.nystrom(flat, VECTOR, 0.5, 3),
+        inverse_hessian.conjugate_gradient(flat, VECTOR, 0.5, 3),
+        inverse_hessian.neumann(flat, VECTOR, 0.5, 3),
+        inverse_hessian.exact(flat, VECTOR, 0.5),
     ):
         assert found.tolist() == pytest.approx((VECTOR / 0.5).tolist())
     zero = torch.zeros_like(VECTOR)
-    assert spg_inverse.conjugate_gradient(flat, zero, 0.5, 3).abs().sum() == 0
-    assert spg_inverse.neumann(flat, zero, 0.5, 3).abs().sum() == 0
+    assert inverse_hessian.conjugate_gradient(flat, zero, 0.5, 3).abs().sum() == 0
+    assert inverse_hessian.neumann(flat, zero, 0.5, 3).abs().sum() == 0
 
 
 def test_nystrom_leaves_out_what_curves_down():
     matrix = torch.diag(torch.tensor([2.0, -0.11, 0.5, -3.0, 0.0], dtype=torch.float64))
     expected = VECTOR / torch.tensor([2.1, 0.1, 0.6, 0.1, 0.1], dtype=torch.float64)
-    found = spg_inverse.nystrom(matrix.mv, VECTOR, 0.1, 5)
+    found = inverse_hessian.nystrom(matrix.mv, VECTOR, 0.1, 5)
     assert found.tolist() == pytest.approx(expected.tolist())
 
 
 def test_conjugate_gradients_stop_where_the_matrix_curves_down():
-    found = spg_inverse.conjugate_gradient(lambda v: -v, VECTOR, 0.5, 5)
+    found = inverse_hessian.conjugate_gradient(lambda v: -v, VECTOR, 0.5, 5)
     assert found.abs().sum() == 0
 
 
 def test_an_exact_inverse_of_a_network_is_refused():
-    vector = torch.ones(spg_inverse.LARGEST_EXACT + 1)
+    vector = torch.ones(inverse_hessian.LARGEST_EXACT + 1)
     with pytest.raises(ConfigError, match=r"spg\.ihvp_variant exact .* not 4097; take nystrom"):
-        spg_inverse.exact(lambda v: v, vector, 0.1)
+        inverse_hessian.exact(lambda v: v, vector, 0.1)

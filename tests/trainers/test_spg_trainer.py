@@ -9,8 +9,7 @@ import yaml
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.trainers.objectives.spg import SpgObjective
-from plugrl.trainers.spg import SpgConfig, SpgTrainer
+from plugrl.trainers.spg import SpgConfig, SpgLoss, SpgTrainer
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 from tests.trainers.games import COMMITMENT, MatrixGame, SequentialGame
 
@@ -95,13 +94,13 @@ def test_nobody_to_respond_makes_it_ppo(game: type[MatrixGame]) -> None:
 
 @pytest.mark.parametrize("variant", ["spg", "pspg", "lola", "pola", "sos", "psos"])
 def test_every_variant_shapes(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds, init = [], SpgObjective.__init__
+    bounds, init = [], SpgLoss.__init__
 
     def noted(self: Any, agent: Any, *, clip_epsilon: float | None = None, **rest: Any) -> None:
         bounds.append(clip_epsilon)
         init(self, agent, clip_epsilon=clip_epsilon, **rest)
 
-    monkeypatch.setattr(SpgObjective, "__init__", noted)
+    monkeypatch.setattr(SpgLoss, "__init__", noted)
     spg = {"variant": variant, "stackelberg_sequence": LEADER, "lookahead": 1.0}
     trainer = made(spg, game=SequentialGame, num_epochs=2, minibatch_size=64)
     trainer.train()

@@ -187,7 +187,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         # At most one more: a step in which environments only begin anew brings no update.
         steps = self._frames // count
         if steps > before:
-            self._stepped(steps)
+            self._after_real_step(steps)
         due = steps > before and steps % own.train_freq == 0
         if due or t + 1 == self._collector.steps:
             self._store(t + 1, filled)
@@ -197,7 +197,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             self._learn_from_old_steps(updates)
             self._seconds += time.perf_counter() - started
 
-    def _stepped(self, steps: int) -> None:
+    def _after_real_step(self, steps: int) -> None:
         """Called after each real step of an environment, with their mean number so far."""
 
     def _store(self, stop: int, filled: Mapping[str, Rows]) -> None:

@@ -68,6 +68,26 @@ class RlConfig:
 
 
 @dataclass
+class OnPolicyRlConfig(RlConfig):
+    """``rl`` with the defaults that suit one step of the optimizer for each batch.
+
+    For losses that suppose that the present policy took the steps.
+    """
+
+    num_epochs: int = described(1, "passes over each batch; only the first is with its own policy")
+    minibatch_size: int | None = described(
+        None, "steps of one optimizer step; null: the whole batch"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip_value:
+            raise ConfigError(
+                "clip_value needs the clip range of ppo, which this trainer has not; leave it out"
+            )
+
+
+@dataclass
 class EpisodesConfig:
     """Evaluation episodes during training; their mean return decides which checkpoint is best."""
 

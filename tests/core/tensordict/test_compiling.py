@@ -77,7 +77,7 @@ def test_without_a_compiler_it_goes_on_and_says_so_in_one_line(
         trainer = ppo(iterations=2)
     said = [each.getMessage() for each in caplog.records if "rl.compile" in each.getMessage()]
     assert said == [
-        "rl.compile: PpoObjective goes on uncompiled: there is no C++ compiler /nowhere/g++, "
+        "rl.compile: PpoLoss goes on uncompiled: there is no C++ compiler /nowhere/g++, "
         "which torch.compile needs; install it"
     ]
     assert not is_compiled(trainer)
@@ -163,6 +163,6 @@ def test_what_cannot_be_compiled_goes_on_as_it_would_have(
     # The weight of the penalty is a number that Python reads and steers.
     penalty = {"loss_type": "kl_penalty"}
     trainer = ppo(ppo=penalty)
-    assert caplog.text.count("PpoObjective goes on uncompiled") == 1
+    assert caplog.text.count("PpoLoss goes on uncompiled") == 1
     assert not is_compiled(trainer)
     assert torch.equal(weights(trainer), weights(ppo(ppo=penalty, rl={"compile": False})))

@@ -113,7 +113,7 @@ class ActionDistribution(ABC):
         return ParametersDistribution, {"of": self}, ["params"]
 
 
-def told(space: gymnasium.Space[Any]) -> str:
+def space_text(space: gymnasium.Space[Any]) -> str:
     """A space on one line."""
     return " ".join(str(space).split())
 
@@ -134,7 +134,9 @@ def distribution_for(space: gymnasium.Space[Any], *, squash: Squash = False) -> 
 
     spaces = gymnasium.spaces
     if math.prod(space.shape or ()) == 0:
-        raise ConfigError(f"actions of {told(space)} consist of nothing; mend the action space")
+        raise ConfigError(
+            f"actions of {space_text(space)} consist of nothing; mend the action space"
+        )
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -153,12 +155,12 @@ def distribution_for(space: gymnasium.Space[Any], *, squash: Squash = False) -> 
                 return SquashedPoint(low, high)
             return SquashedNormal(low, high)
         raise ConfigError(
-            f"actions of {told(space)} cannot be squashed into bounds that are {wrong}; let the "
-            "environment take actions from -1 to 1 (scenario.actions=rescale does it within finite "
-            "bounds), or take a trainer that does not squash"
+            f"actions of {space_text(space)} cannot be squashed into bounds that are "
+            f"{wrong}; let the environment take actions from -1 to 1 (scenario.actions=rescale "
+            "does it within finite bounds), or take a trainer that does not squash"
         )
     raise ConfigError(
-        f"actions of {told(space)} are not supported; wrap the environment so that they are "
+        f"actions of {space_text(space)} are not supported; wrap the environment so that they are "
         "Discrete, MultiDiscrete, MultiBinary or a Box of real numbers"
     )
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.distributions import told
+from plugrl.core.tensordict.agents.distributions import space_text
 
 Array = np.ndarray[Any, Any]
 
@@ -99,6 +99,6 @@ def encoder_for(space: gymnasium.Space[Any]) -> Encoder:
         is_image = space.dtype == np.uint8 and len(space.shape) >= 2
         return Real(tuple(space.shape), 1 / 255 if is_image else None)
     raise ConfigError(
-        f"observations of {told(space)} are not supported; wrap the environment so that they are a "
-        "Box, such as with gymnasium.wrappers.FlattenObservation"
+        f"observations of {space_text(space)} are not supported; wrap the environment so that "
+        "they are a Box, such as with gymnasium.wrappers.FlattenObservation"
     )

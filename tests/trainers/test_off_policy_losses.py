@@ -19,10 +19,10 @@ from torchrl.objectives import DQNLoss, SACLoss, TD3Loss
 from plugrl.core.tensordict.agents.agents import Agent, build_agents
 from plugrl.core.tensordict.agents.distributions import Squash
 from plugrl.core.tensordict.environment.environment import AgentSpaces
-from plugrl.trainers.objectives.dqn import DqnLoss
-from plugrl.trainers.objectives.sac import SacLoss
-from plugrl.trainers.objectives.td3 import Td3Loss
-from plugrl.trainers.objectives.values import Critics, follow
+from plugrl.trainers.critics import Critics, polyak_update
+from plugrl.trainers.dqn import DqnLoss
+from plugrl.trainers.sac import SacLoss
+from plugrl.trainers.td3 import Td3Loss
 
 GAMMA = 0.9
 ROWS = 64
@@ -238,9 +238,9 @@ def test_critics_begin_as_linear_layers_do() -> None:
 
 def test_targets_follow() -> None:
     target, leader = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -2.0])
-    follow([target], [leader], 0.25)
+    polyak_update([target], [leader], 0.25)
     torch.testing.assert_close(target, torch.tensor([1.5, 1.0]))
-    follow([target], [leader])
+    polyak_update([target], [leader])
     assert torch.equal(target, leader)
 
 

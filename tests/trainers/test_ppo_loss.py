@@ -7,8 +7,8 @@ import torch
 from tensordict import TensorDict
 from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss
 
-from plugrl.trainers.objectives.ppo import PpoObjective
-from tests.trainers.objective_agents import TableAgent, gradients, random_agent, random_rows
+from plugrl.trainers.vanilla_ppo import PpoLoss
+from tests.trainers.table_agent import TableAgent, gradients, random_agent, random_rows
 
 
 def rows_of(ratios, advantages, *, targets=None, collected=None):
@@ -45,7 +45,7 @@ def fair_coin(value=0.0):
 )
 def test_both_sides_of_the_clip(ratio, advantage, loss, slope):
     agent = fair_coin()
-    losses = PpoObjective(agent, clip_epsilon=0.2, normalize_advantage=False, critic_coef=0.0)(
+    losses = PpoLoss(agent, clip_epsilon=0.2, normalize_advantage=False, critic_coef=0.0)(
         rows_of([ratio], [advantage])
     )
     assert losses["loss_objective"].item() == pytest.approx(loss)
@@ -58,7 +58,7 @@ def test_both_sides_of_the_clip(ratio, advantage, loss, slope):
 def test_a_ratio_at_the_bound_itself_still_learns(advantage):
     agent = fair_coin()
     options = {"clip_epsilon": 0.0, "normalize_advantage": False, "critic_coef": 0.0}
-    losses = PpoObjective(agent, **options)(rows_of([1.0], [advantage]))
+    losses = PpoLoss(agent, **options)(rows_of([1.0], [advantage]))
     logits, _ = gradients(agent, losses)
     assert logits[0].tolist() == [-advantage / 2, advantage / 2]
 
@@ -66,7 +66,7 @@ def test_a_ratio_at_the_bound_itself_still_learns(advantage):
 def test_the_losses_can_be_differentiated_twice():
     agent = random_agent().double()
     rows = random_rows(agent, count=16).apply(lambda x: x.double() if x.is_floating_point() else x)
-    objective = PpoObjective(agent, clip_value=0.2, entropy_eps=0.1)
+    objective = PpoLoss(agent, clip_value=0.2, entropy_eps=0.1)
 
     def total(logits, values):
         parameters = {"agent.logits": logits, "agent.values": values}
@@ -77,7 +77,7 @@ def test_the_losses_can_be_differentiated_twice():
 
 
 def test_metrics_of_the_clip():
-    losses = PpoObjective(fair_coin(), clip_epsilon=0.2)(
+    losses = PpoLoss(fair_coin(), clip_epsilon=0.2)(
         rows_of([1.0, 1.1, 1.5, 0.5], [1.0, 2.0, 3.0, 4.0])
     )
     assert losses["clip_fraction"].item() == pytest.approx(2 / 4)
@@ -90,13 +90,13 @@ def test_metrics_of_the_clip():
 
 def test_advantages_are_scaled_within_the_minibatch():
     # 1 and 3 have mean 2 and deviation sqrt(2): -1/sqrt(2) and 1/sqrt(2).
-    losses = PpoObjective(fair_coin(), normalize_advantage=True)(rows_of([1.0, 0.9], [1.0, 3.0]))
+    losses = PpoLoss(fair_coin(), normalize_advantage=True)(rows_of([1.0, 0.9], [1.0, 3.0]))
     expected = -(-1 / math.sqrt(2) + 0.9 / math.sqrt(2)) / 2
     assert losses["loss_objective"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_advantage_of_a_single_row_is_left_as_it_is():
-    losses = PpoObjective(fair_coin(), normalize_advantage=True)(rows_of([1.1], [2.0]))
+    losses = PpoLoss(fair_coin(), normalize_advantage=True)(rows_of([1.1], [2.0]))
     assert losses["loss_objective"].item() == pytest.approx(-2.2)
 
 
@@ -105,7 +105,7 @@ def test_the_advantage_of_a_single_row_is_left_as_it_is():
 )
 def test_kinds_of_value_loss(kind, loss, slope):
     agent = fair_coin(value=4.0)
-    losses = PpoObjective(agent, loss_critic_type=kind, critic_coef=0.5)(
+    losses = PpoLoss(agent, loss_critic_type=kind, critic_coef=0.5)(
         rows_of([1.0], [0.0], targets=[1.0])
     )
     assert losses["loss_critic"].item() == pytest.approx(0.5 * loss)
@@ -122,7 +122,7 @@ def test_kinds_of_value_loss(kind, loss, slope):
 )
 def test_clipped_values(value, loss, slope):
     agent = fair_coin(value)
-    losses = PpoObjective(agent, clip_value=0.2, critic_coef=1.0)(
+    losses = PpoLoss(agent, clip_value=0.2, critic_coef=1.0)(
         rows_of([1.0], [0.0], targets=[1.0], collected=[0.0])
     )
     assert losses["loss_critic"].item() == pytest.approx(loss)
@@ -131,7 +131,7 @@ def test_clipped_values(value, loss, slope):
 
 def test_the_entropy_bonus():
     agent = TableAgent([[math.log(3.0), 0.0]], [0.0])
-    losses = PpoObjective(agent, entropy_eps=0.1)(rows_of([1.0], [0.0]))
+    losses = PpoLoss(agent, entropy_eps=0.1)(rows_of([1.0], [0.0]))
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert losses["entropy"].item() == pytest.approx(entropy)
     assert losses["loss_entropy"].item() == pytest.approx(-0.1 * entropy)
@@ -141,7 +141,7 @@ def test_the_entropy_bonus():
 
 
 def penalty(agent, **options):
-    return PpoObjective(agent, loss_type="kl_penalty", normalize_advantage=False, **options)
+    return PpoLoss(agent, loss_type="kl_penalty", normalize_advantage=False, **options)
 
 
 def test_the_penalty_on_the_divergence():
@@ -197,7 +197,7 @@ def test_beta_is_part_of_the_state():
 def test_the_clip_equals_torchrl(kind, normalize, clip_value):
     agent = random_agent()
     rows = random_rows(agent)
-    ours = PpoObjective(
+    ours = PpoLoss(
         agent,
         clip_epsilon=0.2,
         critic_coef=0.7,
@@ -251,9 +251,7 @@ def both_penalties(agent, *, increment):
         functional=False,
         **options,
     )
-    ours = PpoObjective(
-        agent, loss_type="kl_penalty", kl_target=0.01, kl_increment=increment, **options
-    )
+    ours = PpoLoss(agent, loss_type="kl_penalty", kl_target=0.01, kl_increment=increment, **options)
     return ours, theirs
 
 

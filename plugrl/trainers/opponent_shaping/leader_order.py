@@ -1,4 +1,4 @@
-"""Who leads and who follows among agents that learn."""
+"""Who leads and who follows among agents that learn: ``spg.stackelberg_sequence``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.suggest import did_you_mean
-from plugrl.trainers.objectives.spg_variants import STACKELBERG
+from plugrl.trainers.opponent_shaping.gradients import STACKELBERG
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl.objectives import A2CLoss, ReinforceLoss
+from torchrl import objectives
 
-from plugrl.trainers.objectives.a2c import A2cObjective
-from plugrl.trainers.objectives.reinforce import ReinforceObjective
-from tests.trainers.objective_agents import TableAgent, gradients, random_agent, random_rows
+from plugrl.trainers.a2c import A2cLoss
+from plugrl.trainers.reinforce import ReinforceLoss
+from tests.trainers.table_agent import TableAgent, gradients, random_agent, random_rows
 
 
 def hand_rows():
@@ -38,7 +38,7 @@ POLICY_SLOPE = (-2 * 0.25 + 4 * -0.75) / 2
 
 def test_reinforce_by_hand():
     agent = hand_agent()
-    losses = ReinforceObjective(agent)(hand_rows())
+    losses = ReinforceLoss(agent)(hand_rows())
     assert set(losses) == {"loss_objective", "entropy"}
     assert losses["loss_objective"].item() == pytest.approx(POLICY_LOSS)
     logits, values = gradients(agent, losses)
@@ -46,9 +46,7 @@ def test_reinforce_by_hand():
     assert values is None
 
 
-@pytest.mark.parametrize(
-    "make", [A2cObjective, lambda *a, **k: ReinforceObjective(*a, critic=True, **k)]
-)
+@pytest.mark.parametrize("make", [A2cLoss, lambda *a, **k: ReinforceLoss(*a, critic=True, **k)])
 def test_with_a_critic_by_hand(make):
     agent = hand_agent()
     losses = make(agent, critic_coef=0.5, entropy_eps=0.1, normalize_advantage=False)(hand_rows())
@@ -64,25 +62,21 @@ def test_with_a_critic_by_hand(make):
 
 def test_advantages_can_be_scaled():
     # 2 and -4 have mean -1 and deviation sqrt(18): 1/sqrt(2) and -1/sqrt(2).
-    losses = A2cObjective(hand_agent(), normalize_advantage=True)(hand_rows())
+    losses = A2cLoss(hand_agent(), normalize_advantage=True)(hand_rows())
     expected = (-math.log(0.75) + math.log(0.25)) / math.sqrt(2) / 2
     assert losses["loss_objective"].item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["l2", "smooth_l1", "l1"])
-@pytest.mark.parametrize("clip_value", [None, 0.2])
-def test_a2c_equals_torchrl(kind, clip_value):
+def test_a2c_equals_torchrl(kind):
     agent = random_agent()
     rows = random_rows(agent)
-    ours = A2cObjective(
-        agent, critic_coef=0.7, entropy_eps=0.03, loss_critic_type=kind, clip_value=clip_value
-    )(rows)
-    theirs = A2CLoss(
+    ours = A2cLoss(agent, critic_coef=0.7, entropy_eps=0.03, loss_critic_type=kind)(rows)
+    theirs = objectives.A2CLoss(
         *agent.operators(),
         critic_coeff=0.7,
         entropy_coeff=0.03,
         loss_critic_type=kind,
-        clip_value=clip_value,
         functional=False,
     )(rows.clone())
     for name in ("loss_objective", "loss_critic", "loss_entropy", "entropy"):
@@ -95,8 +89,8 @@ def test_a2c_equals_torchrl(kind, clip_value):
 def test_reinforce_equals_torchrl():
     agent = random_agent()
     rows = random_rows(agent)
-    ours = ReinforceObjective(agent, critic=True, critic_coef=1.0)(rows)
-    theirs = ReinforceLoss(*agent.operators(), loss_critic_type="l2", functional=False)(
+    ours = ReinforceLoss(agent, critic=True, critic_coef=1.0)(rows)
+    theirs = objectives.ReinforceLoss(*agent.operators(), loss_critic_type="l2", functional=False)(
         rows.clone()
     )
     for name, their_name in (("loss_objective", "loss_actor"), ("loss_critic", "loss_value")):
