@@ -1,13 +1,28 @@
-"""Options of AdamW, which train services have in common: a schedule, and one step's numbers."""
+"""Optimizers: options of AdamW and its schedule, others by name, and what of them is saved."""
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+#: Optimizers of ``torch.optim`` by their names in configurations.
+OPTIMIZERS = {
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "sgd": "SGD",
+    "rmsprop": "RMSprop",
+    "adagrad": "Adagrad",
+}
+OptimizerName = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 
 
 @dataclass
@@ -80,3 +95,59 @@ class AdamParams:
             weight_decay=config.weight_decay,
             grad_clip_norm=config.grad_clip_norm,
         )
+
+
+def make_optimizer(
+    name: str, parameters: Sequence[torch.nn.Parameter], **options: Any
+) -> torch.optim.Optimizer:
+    """The optimizer of ``torch.optim`` that a configuration calls ``name``."""
+    import torch
+
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, OPTIMIZERS[name])(parameters, **options)
+    return optimizer
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Moments and options, such as learning rates that a schedule has changed."""
+    state = optimizer.state_dict()
+    groups = state["param_groups"]
+    options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+    return {"state": state["state"], "options": options}
+
+
+def load_optimizer(
+    optimizer: torch.optim.Optimizer,
+    moments: Mapping[Any, Mapping[str, Any]],
+    options: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Take back what :func:`optimizer_state` gave.
+
+    Args:
+        optimizer: of the same parameters.
+        moments: its ``state``, by the numbers of parameters, which may be texts.
+        options: of its parameter groups; None: they stay as they are.
+    """
+    groups = optimizer.state_dict()["param_groups"]
+    saved = [{}] * len(groups) if options is None else options
+    optimizer.load_state_dict(
+        {
+            # Deep, because torch keeps the given moments and would change them in place.
+            "state": {int(k): copy.deepcopy(dict(v)) for k, v in moments.items()},
+            "param_groups": [{**own, **given} for own, given in zip(groups, saved, strict=True)],
+        }
+    )
+
+
+def gradients(parameters: Sequence[torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    """Copies of the gradients that are there, by the numbers of their parameters."""
+    found = enumerate(parameter.grad for parameter in parameters)
+    return {str(number): grad.clone() for number, grad in found if grad is not None}
+
+
+def load_gradients(
+    parameters: Sequence[torch.nn.Parameter], saved: Mapping[str, torch.Tensor]
+) -> None:
+    """Take back what :func:`gradients` gave."""
+    for number, parameter in enumerate(parameters):
+        grad = saved.get(str(number))
+        parameter.grad = None if grad is None else grad.clone().to(parameter.device)
