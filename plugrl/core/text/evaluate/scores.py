@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
@@ -40,6 +40,29 @@ def report_score(run: Run, section: Any, scores: Mapping[str, float], default: s
         known = ", ".join(sorted(scores))
         raise ConfigError(f"validate.score: no metric {name!r}; validation gave: {known}")
     run.report_score(scores[name] if section.score_mode == "max" else -scores[name])
+
+
+def report_evaluation(
+    run: Run,
+    step: int,
+    scores: Mapping[str, float],
+    samples: Iterable[Mapping[str, Any]] = (),
+    *,
+    name: str = "validation",
+) -> None:
+    """Say what an evaluation during training found: a line, some samples, and to the plugins.
+
+    Args:
+        run: of the trainer.
+        step: after which it took place.
+        scores: its metrics.
+        samples: what is kept of it.
+        name: of the file of samples.
+    """
+    logger.info("%s: %s", run.label(step), headline(scores))
+    for sample in samples:
+        run.sample(name, sample)
+    run.hooks.call("plugrl_evaluation_end", run=run, step=step, metrics=scores)
 
 
 def headline(scores: Mapping[str, float]) -> str:
