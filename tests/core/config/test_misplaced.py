@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from plugrl.core.config.misplaced import with_places
+from plugrl.core.config.misplaced import say_who_was_meant, with_places
 from plugrl.core.config.schemas.schema import component
 from plugrl.core.config.schemas.sections import DataConfig, ModelConfig
 from plugrl.core.config.sources.compose import compose
@@ -174,6 +174,30 @@ def test_a_model_of_a_file_that_lacks_its_source(files, faults):
         "models.polcy.source (a.yaml:3): path (a model folder) or config (with model_type) is"
         " required; did you mean models.policy?"
     ]
+
+
+GIVEN = {"policy": {}, "polcy": {}, "judge": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "suggestion", "said"),
+    [
+        ("models.polcy.source", "path is required", None, "; did you mean models.policy?"),
+        ("models.polcy.train", "type is missing", None, "; did you mean models.policy?"),
+        # What is there and wrong was meant for this model.
+        ("models.polcy.source.dtype", "must be one of float16, float32", None, ""),
+        # A remedy of its own is the better one.
+        ("models.polcy.source", "path is required", "config", "; did you mean config?"),
+        # No other model has a name like this, or the fault is elsewhere.
+        ("models.judge.source", "path is required", None, ""),
+        ("models", "path is required", None, ""),
+    ],
+)
+def test_a_model_that_lacks_keys_may_be_a_slip_for_another(path, message, suggestion, said):
+    earlier = Fault("models.polcy.source", None, "path is required", None)
+    faults = [earlier, Fault(path, None, message, suggestion)]
+    say_who_was_meant(faults, 1, GIVEN, "models")
+    assert [str(fault) for fault in faults] == [str(earlier), f"{path}: {message}{said}"]
 
 
 def test_a_reference_to_a_model_that_is_not_there(files, faults):
