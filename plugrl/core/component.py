@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from plugrl.core.config.check import configure
 from plugrl.core.config.view import ConfigView
@@ -13,10 +13,23 @@ from plugrl.core.config.view import ConfigView
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 
 @dataclass
 class NoConfig:
     """The schema of a component that has nothing to configure."""
+
+
+def traits(**attributes: Any) -> Callable[[Function], Function]:
+    """Give a function that is a component its attributes, such as ``Config`` and ``reads``."""
+
+    def give(function: Function) -> Function:
+        for name, value in attributes.items():
+            setattr(function, name, value)
+        return function
+
+    return give
 
 
 class Component:

@@ -176,8 +176,8 @@ class GroupStatistics(NamedTuple):
         rewards: mean reward of the row's run.
         mean: mean over the runs of the group.
         std: their sample standard deviation (one degree of freedom); infinite where there is
-            nothing to compare, in a group of one run or of equal rewards, so that what is divided
-            by it is 0.
+            nothing to compare, in a group of one run or of equal rewards and at invalid rows, so
+            that what is divided by it is 0.
         runs: how many runs the group has.
     """
 
@@ -217,12 +217,16 @@ def group_statistics(
     # Rewards are float32, so a relative deviation below 1e-9 is rounding: they are equal.
     std = torch.where(std > 1e-9 * mean.abs(), std, torch.inf)
 
-    def of_rows(of_group: torch.Tensor) -> torch.Tensor:
-        numbers = torch.zeros(len(valid), dtype=torch.float64)
-        return numbers.index_copy_(0, rows, of_group[group_of_row].double())
+    def of_rows(numbers: torch.Tensor, elsewhere: float = 0.0) -> torch.Tensor:
+        filled = torch.full((len(valid),), elsewhere, dtype=torch.float64)
+        return filled.index_copy_(0, rows, numbers.double())
 
-    own = torch.zeros(len(valid), dtype=torch.float64).index_copy_(0, rows, of_run[pair_of_row])
-    return GroupStatistics(own, of_rows(mean), of_rows(std), of_rows(runs))
+    return GroupStatistics(
+        of_rows(of_run[pair_of_row]),
+        of_rows(mean[group_of_row]),
+        of_rows(std[group_of_row], elsewhere=torch.inf),
+        of_rows(runs[group_of_row]),
+    )
 
 
 def mean_by(values: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:

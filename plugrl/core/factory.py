@@ -21,11 +21,19 @@ class Factory:
     Args:
         registry: where names are resolved.
         records: what validation already resolved, by path in the configuration.
+        own: components that a schema brings itself, by kind and name; they are meant before what
+            the registry has of that name.
     """
 
-    def __init__(self, registry: Registry, records: Mapping[str, Record] | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        records: Mapping[str, Record] | None = None,
+        own: Mapping[tuple[str, str], Any] | None = None,
+    ) -> None:
         self.registry = registry
         self._records = dict(records or {})
+        self._own = dict(own or {})
         #: What was loaded; a run keeps the component that it began with.
         self._loaded: dict[Record, Any] = {}
 
@@ -40,6 +48,9 @@ class Factory:
             name = section.get("type")
             if not name:
                 raise ConfigError(f"{path}: type is missing; it names a {kind}")
+            own = self._own.get((kind, str(name)))
+            if own is not None:
+                return self.registry.own(kind, own)
             record = self.registry.resolve(kind, str(name))
         return record
 

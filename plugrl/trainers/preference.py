@@ -14,10 +14,10 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.data.loader import attempts_at_all
 from plugrl.core.text.inference.services import TrainService
 from plugrl.core.text.learn.advantages import group_numbers
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
-from plugrl.core.text.learn.minibatches import PassesConfig
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.minibatches import UNIT, PassesConfig
 from plugrl.core.text.learn.pairs import PREFERRED, Pairs
-from plugrl.core.text.learn.units import UNIT
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.parts import held_out
 from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.text.self_hosted import SelfHostedTrainer
@@ -145,7 +145,7 @@ class PreferenceTrainer(SelfHostedTrainer):
     def measure(self, batch: Batch) -> dict[str, float]:
         """The loss and its metrics on a prepared batch, under the weights as they are now."""
         service = self.models[batch.metadata["model"]].trained()
-        batch = self._refreshed(batch)
+        batch = self._before_optimizer_step(batch)
         value, metrics = self._loss(self._outputs(service, batch), batch)
         totals = Means()
         totals.add({**metrics, "loss": (float(value), 1.0)})

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from plugrl.core.text.learn.advantages import signal
+from plugrl.core.text.learn.advantages import signal_metrics
 from plugrl.core.text.remote_api import RemoteApiTrainer, RemoteApiTrainerConfig
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.kit import NAMED_LOSSES
@@ -31,5 +31,5 @@ class RemoteApiGrpoTrainer(RemoteApiTrainer):
     ) -> list[Trajectory]:
         trajectories = self._compute_advantage(trajectories)
         if trajectories:
-            metrics |= signal(torch.tensor([t.advantage or 0.0 for t in trajectories]))
+            metrics |= signal_metrics(torch.tensor([t.advantage or 0.0 for t in trajectories]))
         return trajectories

@@ -1,4 +1,9 @@
-"""A reward model: a number for an answer, learnt from pairs of which one answer is preferred."""
+"""A reward model: a number for an answer, learnt from pairs of which one answer is preferred.
+
+``_prepare_batch`` numbers the pairs and adds a token behind each answer, where the value head is
+read. For each optimizer step, :mod:`plugrl.core.text.learn.step` runs the model over the pairs of a
+minibatch, calls :func:`bradley_terry`, averages over pairs, clips the gradient and steps AdamW.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +13,80 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.nn.functional import logsigmoid
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.errors import UsageError
+from plugrl.core.errors import ConfigError, ContractError, UsageError
 from plugrl.core.text.batch import Batch, compute_position_id_with_mask
 from plugrl.core.text.inference.services import TrainService
+from plugrl.core.text.learn.pairs import Pairs, last_token, on_last_token, row_sums
 from plugrl.core.text.models import Model, Models
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.kit import JUDGED
+from plugrl.trainers.losses.preferences import pair_metrics
 from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.learn.losses import LossAnswer
+
+
+@dataclass
+class BradleyTerryConfig:
+    """Options of the loss ``bradley_terry``."""
+
+    center_coefficient: float = described(
+        0.0, "factor of the squared sum of a pair's rewards; 0: rewards have no fixed zero"
+    )
+
+    def __post_init__(self) -> None:
+        if self.center_coefficient < 0:
+            raise ConfigError("center_coefficient must not be negative")
+
+
+@traits(
+    Config=BradleyTerryConfig,
+    reads=("preferred",),
+    needs=("values",),
+    compares_pairs=True,
+    takes_margins=True,
+)
+def bradley_terry(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+    """The loss of each pair on the last trained token of both rows, [B, T].
+
+    Source: InstructGPT (arXiv 2203.02155), equation 1. With r the value of an answer: loss =
+    -log sigmoid(r(chosen) - r(rejected) - margin), where a pair may have a margin (Llama 2, arXiv
+    2307.09288, equation 2), plus c (r(chosen) + r(rejected))^2, which centres rewards on 0 (arXiv
+    2312.09244).
+
+    A row's reward is the value of the state before its last trained token which the
+    trainer adds behind the answer. Log-probabilities play no part.
+
+    Raises:
+        ContractError: the batch lacks pairs or values.
+    """
+    if "values" not in batch.values:
+        raise ContractError(
+            "loss bradley_terry needs batch.values['values'], which a train service with a value "
+            "head gives; take trainer reward_model and models.<name>.train.value_head=true"
+        )
+    mask, pairs = batch.values["loss_mask"], Pairs.of(batch, "bradley_terry")
+    rewards = row_sums(batch.values["values"], last_token(mask))
+    chosen, rejected = rewards[pairs.chosen], rewards[pairs.rejected]
+    margin = batch.metadata.get("margin")
+    gap = chosen - rejected
+    if margin is not None:
+        gap = gap - margin[pairs.chosen].to(gap)
+    loss = -logsigmoid(gap) + config.center_coefficient * (chosen + rejected).square()
+    return on_last_token(pairs.spread(loss), mask), pair_metrics(rewards, pairs)
 
 
 @dataclass
 class RewardModelAlgorithmConfig(PreferenceAlgorithmConfig):
     """Algorithm options of ``reward_model``."""
 
-    loss: Any = component("loss", "bradley_terry", help="from rewards to a loss a pair")
+    loss: Any = component("loss", bradley_terry, help="from rewards to a loss a pair")
 
 
 @dataclass

@@ -1,4 +1,17 @@
-"""Training on judged answers, relative to a reference model (losses ``dpo``, ``ipo``, ``kto``)."""
+"""Direct Preference Optimization, on one page (arXiv 2305.18290).
+
+A step, from top to bottom:
+
+1. The rollout worker gives the judged answers of some prompts, nothing is sampled.
+   ``_prepare_batch`` numbers their pairs and adds the log-probabilities of the reference model.
+2. For each optimizer step, :mod:`plugrl.core.text.learn.step` takes the pairs of a minibatch, runs
+   the model over them and calls :func:`dpo` with the log-probability of every token.
+3. The same file averages over pairs, takes the gradient over all micro-batches, clips it and steps
+   AdamW.
+
+The losses ``ipo`` and ``kto`` train in this trainer too. A copy of this file is an algorithm of
+your own: named in ``trainer.custom_trainer_module_path``, it trains with the loss of the copy.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +21,72 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+from torch.nn.functional import logsigmoid
 
-from plugrl.core.config.schemas.schema import described
-from plugrl.core.text.batch import Batch, row_temperatures
-from plugrl.core.text.learn.log_probs import FrozenModels
-from plugrl.core.text.learn.pairs import row_sums
-from plugrl.core.text.learn.reference import ReferenceScores
+from plugrl.core.component import traits
+from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.pairs import Pairs, on_last_token, row_sums
+from plugrl.core.text.learn.reference import FrozenModels, ReferenceScores
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
-from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.kit import FROZEN, JUDGED
-from plugrl.trainers.losses.kto import KL_REFERENCE
+from plugrl.trainers.losses.kto import KL_REFERENCE, mismatched
+from plugrl.trainers.losses.preferences import awake, pair_metrics
 from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.text.learn.losses import LossAnswer
 
 #: The value of ``reference`` that does without one.
 NO_REFERENCE = "none"
 
 
 @dataclass
+class DpoConfig:
+    """Options of the loss ``dpo``."""
+
+    beta: float = described(0.1, "how strongly the policy is held to the reference")
+    label_smoothing: float = described(0.0, "share of preferences that are taken to be wrong")
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ConfigError("beta must be above 0")
+        if not 0 <= self.label_smoothing < 0.5:
+            raise ConfigError("label_smoothing must be from 0 to below 0.5")
+
+
+@traits(Config=DpoConfig, reads=("ref_log_probs", "preferred"), compares_pairs=True, awake=awake)
+def dpo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+    """The loss of each pair on the last trained token of both rows, [B, T], and metrics.
+
+    Source: equation 7. With h = (log p(chosen) - log ref(chosen)) - (log p(rejected) -
+    log ref(rejected)), each the sum over the answer's tokens: loss = -(1 - e) log sigmoid(beta h) -
+    e log sigmoid(-beta h). With e > 0 it supposes that a share e of the preferences is wrong
+    (conservative DPO; E. Mitchell, "A note on DPO with noisy preferences", 2023).
+
+    Raises:
+        ContractError: a unit of the batch is not a chosen and a rejected answer.
+    """
+    mask = batch.values["loss_mask"]
+    pairs = Pairs.of(batch, "dpo")
+    logratio = row_sums(logp - batch.values["ref_log_probs"], mask)
+    logits = config.beta * (logratio[pairs.chosen] - logratio[pairs.rejected])
+    smoothing = config.label_smoothing
+    loss = -(1 - smoothing) * logsigmoid(logits) - smoothing * logsigmoid(-logits)
+    # Both rows hold their pair's loss, so that the mean over rows is that over pairs.
+    per_token = on_last_token(pairs.spread(loss), mask)
+    return per_token, pair_metrics(config.beta * logratio, pairs)
+
+
+@dataclass
 class DpoAlgorithmConfig(PreferenceAlgorithmConfig):
     """Algorithm options of ``self_hosted_dpo``."""
 
+    loss: Any = component("loss", dpo, help="from log-probabilities to a loss an answer")
     reference: str = described(
         "reference", "a frozen model, a key of `models`; none: only likelihoods are compared"
     )
@@ -137,7 +191,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
     def _new_scores(self) -> ReferenceScores:
         return ReferenceScores(self.models[self.config.algorithm.reference].inference)
 
-    def _refreshed(self, part: Batch) -> Batch:
+    def _before_optimizer_step(self, part: Batch) -> Batch:
         if not getattr(self._loss.function, "needs_reference_point", False):
             return part
         part.metadata[KL_REFERENCE] = self._reference_point(part)
@@ -190,35 +244,3 @@ def _weights_findings(check: Preflight, algorithm: Any) -> Iterator[Finding]:
             f"{policy[differing[0]]!r} and {reference.get(differing[0])!r}; give both one "
             "configuration, or write source",
         )
-
-
-def mismatched(batch: Batch, limit: int) -> Batch | None:
-    """Each prompt with the answer of the nearest row before it that was not given to this prompt.
-
-    The last row comes before the first. A row's prompt is what stands before its first trained
-    token; one that all answers of the batch were given to is left out. Sequences are cut at
-    ``limit`` tokens; None: there is no such row, or nothing is left of the answers.
-    """
-    lengths = batch.values["attention_mask"].sum(1).tolist()
-    ids, masks = batch.values["input_ids"].tolist(), batch.values["loss_mask"].tolist()
-    rows = [(ids[i][:n], masks[i][:n], masks[i].index(1)) for i, n in enumerate(lengths)]
-    matched = {tuple(tokens) for tokens, _, _ in rows}
-    made, heat = [], row_temperatures(batch)
-    for i, (tokens, _, start) in enumerate(rows):
-        for answer, mask, other in (rows[i - back] for back in range(1, len(rows))):
-            joined = tokens[:start] + answer[other:]
-            if tuple(joined) in matched:
-                continue
-            made.append(
-                Trajectory(
-                    joined[:limit],
-                    ([0] * start + mask[other:])[:limit],
-                    model=batch.metadata["model"],
-                    temperature=heat[i],
-                )
-            )
-            break
-    kept = [t for t in made if any(t.loss_mask)]
-    if not kept:
-        return None
-    return Batch.from_trajectories(kept, pad_token_id=batch.metadata["pad_token_id"])

@@ -12,7 +12,7 @@ import torch
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.log_probs import FrozenModels
+from plugrl.core.text.learn.reference import FrozenModels
 from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 

@@ -132,7 +132,7 @@ def test_groups_compare_runs_and_not_rows():
     assert found.rewards[:5].tolist() == [2.0, 2.0, 5.0, 0.0, 7.0]
     assert found.mean[:5].tolist() == [3.5, 3.5, 3.5, 0.0, 7.0]
     assert found.std[:3].tolist() == pytest.approx([math.sqrt(4.5)] * 3)
-    assert found.std[4:].tolist() == [math.inf] * 4
+    assert found.std[3:].tolist() == [math.inf] * 5
     assert found.runs.tolist() == [2, 2, 2, 0, 1, 3, 3, 3]
 
 
@@ -140,7 +140,8 @@ def test_no_valid_row_gives_no_statistics():
     none = torch.zeros(2, dtype=torch.bool)
     index = torch.tensor([0, 1])
     found = estimators.group_statistics(torch.ones(2), index, index, none)
-    assert [field.tolist() for field in found] == [[0.0, 0.0]] * 4
+    assert found._replace(std=found.runs) == (*[pytest.approx([0.0, 0.0])] * 4,)
+    assert found.std.tolist() == [math.inf] * 2
 
 
 def test_whitened_values_have_mean_0_and_deviation_1_where_they_count():

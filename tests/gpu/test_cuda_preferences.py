@@ -28,7 +28,7 @@ def outcome(device, loss, **options):
     trainer = kind({"algorithm": {"loss": loss}}, models=models)
     batch, _ = trainer._prepare_batch(Batch.from_trajectories(rows))
     batch.values[LOSS_WEIGHTS] = trainer._weights(batch.values["loss_mask"])
-    batch = trainer._refreshed(batch)
+    batch = trainer._before_optimizer_step(batch)
     service = models["policy"].trained()
     totals = service.forward_backward(batch, trainer._loss)
     return {**{k: v[0] for k, v in totals.items()}, **service.optimizer_step()}

@@ -10,14 +10,14 @@ from plugrl.core.errors import RunError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.dry_run import try_step
 from plugrl.core.text.inference.services import ModelSpec
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.models import Model, Models
 from plugrl.core.text.schedule.weight_sync import WeightSync
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.train_service import LocalTrainService
-from plugrl.trainers.losses.cross_entropy import cross_entropy
-from plugrl.trainers.self_hosted_cross_entropy import SelfHostedCrossEntropyTrainer
+from plugrl.trainers.self_hosted_cross_entropy import SelfHostedCrossEntropyTrainer, cross_entropy
 
 pytestmark = [
     pytest.mark.gpu,

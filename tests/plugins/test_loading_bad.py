@@ -102,7 +102,7 @@ print(default_registry().resolve(*sys.argv[1:]).target)
 
 def test_a_name_of_plugrl_is_not_taken_over(python):
     done = python("-c", f"import plugrl_test_shadow.loss\n{WHERE}", "loss", "clipped")
-    assert done.stdout == "plugrl.trainers.losses.clipped:clipped\n"
+    assert done.stdout == "plugrl.trainers.self_hosted_grpo:clipped\n"
     done = python("-c", WHERE, "loss", "plugrl-test-shadow/clipped")
     assert done.stdout == "plugrl_test_shadow.loss:clipped\n"
 

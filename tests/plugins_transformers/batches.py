@@ -1,7 +1,8 @@
 """Batches as a train service gets them, for several tests."""
 
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 
 #: Sequences of different lengths, all of which but the first token is trained.

@@ -10,12 +10,13 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.experiment import prepare
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.models import Model
 from plugrl.core.text.schedule.weight_sync import WeightSync
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers import adapters
-from plugrl.trainers.losses.cross_entropy import cross_entropy
+from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 pytest.importorskip("peft")
 LOSS = WeightedLoss(cross_entropy, {})

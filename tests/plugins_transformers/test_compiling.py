@@ -7,11 +7,12 @@ import torch
 import torch._inductor.config
 
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.plugins.transformers.training.compiling import worth_compiling
-from plugrl.trainers.losses.cross_entropy import cross_entropy
+from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 LOSS = WeightedLoss(cross_entropy, {})
 

@@ -8,8 +8,9 @@ import torch
 from plugrl.core.config.check import configure
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
-from plugrl.core.text.learn.units import unit_numbers
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.minibatches import unit_numbers
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 
 LOSSES = [record.name for record in default_registry().records("loss")]

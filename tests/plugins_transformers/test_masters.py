@@ -10,7 +10,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.plugins.transformers.train_service import LocalTrainConfig
 from plugrl.plugins.transformers.training.masters import MasterWeights
-from plugrl.trainers.losses.cross_entropy import cross_entropy
+from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from batches import weighted

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.training.packing import Boundaries
-from plugrl.trainers.losses.cross_entropy import cross_entropy
+from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 LOSS = WeightedLoss(cross_entropy, {})
 ROWS = [[2, 3, 4, 5, 6, 7, 8, 2, 9], [6, 7, 1], [3, 2, 8, 4, 4, 3], [5, 1]]

@@ -9,11 +9,12 @@ import torch
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.optimizer import ScheduleConfig
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.train_service import LocalTrainConfig
-from plugrl.trainers.losses.cross_entropy import cross_entropy
+from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from batches import weighted

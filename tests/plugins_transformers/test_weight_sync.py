@@ -8,11 +8,12 @@ import torch
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.models import Model
 from plugrl.core.text.schedule.weight_sync import WeightSync
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.trainers.losses.cross_entropy import cross_entropy
+from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 ROLLOUTS = [Trajectory([2, 3, 4, 5], [0, 1, 1, 1]), Trajectory([6, 7], [0, 1])]
 

@@ -14,9 +14,9 @@ from plugrl.core.text.learn.token_rewards import rewards_of_tokens, total_reward
 from plugrl.core.text.schedule.pool import TrajectoryPool
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.advantages.gae import GaeConfig
-from plugrl.trainers.advantages.opd import OpdConfig
 from plugrl.trainers.advantages.reinforce_pp import ReinforcePpConfig
 from plugrl.trainers.advantages.turn_grpo import TurnGrpoConfig
+from plugrl.trainers.self_hosted_opd import OpdConfig
 
 OF_TRAJECTORIES = ("grpo", "dr_grpo", "rloo")
 OF_TOKENS = ("reinforce_pp", "gae", "opd", "turn_grpo")

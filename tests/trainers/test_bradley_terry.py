@@ -11,7 +11,8 @@ from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.reward_model import RewardModelEvaluator
 from plugrl.trainers.reward_model import RewardModelTrainer, scored_at_the_end

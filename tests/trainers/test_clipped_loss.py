@@ -7,7 +7,8 @@ import torch
 
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
-from plugrl.trainers.losses.clipped import ClippedConfig, clipped
+from plugrl.core.text.learn.losses import WeightedLoss
+from plugrl.trainers.self_hosted_grpo import ClippedConfig, clipped
 
 
 def loss_of(ratio, advantage, config=None):
@@ -87,7 +88,7 @@ def test_what_it_needs_is_named(missing):
     }
     del values[missing]
     with pytest.raises(ContractError, match=missing):
-        clipped(torch.zeros(1, 1), Batch(values), ClippedConfig())
+        WeightedLoss(clipped, ClippedConfig())(torch.zeros(1, 1), Batch(values))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from plugrl.core.errors import RunError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.dead_coefficients import dead_coefficients
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 
 

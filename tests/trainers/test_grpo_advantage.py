@@ -9,7 +9,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.advantages import compute, for_trajectories, group_numbers
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.trainers.advantages.grpo import GrpoConfig, grpo
+from plugrl.trainers.self_hosted_grpo import GrpoConfig, grpo
 
 CONFIG = GrpoConfig(epsilon=0.0)
 

@@ -12,13 +12,9 @@ from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.losses import (
-    LOSS_WEIGHTS,
-    SAMPLER_WEIGHTS,
-    WeightedLoss,
-    aggregation_weights,
-)
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, SAMPLER_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.policy_options import terms_of
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.trainers.losses.cispo import CispoConfig
 from plugrl.trainers.losses.gspo import GspoConfig

@@ -14,10 +14,13 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.dead_coefficients import dead_coefficients
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.pairs import row_sums
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.trainers.losses.preferences import awake, log_ratios
-from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer, mismatched
+from plugrl.trainers.losses.kto import mismatched
+from plugrl.trainers.losses.preferences import awake
+from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer
 
 sys.path.insert(0, str(Path(__file__).parent))
 import preference_models
@@ -135,7 +138,7 @@ def test_a_probe_has_log_ratios_from_minus_2_to_2_nats_a_row_whatever_its_length
     logp = torch.randn(mask.shape, generator=generator, requires_grad=True)
     awake(probe, logp)
     assert not probe.values["ref_log_probs"].requires_grad
-    ratios = log_ratios(logp.detach(), probe, "dpo")
+    ratios = row_sums(logp.detach() - probe.values["ref_log_probs"], probe.values["loss_mask"])
     nothing = mask.sum(1) == 0
     assert not ratios[nothing].any()
     trained = ratios[~nothing]
@@ -220,7 +223,7 @@ def ours(name, **service):
     trainer = SelfHostedDpoTrainer({"algorithm": {"loss": loss}}, models=models)
     batch, _ = trainer._prepare_batch(Batch.from_trajectories(make(tokenizer)))
     batch.values[LOSS_WEIGHTS] = trainer._weights(batch.values["loss_mask"])
-    batch = trainer._refreshed(batch)
+    batch = trainer._before_optimizer_step(batch)
     service = models["policy"].trained()
     loss = service.forward_backward(batch, trainer._loss)["loss"][0]
     return loss, service.optimizer_step()["grad_norm"]

@@ -15,20 +15,15 @@ from plugrl.core.tensordict.sections import RlConfig
 from plugrl.core.trainer import Trainer
 from plugrl.trainers.a2c import A2cConfig
 from plugrl.trainers.advantages.gae import GaeConfig
-from plugrl.trainers.self_hosted_grpo import GrpoConfig
-from plugrl.trainers.self_hosted_opd import OpdConfig
 from plugrl.trainers.advantages.reinforce_pp import ReinforcePpConfig
 from plugrl.trainers.advantages.turn_grpo import TurnGrpoConfig
 from plugrl.trainers.critics import TwinCriticsConfig
 from plugrl.trainers.dqn import DqnConfig
 from plugrl.trainers.ei_pure_text import ExpertIterationConfig
-from plugrl.trainers.reward_model import BradleyTerryConfig
 from plugrl.trainers.losses.cispo import CispoConfig
-from plugrl.trainers.self_hosted_grpo import ClippedConfig
-from plugrl.trainers.self_hosted_dpo import DpoConfig
+from plugrl.trainers.losses.clip_range import ClipRange
 from plugrl.trainers.losses.ipo import IpoConfig
 from plugrl.trainers.losses.kto import KtoConfig
-from plugrl.trainers.losses.clip_range import ClipRange
 from plugrl.trainers.losses.reverse_kl import ReverseKlConfig
 from plugrl.trainers.malt_pure_text import MaltConfig
 from plugrl.trainers.red_team.grpo import HarnessGrpoConfig
@@ -36,8 +31,12 @@ from plugrl.trainers.red_team.policy_gradient import PolicyGradientConfig
 from plugrl.trainers.red_team.ppo import HarnessPpoConfig
 from plugrl.trainers.red_team.preference import PairConfig
 from plugrl.trainers.reinforce import ReinforceConfig
+from plugrl.trainers.reward_model import BradleyTerryConfig
 from plugrl.trainers.rollout_analysis import RolloutAnalysisConfig
 from plugrl.trainers.sac import SacConfig
+from plugrl.trainers.self_hosted_dpo import DpoConfig
+from plugrl.trainers.self_hosted_grpo import ClippedConfig, GrpoConfig
+from plugrl.trainers.self_hosted_opd import OpdConfig
 from plugrl.trainers.solo_agent import SoloAgentConfig
 from plugrl.trainers.spg import SpgConfig
 from plugrl.trainers.td3 import Td3Config

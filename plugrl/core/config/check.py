@@ -17,7 +17,7 @@ from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.pick import Picker, custom_keys
 from plugrl.core.config.report import CheckReport
 from plugrl.core.config.schemas.plain_values import is_code_file, locate, to_plain
-from plugrl.core.config.schemas.schema import COMPONENT, FILE, PHASES
+from plugrl.core.config.schemas.schema import COMPONENT, FILE, OWN, PHASES
 from plugrl.core.config.sources.inherit import default_entry, inherit, inherit_origins
 from plugrl.core.config.sources.origins import (
     DEFAULT,
@@ -339,7 +339,7 @@ class Checker(CheckReport):
             value = made
             mark(value, path, DEFAULT, self.origins)
         default = made["type"] if isinstance(made, dict) else None
-        return self.component_at(value, kind, path, default)[0]
+        return self.component_at(value, kind, path, default, field.metadata.get(OWN))[0]
 
     def _no_list(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
         names = sorted({record.name for record in self.pick.registry.records(kind)})
@@ -348,13 +348,16 @@ class Checker(CheckReport):
         return self.fault(path, f"must be a list of {kind}s {example}")
 
     def component_at(
-        self, value: Any, kind: str, path: KeyPath, default: str | None = None
+        self, value: Any, kind: str, path: KeyPath, default: str | None = None, own: Any = None
     ) -> tuple[Any, Any]:
-        """Check one component; give its section with the defaults filled, and the component."""
+        """Check one component; give its section with the defaults filled, and the component.
+
+        ``own`` is what the field's schema brings itself, meant before others of its name.
+        """
         value = self.pick.spelled(value, kind, path, default)
         if not isinstance(value, dict):
             return BAD, None
-        obj = self.pick.load(value, kind, path)
+        obj = self.pick.load(value, kind, path, own)
         if obj is None:
             return value, None
         extra = dict.fromkeys(custom_keys(kind), False)

@@ -114,13 +114,18 @@ class Picker:
         origin = nearest(self._report.origins, path)
         return 0 if origin is None else origin.layer
 
-    def load(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
-        """The class or function that a section picks; None, with a fault, if it cannot be had."""
+    def load(self, value: dict[str, Any], kind: str, path: KeyPath, own: Any = None) -> Any:
+        """The class or function that a section picks; None, with a fault, if it cannot be had.
+
+        ``own`` is meant before others of its name.
+        """
         report = self._report
         chosen = next((key for key in (*custom_keys(kind), "type") if key in value), "type")
         try:
             if chosen != "type":
                 record = self._custom_record(value, kind, path)
+            elif own is not None and value.get("type") == own.__name__:
+                record = self.registry.own(kind, own)
             else:
                 record = self._named_record(value, kind, path)
             if record is None:

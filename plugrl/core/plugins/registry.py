@@ -97,6 +97,7 @@ class Registry:
         self._entry_points = None if entry_points is None else tuple(entry_points)
         self._selection = selection
         self._registered: dict[tuple[str, str, str | None], Registration] = {}
+        self._own: dict[Record, Registration] = {}
         self._used: set[Record] = set()
         self._loading = _LoadingStack()
         self.failed: list[str] = []
@@ -156,6 +157,18 @@ class Registry:
             logger.warning("%s replaces %s", label(new.record), held.record.place)
         self._registered[key] = new
         return new.record
+
+    def own(self, kind: str, obj: Any) -> Record:
+        """A record of a function or class that a schema brings itself; no name leads to it.
+
+        Where an entry point names the same object, it is that component.
+        """
+        made = describe(known_kind(kind).name, obj.__name__, obj, None, self.entry_points)
+        key = made.record.reference, made.record.target
+        known = (r for r in self.records(kind) if (r.reference, r.target) == key)
+        record = next(known, made.record)
+        self._own[record] = made
+        return record
 
     @contextmanager
     def crediting(self, entry: EntryPoint, *, hook: bool = False) -> Iterator[None]:
@@ -226,6 +239,8 @@ class Registry:
         return value
 
     def _held(self, record: Record) -> Registration | None:
+        if record in self._own:
+            return self._own[record]
         held = self._registered.get((record.kind, record.name, record.distribution))
         return held if held is not None and held.record.target == record.target else None
 

@@ -13,6 +13,7 @@ import torch
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.memory import gib, total_bytes
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.step import attach_loss_weights
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ def _try_model(trainer: SelfHostedTrainer, name: str, device: str) -> tuple[int,
     rows, tokens = _size(trainer, name)
     what = f"model {name!r}: {rows} sequences of {tokens} tokens do not"
     with _fitting(device, what, _advice(trainer, name)):
-        batch = trainer._weighed(_batch(trainer, name, rows, tokens), trainer._loss)
-        batch = trainer._refreshed(batch)
+        batch = _batch(trainer, name, rows, tokens)
+        batch = attach_loss_weights(batch, trainer._loss, trainer._weights)
+        batch = trainer._before_optimizer_step(batch)
         service.forward_backward(batch, trainer._loss)
         service.optimizer_step()
         service.forward_backward(batch, trainer._loss)

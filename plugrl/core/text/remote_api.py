@@ -15,8 +15,8 @@ from plugrl.core.errors import ConfigError, ContractError, UsageError
 from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import padded
 from plugrl.core.text.learn import advantages
-from plugrl.core.text.learn.losses import aggregation_weights, check_aggregation
 from plugrl.core.text.learn.minibatches import PassesConfig, splits
+from plugrl.core.text.learn.step import aggregation_weights, check_aggregation
 from plugrl.core.text.models import load_state
 from plugrl.core.text.prepared import check_parameters, trajectories_fault
 from plugrl.core.text.remote.datums import datum_of, said, with_logprobs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,18 +18,17 @@ from plugrl.core.text.inference.services import TrainService
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.batch_shaping import Shaper
 from plugrl.core.text.learn.dead_coefficients import dead_coefficients, dead_terms
-from plugrl.core.text.learn.losses import (
-    LOSS_WEIGHTS,
+from plugrl.core.text.learn.losses import WeightedLoss, declared_needs
+from plugrl.core.text.learn.minibatches import PassesConfig
+from plugrl.core.text.learn.policy_options import PolicyOptions, policy_findings, terms_of
+from plugrl.core.text.learn.step import (
     Aggregation,
-    WeightedLoss,
     aggregation_weights,
     check_aggregation,
-    declared_needs,
+    minibatches,
+    optimizer_steps,
 )
-from plugrl.core.text.learn.minibatches import PassesConfig, splits
-from plugrl.core.text.learn.policy_options import PolicyOptions, policy_findings, terms_of
 from plugrl.core.text.learn.token_rewards import rewards_of_tokens
-from plugrl.core.text.learn.units import rows_of_units, unit_count, with_their_units
 from plugrl.core.text.models import load_state
 from plugrl.core.text.prepared import batch_fault, check_parameters
 from plugrl.core.text.reach import reach_findings
@@ -140,30 +139,33 @@ class SelfHostedTrainer(TrajectoryTrainer):
         return batch, dict(metrics)
 
     def _optimize(self, service: TrainService, batch: Batch) -> dict[str, float]:
+        """The optimizer steps of a training step; see :mod:`plugrl.core.text.learn.step`."""
         loss = self._loss
-        step, guards = self._step + 1, self.run.guards
-        means, steps = Means(), Means()
-        for number, part in enumerate(map(self._refreshed, self._minibatches(batch, loss))):
-            self._probe_once(loss, part)
-            totals = service.forward_backward(part, loss)
-            evidence = partial(self._evidence, service, part, totals)
-            # Before the optimizer step: these weights gave this loss.
-            guards.keep(step, f"minibatch {number}", evidence)
-            report = service.optimizer_step()
-            finite = guards.check_finite(
-                "gradient norm", report["grad_norm"], step=step, batch=evidence
-            )
-            means.add({k: v for k, v in totals.items() if k != "loss"})
-            steps.add({k: (v, 1) for k, v in report.items()} if finite else {})
-            steps.add({"loss": totals["loss"]} if finite else {"skipped": (1, 1)})
-        return means.means() | steps.means()
+        parts = map(self._before_optimizer_step, self._minibatches(batch, loss))
+        return optimizer_steps(
+            service,
+            self._probed_once(loss, parts),
+            loss,
+            step=self._step + 1,
+            guards=self.run.guards,
+            evidence=partial(self._evidence, service),
+        )
 
-    def _probe_once(self, loss: WeightedLoss, part: Batch) -> None:
-        if not self._probed and self.run.guards.policy.dead_coefficients != "ignore":
-            self._probed = True
-            dead = dead_coefficients(loss, part)
-            self.run.guards.dead_coefficients("trainer.algorithm.loss", dead)
-            self.run.guards.dead_coefficients("trainer.algorithm", dead_terms(loss, part))
+    def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
+        seed = (self.hyper_params.seed, self._step + 1)
+        algorithm = self.config.algorithm
+        return minibatches(batch, loss, passes=algorithm, seed=seed, weights=self._weights)
+
+    def _probed_once(self, loss: WeightedLoss, parts: Iterable[Batch]) -> Iterator[Batch]:
+        """``parts``; with the first one of a run, dead coefficients are looked for."""
+        for part in parts:
+            guards = self.run.guards
+            if not self._probed and guards.policy.dead_coefficients != "ignore":
+                self._probed = True
+                dead = dead_coefficients(loss, part)
+                guards.dead_coefficients("trainer.algorithm.loss", dead)
+                guards.dead_coefficients("trainer.algorithm", dead_terms(loss, part))
+            yield part
 
     def _evidence(
         self, service: TrainService, part: Batch, totals: Mapping[str, tuple[float, float]]
@@ -213,37 +215,19 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
     @property
     def _unit_size(self) -> int:
-        """Rows of a unit, see :mod:`plugrl.core.text.learn.units`."""
+        """Rows of a unit, see :mod:`plugrl.core.text.learn.minibatches`."""
         return 1
 
     def _on_trial(self, batch: Batch) -> Batch:
         """The rows of a dry run with what the trajectories of this algorithm have besides."""
         return batch
 
-    def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
-        seed = (self.hyper_params.seed, self._step + 1)
-        for some in splits(self.config.algorithm, seed, unit_count(batch)):
-            rows = rows_of_units(batch, torch.from_numpy(some))
-            part = self._weighed(batch.select(rows), loss)
-            if len(part):
-                yield part
-
-    def _weighed(self, part: Batch, loss: WeightedLoss) -> Batch:
-        """Give rows their weights in the whole optimizer step, then drop those without effect."""
-        weights = self._weights(part.values["loss_mask"])
-        part.values[LOSS_WEIGHTS] = weights
-        effect = weights
-        if loss.skips_zero_advantage and "advantages" in part.values:
-            effect = weights * part.values["advantages"]
-        rows = with_their_units(part, effect.ne(0).any(1)).nonzero().flatten()
-        return part if len(rows) == len(part) else part.select(rows)
-
     def _weights(self, loss_mask: torch.Tensor) -> torch.Tensor:
         """The weight of each token, [B, T], in the loss of an optimizer step."""
         algorithm = self.config.algorithm
         return aggregation_weights(loss_mask, algorithm.aggregation, algorithm.norm_length)
 
-    def _refreshed(self, part: Batch) -> Batch:
+    def _before_optimizer_step(self, part: Batch) -> Batch:
         """``part`` with what depends on the weights as they are before its optimizer step.
 
         Override it for a loss that needs such numbers; whatever is added reaches the loss.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plugrl.core.config.schemas.schema import described
+from plugrl.core.config.schemas.schema import described, own_components
 from plugrl.core.config.schemas.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
@@ -115,7 +115,9 @@ class TrajectoryTrainer(Trainer):
 
     @property
     def _factory(self) -> Factory:
-        return Factory(default_registry()) if self._context is None else self._context.factory
+        if self._context is None:
+            return Factory(default_registry(), own=own_components(type(self).Config))
+        return self._context.factory
 
     @property
     def _temperature(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.inference.services import ModelSpec, Tokenizer, TrainService
 from plugrl.core.text.learn.losses import WeightedLoss
-from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
-from plugrl.core.text.rollout.metrics import Means
+from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig, load_optimizer
+from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.saving import SourceForm
@@ -187,21 +186,19 @@ class LocalTrainService(TrainService):
         needs = loss.needs
         if "values" in needs and self._forward.value_head is None:
             self._no_value_head()
-        totals = Means()
-        total_loss = 0.0
+        return accumulate_gradient(self._forward_passes(batch, needs), loss)
+
+    def _forward_passes(
+        self, batch: Batch, needs: Sequence[str]
+    ) -> Iterator[tuple[torch.Tensor, Batch]]:
+        """Log-probabilities with their gradient, and the micro-batch with what ``needs`` names."""
         for part in self._micro_batches(batch):
             if needs:
                 log_probs, extras = self._forward.with_needs(part, needs)
                 part.batch.values.update(extras)
             else:
                 log_probs = self._forward.log_probs(part)
-            value, metrics = loss(log_probs, part.batch)
-            # Rows without a trained token give no gradient.
-            if value.requires_grad:
-                value.backward()
-            total_loss += float(value.detach())
-            totals.add(metrics)
-        return totals.sums() | {"loss": (total_loss, 1.0)}
+            yield log_probs, part.batch
 
     def differentiable(
         self, batch: Batch, needs: Sequence[str] = ()
@@ -263,21 +260,11 @@ class LocalTrainService(TrainService):
 
     def apply_gradient(self, adam: AdamParams) -> dict[str, float]:
         """An optimizer step with these numbers; :meth:`optimizer_step` has those of the section."""
-        norm = torch.nn.utils.clip_grad_norm_(self._optimized, adam.grad_clip_norm)
-        if bool(torch.isfinite(norm)):
-            for group in self._optimizer.param_groups:
-                group.update(
-                    lr=adam.learning_rate,
-                    betas=adam.betas,
-                    eps=adam.eps,
-                    weight_decay=adam.weight_decay,
-                )
-            self._optimizer.step()
-            if self._masters is not None:
-                self._masters.write_back()
+        report, changed = clip_and_step(self._optimizer, self._optimized, adam)
+        if changed:
+            self.stepped()
             self.optimizer_steps += 1
-        self._optimizer.zero_grad(set_to_none=True)
-        return {"grad_norm": float(norm), "learning_rate": adam.learning_rate}
+        return report
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The current weights by name, with the adapter's part added if there is one."""
@@ -368,10 +355,7 @@ class LocalTrainService(TrainService):
             self._masters.load_state_dict(state["masters"])
         if self._forward.value_head is not None:
             load_value_head(self._forward.value_head, state["value_head"])
-        current = self._optimizer.state_dict()
-        # Deep, because torch keeps the given moments and would change them in place.
-        held = {int(key): copy.deepcopy(dict(value)) for key, value in state["optimizer"].items()}
-        self._optimizer.load_state_dict({**current, "state": held})
+        load_optimizer(self._optimizer, state["optimizer"])
         self.optimizer_steps = int(state["optimizer_steps"])
         began = bool(state.get("compiled", False))
         # What a run began with, should its length be another one now.

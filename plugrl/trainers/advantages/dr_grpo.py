@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.component import NoConfig
-from plugrl.core.text.learn.group_baselines import Grouping
+from plugrl.core.component import NoConfig, traits
+from plugrl.core.estimators import group_statistics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
 
 
+@traits(Config=NoConfig, reads=(), compares_attempts=True)
 def dr_grpo(
     rewards: torch.Tensor,
     group: torch.Tensor,
@@ -28,10 +29,5 @@ def dr_grpo(
     config: Any,
 ) -> torch.Tensor:
     """Rewards less their group's mean, [R]; invalid trajectories get 0 and count nowhere."""
-    grouping = Grouping.of(rewards, group, run, valid)
-    return grouping.spread(grouping.centred, len(rewards))
-
-
-dr_grpo.Config = NoConfig  # type: ignore[attr-defined]
-dr_grpo.reads = ()  # type: ignore[attr-defined]
-dr_grpo.compares_attempts = True  # type: ignore[attr-defined]
+    r, mean, _, _ = group_statistics(rewards, group, run, valid)
+    return (r - mean).float()

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.learn.token_rewards import (
-    discounted,
-    following,
-    normalised,
-    rewards_of_tokens,
-)
+from plugrl.core.estimators import gae as generalised_advantage
+from plugrl.core.estimators import whiten
+from plugrl.core.text.learn.token_rewards import rewards_of_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -45,6 +43,7 @@ class GaeConfig:
             raise ConfigError("epsilon must not be negative")
 
 
+@traits(Config=GaeConfig, reads=(), needs=("values",))
 def gae(
     rewards: torch.Tensor,
     group: torch.Tensor,
@@ -66,13 +65,7 @@ def gae(
         )
     mask = (batch.values["loss_mask"] != 0) & valid[:, None]
     values = torch.where(mask, values, 0.0)
-    earned = rewards_of_tokens(batch)
-    delta = torch.where(mask, earned + config.gamma * following(values, mask) - values, 0.0)
-    advantages = discounted(delta, mask, config.gamma * config.lam)
+    token_rewards = rewards_of_tokens(batch)
+    advantages = generalised_advantage(token_rewards, values, config.gamma, config.lam, valid=mask)
     batch.values["returns"] = advantages + values
-    return normalised(advantages, mask, config.epsilon) if config.normalize else advantages
-
-
-gae.Config = GaeConfig  # type: ignore[attr-defined]
-gae.reads = ()  # type: ignore[attr-defined]
-gae.needs = ("values",)  # type: ignore[attr-defined]
+    return whiten(advantages, mask, config.epsilon) if config.normalize else advantages

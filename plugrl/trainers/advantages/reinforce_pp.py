@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.learn.group_baselines import Grouping
-from plugrl.core.text.learn.token_rewards import (
-    add_at_the_end,
-    discounted,
-    normalised,
-    rewards_of_tokens,
-)
+from plugrl.core.estimators import discounted_sum, group_statistics, whiten
+from plugrl.core.text.learn.token_rewards import add_at_the_end, rewards_of_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -46,6 +42,7 @@ class ReinforcePpConfig:
             raise ConfigError("epsilon must not be negative")
 
 
+@traits(Config=ReinforcePpConfig, reads=())
 def reinforce_pp(
     rewards: torch.Tensor,
     group: torch.Tensor,
@@ -58,13 +55,8 @@ def reinforce_pp(
     mask = (batch.values["loss_mask"] != 0) & valid[:, None]
     earned = batch
     if config.baseline == "group":
-        grouping = Grouping.of(rewards, group, run, valid)
+        baseline = group_statistics(rewards, group, run, valid).mean
         earned = batch.copy()
-        baseline = grouping.baseline[grouping.group_of_run]
-        add_at_the_end(earned, -grouping.spread(baseline, len(rewards)))
-    returns = discounted(rewards_of_tokens(earned), mask, config.gamma)
-    return normalised(returns, mask, config.epsilon) if config.normalize else returns
-
-
-reinforce_pp.Config = ReinforcePpConfig  # type: ignore[attr-defined]
-reinforce_pp.reads = ()  # type: ignore[attr-defined]
+        add_at_the_end(earned, -baseline.float())
+    returns = discounted_sum(rewards_of_tokens(earned), config.gamma, valid=mask)
+    return whiten(returns, mask, config.epsilon) if config.normalize else returns

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.component import NoConfig
-from plugrl.core.text.learn.group_baselines import Grouping
+from plugrl.core.component import NoConfig, traits
+from plugrl.core.estimators import group_statistics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
 
 
+@traits(Config=NoConfig, reads=(), compares_attempts=True)
 def rloo(
     rewards: torch.Tensor,
     group: torch.Tensor,
@@ -27,11 +28,5 @@ def rloo(
     config: Any,
 ) -> torch.Tensor:
     """Leave-one-out advantages, [R]; invalid trajectories get 0 and count nowhere."""
-    grouping = Grouping.of(rewards, group, run, valid)
-    runs = grouping.runs[grouping.group_of_run]
-    return grouping.spread(grouping.centred * runs / (runs - 1).clamp_min(1), len(rewards))
-
-
-rloo.Config = NoConfig  # type: ignore[attr-defined]
-rloo.reads = ()  # type: ignore[attr-defined]
-rloo.compares_attempts = True  # type: ignore[attr-defined]
+    r, mean, _, n = group_statistics(rewards, group, run, valid)
+    return ((r - mean) * n / (n - 1).clamp_min(1)).float()

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.learn.group_baselines import relative
+from plugrl.core.estimators import group_statistics
 from plugrl.core.text.learn.token_rewards import rewards_of_tokens
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class TurnGrpoConfig:
             raise ConfigError("epsilon must not be negative")
 
 
+@traits(Config=TurnGrpoConfig, reads=(), compares_attempts=True)
 def turn_grpo(
     rewards: torch.Tensor,
     group: torch.Tensor,
@@ -51,14 +53,18 @@ def turn_grpo(
     earned = rewards_of_tokens(batch)[mask].double()
     of_turn = torch.zeros(turns, dtype=torch.float64).index_add_(0, turn_of_token, earned)
     row_of_turn = torch.zeros(turns, dtype=torch.long).index_copy_(0, turn_of_token, rows)
-    groups, group_of_turn = group[row_of_turn].unique(return_inverse=True)
-    epsilon = config.epsilon if config.normalize else None
-    centred = relative(of_turn, group_of_turn, len(groups), epsilon)
-    runs = torch.stack([group[row_of_turn], run[row_of_turn]], 1).unique(dim=0)[:, 0].contiguous()
-    compared = torch.bincount(torch.searchsorted(groups, runs), minlength=len(groups)) > 1
-    centred = torch.where(compared[group_of_turn], centred, 0.0)
+    # Every turn counts once in its group, as a run does in GRPO.
+    every = torch.arange(turns)
+    r, mean, std, _ = group_statistics(
+        of_turn, group[row_of_turn], every, torch.ones(turns, dtype=torch.bool)
+    )
+    relative = r - mean
+    if config.normalize:
+        relative = relative / (std + config.epsilon)
+    runs = group_statistics(rewards, group, run, mask.any(1)).runs
+    relative = torch.where(runs[row_of_turn] > 1, relative, 0.0)
     advantages = torch.zeros(mask.shape, dtype=torch.float64)
-    advantages[mask] = _from_it_on(centred, row_of_turn)[turn_of_token]
+    advantages[mask] = _from_it_on(relative, row_of_turn)[turn_of_token]
     return advantages.float()
 
 
@@ -76,8 +82,3 @@ def _from_it_on(of_turn: torch.Tensor, row_of_turn: torch.Tensor) -> torch.Tenso
     # What belongs to later rows is taken away again.
     later = torch.searchsorted(row_of_turn, row_of_turn, right=True)
     return total - torch.nn.functional.pad(total, (0, 1))[later]
-
-
-turn_grpo.Config = TurnGrpoConfig  # type: ignore[attr-defined]
-turn_grpo.reads = ()  # type: ignore[attr-defined]
-turn_grpo.compares_attempts = True  # type: ignore[attr-defined]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.learn.losses import masked_sum, required
-from plugrl.trainers.losses.ratios import kl_to_sampler, log_ratio
+from plugrl.core.estimators import k3
+from plugrl.core.text.learn.losses import masked_sum
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -32,25 +33,21 @@ class CispoConfig:
             raise ConfigError("clip_ratio_high must not be negative")
 
 
+@traits(Config=CispoConfig, reads=("advantages", "old_log_probs"), skips_zero_advantage=True)
 def cispo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """REINFORCE with clipped importance weights per token, [B, T].
 
     Raises:
         ContractError: the batch has no advantages or no old log-probabilities.
     """
-    advantages, old = required(batch, "cispo", "advantages", "old_log_probs")
+    advantages, old_logp = batch.values["advantages"], batch.values["old_log_probs"]
     mask = batch.values["loss_mask"]
     # Zero times NaN is NaN, also in a gradient, so that what is masked is left out of products.
     advantages = torch.where(mask != 0, advantages, 0.0)
-    log_ratios = log_ratio(logp, old, mask).detach()
-    ratio, cap = log_ratios.exp(), 1 + config.clip_ratio_high
+    logratio = torch.where(mask != 0, logp - old_logp, 0.0).detach()
+    ratio, cap = logratio.exp(), 1 + config.clip_ratio_high
     metrics = {
         "clip_fraction": masked_sum((ratio > cap).float(), mask),
-        **kl_to_sampler(log_ratios, mask),
+        "kl_to_sampler": masked_sum(k3(logratio), mask),
     }
     return -ratio.clamp_max(cap) * advantages * logp, metrics
-
-
-cispo.Config = CispoConfig  # type: ignore[attr-defined]
-cispo.reads = ("advantages", "old_log_probs")  # type: ignore[attr-defined]
-cispo.skips_zero_advantage = True  # type: ignore[attr-defined]

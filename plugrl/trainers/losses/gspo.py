@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.text.learn.losses import masked_sum, required
-from plugrl.trainers.losses.ratios import ClipRange, kl_to_sampler, log_ratio
+from plugrl.core.estimators import clipped_surrogate, k3
+from plugrl.core.text.learn.losses import masked_sum
+from plugrl.trainers.losses.clip_range import ClipRange
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -31,28 +33,6 @@ class GspoConfig(ClipRange):
     clip_ratio_high: float = described(4e-4, "the sequence's ratio is clipped above at 1 + this")
 
 
-def gspo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
-    """Clipped loss with the ratio of the row at each token, [B, T].
-
-    Raises:
-        ContractError: the batch has no advantages or no old log-probabilities.
-    """
-    advantages, old = required(batch, "gspo", "advantages", "old_log_probs")
-    mask = batch.values["loss_mask"]
-    log_ratios = log_ratio(logp, old, mask)
-    mean = log_ratios.detach().sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp_min(1)
-    current = torch.where(mask != 0, logp, 0.0)
-    ratio = mean.exp() * (current - current.detach()).exp()
-    bounded = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
-    plain, limited = -advantages * ratio, -advantages * bounded
-    metrics = {
-        "clip_fraction": masked_sum((limited > plain).float(), mask),
-        "sequence_ratio": masked_sum(ratio, mask),
-        **kl_to_sampler(log_ratios, mask),
-    }
-    return torch.maximum(plain, limited), metrics
-
-
 def awake(probe: Batch, logp: torch.Tensor) -> None:
     """Give a probe rows whose ratios lie around the narrow clips."""
     mask = probe.values["loss_mask"]
@@ -63,7 +43,27 @@ def awake(probe: Batch, logp: torch.Tensor) -> None:
     probe.values["advantages"] = sign * mask
 
 
-gspo.Config = GspoConfig  # type: ignore[attr-defined]
-gspo.reads = ("advantages", "old_log_probs")  # type: ignore[attr-defined]
-gspo.awake = awake  # type: ignore[attr-defined]
-gspo.skips_zero_advantage = True  # type: ignore[attr-defined]
+@traits(
+    Config=GspoConfig, reads=("advantages", "old_log_probs"), awake=awake, skips_zero_advantage=True
+)
+def gspo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+    """Clipped loss with the ratio of the row at each token, [B, T].
+
+    Raises:
+        ContractError: the batch has no advantages or no old log-probabilities.
+    """
+    advantages, old_logp = batch.values["advantages"], batch.values["old_log_probs"]
+    mask = batch.values["loss_mask"]
+    logratio = torch.where(mask != 0, logp - old_logp, 0.0)
+    mean = logratio.detach().sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp_min(1)
+    logp = torch.where(mask != 0, logp, 0.0)
+    ratio = mean.exp() * (logp - logp.detach()).exp()
+    pg_loss, is_clipped = clipped_surrogate(
+        ratio, advantages, config.clip_ratio_low, config.clip_ratio_high
+    )
+    metrics = {
+        "clip_fraction": masked_sum(is_clipped.float(), mask),
+        "sequence_ratio": masked_sum(ratio, mask),
+        "kl_to_sampler": masked_sum(k3(logratio.detach()), mask),
+    }
+    return pg_loss, metrics

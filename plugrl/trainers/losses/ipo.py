@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.learn.pairs import Pairs, on_last_token
-from plugrl.trainers.losses.preferences import awake, log_ratios, pair_metrics
+from plugrl.core.text.learn.pairs import Pairs, on_last_token, row_sums
+from plugrl.trainers.losses.preferences import awake, pair_metrics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -34,6 +35,7 @@ class IpoConfig:
             raise ConfigError("beta must be above 0")
 
 
+@traits(Config=IpoConfig, reads=("ref_log_probs", "preferred"), compares_pairs=True, awake=awake)
 def ipo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """The loss of each pair on the last trained token of both rows, [B, T].
 
@@ -41,13 +43,8 @@ def ipo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
         ContractError: the batch lacks pairs or the reference's log-probabilities.
     """
     mask = batch.values["loss_mask"]
-    pairs, ratios = Pairs.of(batch, "ipo"), log_ratios(logp, batch, "ipo")
-    means = ratios / mask.sum(1).clamp_min(1)
+    pairs = Pairs.of(batch, "ipo")
+    logratio = row_sums(logp - batch.values["ref_log_probs"], mask)
+    means = logratio / mask.sum(1).clamp_min(1)
     loss = (means[pairs.chosen] - means[pairs.rejected] - 1 / (2 * config.beta)).square()
     return on_last_token(pairs.spread(loss), mask), pair_metrics(means * config.beta, pairs)
-
-
-ipo.Config = IpoConfig  # type: ignore[attr-defined]
-ipo.reads = ("ref_log_probs", "preferred")  # type: ignore[attr-defined]
-ipo.compares_pairs = True  # type: ignore[attr-defined]
-ipo.awake = awake  # type: ignore[attr-defined]

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.learn.pairs import PREFERRED, on_last_token, preferred_rows
-from plugrl.trainers.losses.preferences import awake, log_ratios
+from plugrl.core.text.batch import Batch, row_temperatures
+from plugrl.core.text.learn.pairs import PREFERRED, on_last_token, preferred_rows, row_sums
+from plugrl.core.text.trajectory import Trajectory
+from plugrl.trainers.losses.preferences import awake
 
 if TYPE_CHECKING:
-    from plugrl.core.text.batch import Batch
     from plugrl.core.text.learn.losses import LossAnswer
 
 #: Key of the reference point z in a batch's metadata, one number.
@@ -45,6 +47,19 @@ class KtoConfig:
             raise ConfigError("desirable_weight and undesirable_weight must not both be 0")
 
 
+def _awake(probe: Batch, logp: torch.Tensor) -> None:
+    awake(probe, logp)
+    # One step may hold answers of one kind only.
+    probe.metadata[PREFERRED] = torch.arange(len(probe)) % 2
+
+
+@traits(
+    Config=KtoConfig,
+    reads=("ref_log_probs", "preferred"),
+    compares_pairs=False,
+    needs_reference_point=True,
+    awake=_awake,
+)
 def kto(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
     """The loss of each answer on its last trained token, [B, T].
 
@@ -60,7 +75,8 @@ def kto(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
             "loss kto needs batch.metadata['kl_reference'], its reference point; take trainer "
             "self_hosted_dpo, or set the number in _prepare_batch"
         )
-    gap = config.beta * (log_ratios(logp, batch, "kto") - point)
+    logratio = row_sums(logp - batch.values["ref_log_probs"], mask)
+    gap = config.beta * (logratio - point)
     weights = torch.where(desirable, config.desirable_weight, config.undesirable_weight)
     loss = weights * (1 - torch.sigmoid(torch.where(desirable, gap, -gap)))
     metrics = _metrics(gap, gap + config.beta * point, desirable, mask)
@@ -80,14 +96,33 @@ def _metrics(
     return metrics
 
 
-def _awake(probe: Batch, logp: torch.Tensor) -> None:
-    awake(probe, logp)
-    # One step may hold answers of one kind only.
-    probe.metadata[PREFERRED] = torch.arange(len(probe)) % 2
+def mismatched(batch: Batch, limit: int) -> Batch | None:
+    """Each prompt with the answer of the nearest row before it that was not given to this prompt.
 
-
-kto.Config = KtoConfig  # type: ignore[attr-defined]
-kto.reads = ("ref_log_probs", "preferred")  # type: ignore[attr-defined]
-kto.compares_pairs = False  # type: ignore[attr-defined]
-kto.needs_reference_point = True  # type: ignore[attr-defined]
-kto.awake = _awake  # type: ignore[attr-defined]
+    The last row comes before the first. A row's prompt is what stands before its first trained
+    token; one that all answers of the batch were given to is left out. Sequences are cut at
+    ``limit`` tokens; None: there is no such row, or nothing is left of the answers.
+    """
+    lengths = batch.values["attention_mask"].sum(1).tolist()
+    ids, masks = batch.values["input_ids"].tolist(), batch.values["loss_mask"].tolist()
+    rows = [(ids[i][:n], masks[i][:n], masks[i].index(1)) for i, n in enumerate(lengths)]
+    matched = {tuple(tokens) for tokens, _, _ in rows}
+    made, heat = [], row_temperatures(batch)
+    for i, (tokens, _, start) in enumerate(rows):
+        for answer, mask, other in (rows[i - back] for back in range(1, len(rows))):
+            joined = tokens[:start] + answer[other:]
+            if tuple(joined) in matched:
+                continue
+            made.append(
+                Trajectory(
+                    joined[:limit],
+                    ([0] * start + mask[other:])[:limit],
+                    model=batch.metadata["model"],
+                    temperature=heat[i],
+                )
+            )
+            break
+    kept = [t for t in made if any(t.loss_mask)]
+    if not kept:
+        return None
+    return Batch.from_trajectories(kept, pad_token_id=batch.metadata["pad_token_id"])

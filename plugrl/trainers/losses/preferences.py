@@ -6,28 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from plugrl.core.errors import ContractError
-from plugrl.core.text.learn.pairs import Pairs, row_sums
+from plugrl.core.text.learn.pairs import Pairs
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
 
 Metrics = dict[str, tuple[torch.Tensor, torch.Tensor]]
-
-
-def log_ratios(logp: torch.Tensor, batch: Batch, loss: str) -> torch.Tensor:
-    """log p(answer) - log ref(answer) of each row, [B], summed over its trained tokens.
-
-    Raises:
-        ContractError: the batch has no log-probabilities of the reference.
-    """
-    reference = batch.values.get("ref_log_probs")
-    if reference is None:
-        raise ContractError(
-            f"loss {loss} needs batch.values['ref_log_probs'], the log-probabilities of the "
-            "reference model; take trainer self_hosted_dpo, or add them in _prepare_batch"
-        )
-    return row_sums(logp - reference, batch.values["loss_mask"])
 
 
 def pair_metrics(rewards: torch.Tensor, pairs: Pairs) -> Metrics:

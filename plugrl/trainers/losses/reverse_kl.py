@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.learn.losses import masked_sum, required
-from plugrl.trainers.losses.ratios import kl_to_sampler, log_ratio
+from plugrl.core.estimators import clipped_surrogate, k3
+from plugrl.core.text.learn.losses import masked_sum
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -40,26 +41,6 @@ class ReverseKlConfig:
             raise ConfigError("clip_ratio must be above 0, or null")
 
 
-def reverse_kl(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
-    """The weighted divergence per token, [B, T]; advantages play no part.
-
-    Raises:
-        ContractError: the batch has no log-probabilities of a teacher or no old ones.
-    """
-    teacher, old = required(batch, "reverse_kl", "teacher_log_probs", "old_log_probs")
-    mask = batch.values["loss_mask"]
-    log_ratios = log_ratio(logp, old, mask)
-    penalty = config.coefficient * torch.where(mask != 0, logp.detach() - teacher, 0.0)
-    ratio = log_ratios.exp()
-    loss = ratio * penalty
-    metrics = kl_to_sampler(log_ratios, mask)
-    if config.clip_ratio is not None:
-        bounded = ratio.clamp(1 - config.clip_ratio, 1 + config.clip_ratio) * penalty
-        metrics["clip_fraction"] = masked_sum((bounded > loss).float(), mask)
-        loss = torch.maximum(loss, bounded)
-    return loss, metrics
-
-
 def awake(probe: Batch, logp: torch.Tensor) -> None:
     """Give a probe teachers that find tokens likelier and less likely, whatever their ratio is."""
     mask = probe.values["loss_mask"]
@@ -68,6 +49,22 @@ def awake(probe: Batch, logp: torch.Tensor) -> None:
     probe.values["teacher_log_probs"] = (logp.detach() - gaps) * mask
 
 
-reverse_kl.Config = ReverseKlConfig  # type: ignore[attr-defined]
-reverse_kl.reads = ("teacher_log_probs", "old_log_probs")  # type: ignore[attr-defined]
-reverse_kl.awake = awake  # type: ignore[attr-defined]
+@traits(Config=ReverseKlConfig, reads=("teacher_log_probs", "old_log_probs"), awake=awake)
+def reverse_kl(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+    """The weighted divergence per token, [B, T]; advantages play no part.
+
+    Raises:
+        ContractError: the batch has no log-probabilities of a teacher or no old ones.
+    """
+    teacher_logp, old_logp = batch.values["teacher_log_probs"], batch.values["old_log_probs"]
+    mask = batch.values["loss_mask"]
+    logratio = torch.where(mask != 0, logp - old_logp, 0.0)
+    ratio = logratio.exp()
+    k = config.coefficient * torch.where(mask != 0, logp.detach() - teacher_logp, 0.0)
+    loss = ratio * k
+    metrics = {"kl_to_sampler": masked_sum(k3(logratio.detach()), mask)}
+    if config.clip_ratio is not None:
+        # k is minimised as -A is.
+        loss, is_clipped = clipped_surrogate(ratio, -k, config.clip_ratio, config.clip_ratio)
+        metrics["clip_fraction"] = masked_sum(is_clipped.float(), mask)
+    return loss, metrics

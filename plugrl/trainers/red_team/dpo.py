@@ -1,6 +1,6 @@
 """``dpo``: the tester learns the better of two probes that followed one dialogue.
 
-The loss is that of :mod:`plugrl.trainers.losses.dpo` (arXiv 2305.18290, equation 7), with the
+The loss is that of :mod:`plugrl.trainers.self_hosted_dpo` (arXiv 2305.18290, equation 7), with the
 baseline as the reference.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl.trainers.losses.dpo import DpoConfig, dpo
 from plugrl.trainers.red_team.preference import PairConfig, PreferenceAlgorithm
+from plugrl.trainers.self_hosted_dpo import DpoConfig, dpo
 
 
 @dataclass

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Term, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Term, WeightedLoss
 from plugrl.core.text.learn.policy_options import terms_of
-from plugrl.trainers.losses.clipped import ClippedConfig, clipped
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.trainers.red_team.trees import check_share, means, moved, rows
+from plugrl.trainers.self_hosted_grpo import ClippedConfig, clipped
 
 if TYPE_CHECKING:
     import torch

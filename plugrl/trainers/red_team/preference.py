@@ -11,9 +11,10 @@ import torch
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, aggregation_weights
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.minibatches import UNIT
 from plugrl.core.text.learn.pairs import PREFERRED, row_sums
-from plugrl.core.text.learn.units import UNIT
+from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.trainers.red_team.trees import check_share, means, moved, reference_of, returns_of, rows
 
 if TYPE_CHECKING:

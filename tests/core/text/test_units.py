@@ -7,7 +7,12 @@ from plugrl import SelfHostedTrainer
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.losses import WeightedLoss
-from plugrl.core.text.learn.units import repeated_units, rows_of_units, unit_count, with_their_units
+from plugrl.core.text.learn.minibatches import (
+    repeated_units,
+    rows_of_units,
+    unit_count,
+    with_their_units,
+)
 from plugrl.core.text.trajectory import Trajectory
 
 

@@ -8,9 +8,12 @@ the other keys. A bare string stands for ``{type: string}``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 COMPONENT = "plugrl.component_kind"
+#: On a component field: the function or class that the schema brings itself.
+OWN = "plugrl.own_component"
 HELP = "plugrl.help"
 #: On a field of strings: relative paths are looked up beside the file that wrote them, then in
 #: the working directory. ``"required"``: it is a fault when the file is in neither; ``"file"`` and
@@ -21,13 +24,24 @@ FILE = "plugrl.file"
 PHASES = "plugrl.phases"
 
 
-def component(kind: str, default: str | None = None, *, many: bool = False, help: str = "") -> Any:
+def component(
+    kind: str,
+    default: str | Callable[..., Any] | None = None,
+    *,
+    many: bool = False,
+    help: str = "",
+) -> Any:
     """Declare a dataclass field that holds a component of ``kind``.
 
     Without ``default`` the field is optional and ``None``. With ``many`` it is a list of
-    components, empty by default.
+    components, empty by default. A default that is a function or class, not a name, is the
+    component's own: it needs no registration, and where this field says its ``__name__``, it is
+    meant before any other component of that name.
     """
     metadata = {COMPONENT: kind, HELP: help}
+    if callable(default):
+        metadata[OWN] = default
+        default = str(default.__name__)
     if many:
         return dataclasses.field(default_factory=list, metadata=metadata)
     if default is None:
@@ -52,3 +66,15 @@ def described(default: Any, help: str, *, file: str | None = None) -> Any:
 def phases(help: str = "") -> Any:
     """Declare the list field of a trainer whose items are configurations, merged over the run's."""
     return dataclasses.field(default_factory=list, metadata={HELP: help, PHASES: True})
+
+
+def own_components(schema: type) -> dict[tuple[str, str], Any]:
+    """The components that a schema and those within it bring themselves, by kind and name."""
+    found: dict[tuple[str, str], Any] = {}
+    for field in dataclasses.fields(schema):
+        own, section = field.metadata.get(OWN), field.default_factory
+        if own is not None:
+            found[field.metadata[COMPONENT], own.__name__] = own
+        elif isinstance(section, type) and dataclasses.is_dataclass(section):
+            found |= own_components(section)
+    return found

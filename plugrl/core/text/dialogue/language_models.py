@@ -21,7 +21,7 @@ from plugrl.core.text.dialogue.section import ModelsConfig
 from plugrl.core.text.dialogue.system import Said, Stream, System
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.inference.services import Completion, GenerationRequest
-from plugrl.core.text.learn.log_probs import check_same_tokens, score_batch
+from plugrl.core.text.learn.reference import check_same_tokens, score_batch
 from plugrl.core.text.models import Models
 from plugrl.core.text.saved_weights import load_weights
 

@@ -13,14 +13,10 @@ import torch
 from plugrl.core.errors import ContractError, NonFiniteError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.inference.services import BaseTrainService, TrainService
-from plugrl.core.text.learn.losses import (
-    LOSS_WEIGHTS,
-    Aggregation,
-    WeightedLoss,
-    aggregation_weights,
-)
+from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
+from plugrl.core.text.learn.minibatches import UNIT
 from plugrl.core.text.learn.pairs import PREFERRED
-from plugrl.core.text.learn.units import UNIT
+from plugrl.core.text.learn.step import Aggregation, aggregation_weights
 from plugrl.core.text.remote.datums import said
 from plugrl.core.text.remote.service import Datum, RemoteTrainService
 from plugrl.core.text.rollout.metrics import Means

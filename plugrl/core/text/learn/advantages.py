@@ -14,6 +14,7 @@ import torch
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.losses import check_reads
 from plugrl.core.text.learn.token_rewards import total_rewards
 from plugrl.core.text.trajectory import Trajectory
 
@@ -32,8 +33,10 @@ def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
     """Advantages of a batch: [R] or [R, T]; invalid rows get 0.
 
     Raises:
-        ContractError: the function answers with another shape or a number that is not finite.
+        ContractError: the batch lacks what the function reads, or it answers with another shape or
+            a number that is not finite.
     """
+    check_reads(batch, advantage, "advantage")
     valid = batch.metadata["valid"]
     # Copies: a function that changes its arguments in place changes no reward of the batch.
     result = advantage(
@@ -76,7 +79,7 @@ def attach(batch: Batch, advantages: torch.Tensor) -> Batch:
     return batch
 
 
-def signal(advantages: torch.Tensor) -> dict[str, float]:
+def signal_metrics(advantages: torch.Tensor) -> dict[str, float]:
     """Metrics of advantages, [R]: their mean size, and the share from which nothing is learned."""
     return {
         "advantage_abs": float(advantages.abs().mean()),

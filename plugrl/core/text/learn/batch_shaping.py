@@ -16,7 +16,7 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.learn import token_rewards as rewards
 from plugrl.core.text.learn.importance_correction import correct_for_sampler
 from plugrl.core.text.learn.kl import AdaptiveKl, KlController, kl_estimate
-from plugrl.core.text.learn.log_probs import FrozenModels
+from plugrl.core.text.learn.reference import FrozenModels
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

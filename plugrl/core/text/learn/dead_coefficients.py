@@ -16,7 +16,7 @@ import torch
 from plugrl.core.config.view import ConfigView
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Term, WeightedLoss
-from plugrl.core.text.learn.units import UNIT, repeated_units
+from plugrl.core.text.learn.minibatches import UNIT, repeated_units
 
 #: Trained tokens that a probe has at least, so that each side of each clip has some.
 PROBE_TOKENS = 1024

@@ -17,8 +17,8 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.estimators import LARGEST_LOGRATIO, k3
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.kl import LARGEST, k3
 from plugrl.core.text.learn.losses import SAMPLER_WEIGHTS
 
 #: Key of the log-probabilities under the sampler, once ``old_log_probs`` are those of the trainer.
@@ -66,7 +66,7 @@ def correct_for_sampler(batch: Batch, old_log_probs: torch.Tensor, config: Any) 
     if config.level == "sequence":
         log_ratio = log_ratio.sum(1, keepdim=True)
         counted = mask.any(1, keepdim=True)
-    ratio = log_ratio.clamp(-LARGEST, LARGEST).exp()
+    ratio = log_ratio.clamp(-LARGEST_LOGRATIO, LARGEST_LOGRATIO).exp()
     outside = (ratio > config.cap) | (ratio < config.floor)
     if config.mode == "truncate":
         weights = ratio.clamp(config.floor, config.cap)

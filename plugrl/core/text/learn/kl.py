@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-#: Largest logarithm of a ratio of which the exponential is taken.
-LARGEST = 20.0
+from plugrl.core.estimators import k1, k2, k3
+
 KlKind = Literal["kl", "abs", "mse", "low_var_kl"]
 #: How far a batch may be off the target, as a share of it, in the eyes of the adaptive controller.
 LARGEST_ERROR = 0.2
@@ -20,14 +20,14 @@ def kl_estimate(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> to
     With x = logp - reference (J. Schulman, "Approximating KL divergence", 2020): ``kl`` is x, k1
     there; ``abs`` is |x|; ``mse`` is x^2 / 2, k2; ``low_var_kl`` is exp(-x) - 1 + x, k3.
     """
-    gap = logp - reference
+    logratio = reference - logp
     if kind == "kl":
-        return gap
+        return k1(logratio)
     if kind == "abs":
-        return gap.abs()
+        return logratio.abs()
     if kind == "mse":
-        return 0.5 * gap.square()
-    return k3(-gap)
+        return k2(logratio)
+    return k3(logratio)
 
 
 def kl_loss(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> torch.Tensor:
@@ -41,17 +41,6 @@ def kl_loss(logp: torch.Tensor, reference: torch.Tensor, kind: KlKind) -> torch.
         return kl_estimate(logp, reference, kind)
     half_square = kl_estimate(logp, reference, "mse")
     return (logp - reference).detach() + half_square - half_square.detach()
-
-
-def k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """The estimate r - 1 - log(r) of KL(sampler || policy), in the shape of ``log_ratio``, log(r).
-
-    The exponent is kept within [-20, 20], so that no token makes the sum infinite. The gradient is
-    that of the capped exponential: without it, a token beyond the cap would be pushed away from
-    the reference by the linear term.
-    """
-    capped = log_ratio + (log_ratio.clamp(-LARGEST, LARGEST) - log_ratio).detach()
-    return capped.exp() - 1 - log_ratio
 
 
 class KlController(ABC):

@@ -5,7 +5,8 @@ shape [B, T] and metrics as (sum, count). Position t is about token t given the 
 The denominator is that of the whole optimizer step, so the gradient does not depend on how the
 rows are split into micro-batches.
 
-A loss with the attribute ``needs``, a tuple of names in :data:`NEEDS` or a function that makes one
+A loss may say with the attribute ``reads`` which keys of the batch it cannot do without. One with
+the attribute ``needs``, a tuple of names in :data:`NEEDS` or a function that makes one
 of its section, finds those tensors in ``batch.values``, with their gradient.
 """
 
@@ -13,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.errors import ContractError
 from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import Batch
 
@@ -25,9 +26,6 @@ Metrics = dict[str, tuple[float, float]]
 #: Numbers per token, [B, T], and metrics as (sum, count).
 LossAnswer = tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
 Loss = Callable[[torch.Tensor, Batch, Any], LossAnswer]
-Aggregation = Literal[
-    "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
-]
 
 #: Key of the per-token weights, [B, T], that ``weigh`` adds to a batch.
 LOSS_WEIGHTS = "loss_weights"
@@ -36,46 +34,6 @@ SAMPLER_WEIGHTS = "sampler_weights"
 #: What a loss may need besides log-probabilities: entropies of the distributions that tokens were
 #: drawn from, and values of states.
 NEEDS = ("entropy", "values")
-
-
-def aggregation_weights(
-    loss_mask: torch.Tensor, aggregation: Aggregation, norm_length: int | None = None
-) -> torch.Tensor:
-    """Weights w, [B, T], such that the aggregated loss is the sum of w times the per-token loss.
-
-    With M the mask, N the number of rows that have a trained token, and L ``norm_length``:
-    ``token-mean`` M / sum(M); ``seq-mean-token-mean`` M / (N * row sum);
-    ``seq-mean-token-sum`` M / N; ``seq-mean-token-sum-norm`` M / (N * L) (Dr. GRPO,
-    arXiv 2503.20783). Rows without a trained token do not count.
-
-    Raises:
-        ConfigError: the aggregation is unknown, or L is missing where it is needed.
-    """
-    check_aggregation(aggregation, norm_length)
-    mask = loss_mask.to(torch.float32)
-    per_row = mask.sum(1, keepdim=True)
-    rows = (per_row > 0).sum().clamp_min(1)
-    if aggregation == "token-mean":
-        return mask / mask.sum().clamp_min(1)
-    if aggregation == "seq-mean-token-mean":
-        return mask / (per_row.clamp_min(1) * rows)
-    if aggregation == "seq-mean-token-sum":
-        return mask / rows
-    if norm_length and aggregation == "seq-mean-token-sum-norm":
-        return mask / (rows * norm_length)
-    raise ConfigError(f"unknown aggregation {aggregation!r}")
-
-
-def check_aggregation(aggregation: str, norm_length: int | None) -> None:
-    """Refuse an aggregation that lacks its length, and a length that turns the gradient round.
-
-    Raises:
-        ConfigError: ``norm_length`` is below 1, or is not set where the loss is divided by it.
-    """
-    if norm_length is not None and norm_length < 1:
-        raise ConfigError("norm_length must be at least 1, or null")
-    if aggregation == "seq-mean-token-sum-norm" and not norm_length:
-        raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
 
 
 def declared_needs(function: Any, section: Any = None) -> Any:
@@ -135,9 +93,10 @@ class WeightedLoss:
         """The weighted sum over ``batch`` and the metrics.
 
         Raises:
-            ContractError: the loss function does not answer with [B, T] and metrics, or changes
-                what it is given in place.
+            ContractError: the batch lacks what the loss reads, or the loss function does not
+                answer with [B, T] and metrics, or changes what it is given in place.
         """
+        check_reads(batch, self.function, "loss")
         before = _tensors(logp, batch)
         answer = self.function(logp, batch, self.config)
         self._check_unchanged(before)
@@ -211,27 +170,56 @@ def _tensors(logp: torch.Tensor, batch: Batch) -> dict[str, tuple[torch.Tensor, 
     }
 
 
+#: What a batch lacks, and what to do about it, where the general remedy would not help.
 _REMEDIES = {
     "advantages": "`batch = self._compute_advantage(batch)`",
     "old_log_probs": "`batch.values['old_log_probs'] = self._compute_old_log_probs(batch)`",
     "teacher_log_probs": "`batch = self._add_teachers(batch)`, as trainer self_hosted_opd does,",
 }
+_OTHER_TRAINER = {
+    "ref_log_probs": (
+        "batch.values['ref_log_probs'], the log-probabilities of the reference model; take trainer "
+        "self_hosted_dpo, or add them in _prepare_batch"
+    ),
+    "preferred": (
+        "batch.metadata['preferred'], 1 or 0 for each row; take trainer self_hosted_dpo or "
+        "reward_model with rollout_worker preference, or give the trajectories of another worker "
+        "the extra field `preferred`"
+    ),
+}
 
 
-def required(batch: Batch, loss: str, *names: str) -> tuple[torch.Tensor, ...]:
-    """The tensors of ``batch.values`` that a loss cannot do without, in order.
+def check_reads(batch: Batch, function: Any, kind: str) -> None:
+    """Refuse a batch that lacks what the attribute ``reads`` of a loss or an advantage names.
+
+    Args:
+        batch: as the function gets it.
+        function: of any kind; without the attribute nothing is checked.
+        kind: what it is, for messages.
 
     Raises:
-        ContractError: one is missing; the message says what a trainer writes to add it.
+        ContractError: a key is missing; the message says what a trainer writes to add it.
     """
+    who = f"{kind} {getattr(function, '__name__', type(function).__name__)}"
+    check_has(batch, who, *(getattr(function, "reads", None) or ()))
+
+
+def check_has(batch: Batch, who: str, *names: str) -> None:
+    """Refuse a batch that lacks one of these keys, as :func:`check_reads` does."""
     for name in names:
-        if name not in batch.values:
-            remedy = _REMEDIES.get(name, f"`batch.values[{name!r}] = ...`")
-            raise ContractError(
-                f"loss {loss} needs batch.values[{name!r}], which the trainer did not set; "
-                f"write {remedy} in its _prepare_batch, or choose another trainer.algorithm.loss"
-            )
-    return tuple(batch.values[name] for name in names)
+        if name not in batch.values and name not in batch.metadata:
+            raise ContractError(f"{who} needs {missing(name)}")
+
+
+def missing(name: str) -> str:
+    """What to say of a key that a batch lacks."""
+    if name in _OTHER_TRAINER:
+        return _OTHER_TRAINER[name]
+    remedy = _REMEDIES.get(name, f"`batch.values[{name!r}] = ...`")
+    return (
+        f"batch.values[{name!r}], which the trainer did not set; write {remedy} in its "
+        "_prepare_batch, or choose another trainer.algorithm.loss"
+    )
 
 
 def masked_sum(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

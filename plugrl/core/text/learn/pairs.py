@@ -13,8 +13,9 @@ import torch
 
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.losses import missing
+from plugrl.core.text.learn.minibatches import unit_numbers
 from plugrl.core.text.learn.token_rewards import last_trained
-from plugrl.core.text.learn.units import unit_numbers
 
 #: Key of the preferences in a batch's metadata, and extra field of a trajectory.
 PREFERRED = "preferred"
@@ -28,11 +29,7 @@ def preferred_rows(batch: Batch, loss: str) -> torch.Tensor:
     """
     preferred = batch.metadata.get(PREFERRED)
     if not isinstance(preferred, torch.Tensor) or preferred.shape != (len(batch),):
-        raise ContractError(
-            f"loss {loss} needs batch.metadata['preferred'], 1 or 0 for each row; take trainer "
-            "self_hosted_dpo or reward_model with rollout_worker preference, or give the "
-            "trajectories of another worker the extra field `preferred`"
-        )
+        raise ContractError(f"loss {loss} needs {missing(PREFERRED)}")
     return preferred != 0
 
 

@@ -10,10 +10,11 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.estimators import clipped_value_loss
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.importance_correction import SamplerCorrectionConfig
 from plugrl.core.text.learn.kl import LARGEST_ERROR, KlKind, kl_estimate, kl_loss
-from plugrl.core.text.learn.losses import LossAnswer, Term, declared_needs, masked_sum, required
+from plugrl.core.text.learn.losses import LossAnswer, Term, check_has, declared_needs, masked_sum
 from plugrl.core.text.preflight import model_findings
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def _entropy(logp: torch.Tensor, batch: Batch) -> LossAnswer:
 
 
 def _kl(logp: torch.Tensor, batch: Batch, kind: KlKind) -> LossAnswer:
-    (reference,) = required(batch, "of kl.loss", "ref_log_probs")
+    check_has(batch, "loss of kl.loss", "ref_log_probs")
+    reference = batch.values["ref_log_probs"]
     mask = batch.values["loss_mask"]
     # Where nothing is trained, both are 0.
     return kl_loss(logp, reference, kind), {
@@ -159,16 +161,20 @@ def value_loss(batch: Batch, clip: float | None) -> LossAnswer:
     Raises:
         ContractError: the advantage gave no returns.
     """
-    old, returns = required(batch, "of the value head", "old_values", "returns")
-    values, mask = batch.values["values"], batch.values["loss_mask"]
-    error = (values - returns).square()
-    metrics = {"value_loss": masked_sum(0.5 * error, mask)}
+    check_has(batch, "loss of the value head", "old_values", "returns")
+    values, old_values = batch.values["values"], batch.values["old_values"]
+    returns, mask = batch.values["returns"], batch.values["loss_mask"]
+    v_loss = half_square(values, returns)
+    metrics = {"value_loss": masked_sum(v_loss, mask)}
     if clip is not None:
-        moved = old + (values - old).clamp(-clip, clip)
-        limited = (moved - returns).square()
-        metrics["value_clip_fraction"] = masked_sum((limited > error).float(), mask)
-        error = torch.maximum(error, limited)
-    return 0.5 * error, metrics
+        v_loss, is_clipped = clipped_value_loss(values, old_values, returns, clip, half_square)
+        metrics["value_clip_fraction"] = masked_sum(is_clipped.float(), mask)
+    return v_loss, metrics
+
+
+def half_square(values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+    """Half the squared error."""
+    return 0.5 * (values - returns).square()
 
 
 def policy_findings(check: Preflight) -> Iterator[tuple[str, str]]:

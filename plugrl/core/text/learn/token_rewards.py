@@ -66,39 +66,3 @@ def add_at_the_end(batch: Batch, rewards: torch.Tensor) -> None:
     rows = (last >= 0).nonzero().flatten()
     added[rows, last[rows]] = rewards[rows]
     add_to_tokens(batch, added)
-
-
-def following(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """For each trained token the value at the next trained one of its row, [B, T]; else 0."""
-    later = torch.zeros_like(values)
-    held = torch.zeros_like(values[:, 0])
-    for t in range(values.shape[1] - 1, -1, -1):
-        later[:, t] = torch.where(mask[:, t], held, 0.0)
-        held = torch.where(mask[:, t], values[:, t], held)
-    return later
-
-
-def discounted(rewards: torch.Tensor, mask: torch.Tensor, discount: float) -> torch.Tensor:
-    """Sums from each trained token on, [B, T], discounted by trained tokens; 0 elsewhere."""
-    returns = torch.zeros_like(rewards)
-    held = torch.zeros_like(rewards[:, 0])
-    for t in range(rewards.shape[1] - 1, -1, -1):
-        held = torch.where(mask[:, t], rewards[:, t] + discount * held, held)
-        returns[:, t] = torch.where(mask[:, t], held, 0.0)
-    return returns
-
-
-def normalised(values: torch.Tensor, mask: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """``values`` less their mean over ``mask``, by their population deviation; 0 elsewhere.
-
-    Values that are equal up to rounding become 0.
-    """
-    some = values[mask].double()
-    if not len(some):
-        return torch.zeros_like(values)
-    mean = some.mean()
-    deviation = (some - mean).square().mean().sqrt()
-    if float(deviation) <= 1e-6 * float(some.abs().max()):
-        return torch.zeros_like(values)
-    centred = (values - mean) / (deviation + epsilon)
-    return torch.where(mask, centred, 0.0).to(values.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from plugrl.core.errors import ContractError
-from plugrl.core.text.learn.kl import k3
+from plugrl.core.estimators import k3
 from plugrl.core.text.remote.service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
 from plugrl.core.text.trajectory import Trajectory
 

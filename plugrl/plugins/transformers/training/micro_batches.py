@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.units import unit_numbers
+from plugrl.core.text.learn.minibatches import unit_numbers
 
 
 @dataclass(frozen=True)
