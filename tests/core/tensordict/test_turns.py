@@ -9,6 +9,7 @@ import torch
 
 import plugrl
 from plugrl import GeneralisedAdvantage, Registry, ScenarioInstance
+from plugrl.core import estimators
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.acting import TorchActor
 from plugrl.core.tensordict.agents.agents import build_agents
@@ -16,8 +17,15 @@ from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.normalisers import Normalisers
 from plugrl.core.tensordict.environment.turns import finished
 from plugrl.core.tensordict.learn.advantages import RewardToGo
-from plugrl.core.tensordict.learn.returns import gae, gae_in_turns
+from tests.core.by_time import by_time
 from tests.core.tensordict.speaking import Speaking
+
+
+def gae_in_turns(column, gamma, lmbda, **masks):
+    numbers = {f"{name}s": column[name] for name in ("reward", "value", "next_value")}
+    ends = {name: column[name] for name in ("terminated", "done")}
+    return by_time(estimators.gae_in_turns, **numbers, **ends, gamma=gamma, lmbda=lmbda, **masks)
+
 
 OWN, WAIT, AWAY = "own", "wait", "away"
 
@@ -52,7 +60,7 @@ def test_rewards_of_others_steps_belong_to_the_last_own_step() -> None:
     g, lmbda = 0.5, 0.25
     known = finished(kinds["acting"], column["done"], np.array([False]))
     assert known[:, 0].tolist() == [False, True, False, False, True, False, False, True, False]
-    found = gae_in_turns(**column, gamma=g, lmbda=lmbda, **kinds, finished=known)
+    found = gae_in_turns(column, g, lmbda, **kinds, known=known)
     last = 2 + g * 4 + g**2 * 8 - 6
     second = 7 + g * 9 - 4
     first = 1 + g * 3 + g**2 * 5 + g**3 * 4 - 2 + g**3 * lmbda * second
@@ -66,7 +74,7 @@ def test_a_last_own_step_without_known_successor_is_left_out_and_its_value_is_us
     for acts_next, known_last in ((False, False), (True, True)):
         known = finished(kinds["acting"], column["done"], np.array([acts_next]))
         assert known[:, 0].tolist() == [True, False, known_last, False]
-        found = gae_in_turns(**column, gamma=g, lmbda=lmbda, **kinds, finished=known)[:, 0]
+        found = gae_in_turns(column, g, lmbda, **kinds, known=known)[:, 0]
         last = 7 + g * 5 + g**2 * 6 - 4 if known_last else 0
         first = 1 + g * 3 + g**2 * 4 - 2 + g**2 * lmbda * last
         np.testing.assert_allclose(found, [first, 0, last, 0], rtol=1e-6)
@@ -80,9 +88,11 @@ def test_without_turns_it_is_ordinary_estimation() -> None:
     terminated = done & (rng.random(shape) < 0.5)
     ahead[:-1] = np.where(done[:-1], ahead[:-1], value[1:])
     every, none = np.ones(shape, bool), np.zeros(shape, bool)
-    numbers = (reward, value, ahead, terminated, done, 0.9, 0.8)
-    found = gae_in_turns(*numbers, acting=every, waiting=none, finished=every)
-    np.testing.assert_allclose(found, gae(*numbers), rtol=1e-4, atol=1e-5)
+    ends = {"terminated": terminated, "done": done}
+    column = {"reward": reward, "value": value, "next_value": ahead, **ends}
+    found = gae_in_turns(column, 0.9, 0.8, acting=every, waiting=none, known=every)
+    plain = by_time(estimators.gae, reward, value, 0.9, 0.8, next_values=ahead, **ends)
+    np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-5)
 
 
 def by_episode(column, kinds, g, lmbda, acts_next):
@@ -125,7 +135,7 @@ def test_it_is_what_each_episode_gives_by_itself(acts_next) -> None:
         numbers = rng.normal(size=(3, steps))
         column, masks = columns(*zip(kinds, *numbers, end, strict=True))
         known = finished(masks["acting"], column["done"], np.array([acts_next]))
-        found = gae_in_turns(**column, gamma=0.9, lmbda=0.7, **masks, finished=known)[:, 0]
+        found = gae_in_turns(column, 0.9, 0.7, **masks, known=known)[:, 0]
         np.testing.assert_allclose(
             found, by_episode(column, masks, 0.9, 0.7, acts_next), rtol=1e-4, atol=1e-5
         )

@@ -1,13 +1,17 @@
-"""What the actions of a batch were worth."""
+"""What the actions of a batch were worth: estimators that write into a batch of one policy.
+
+Rows R are agents in environments and T is time. The formulas are those of
+:mod:`plugrl.core.estimators`; here stands what the numbers of a batch are and which observations
+the value head is asked about.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from plugrl.core.tensordict.learn.returns import gae, gae_in_turns, reward_to_go
+from plugrl.core.estimators import discounted_sum, gae, gae_in_turns
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -37,6 +41,7 @@ class GeneralisedAdvantage:
         self._gamma = gamma
         self._lmbda = lmbda
 
+    @torch.no_grad()
     def __call__(self, batch: TensorDict) -> dict[str, float]:
         """Add ``[R, T, 1]`` tensors to a batch ``[R, T]``.
 
@@ -44,58 +49,68 @@ class GeneralisedAdvantage:
             ``explained_variance``: 1 less the variance of what the values missed over that of
             their targets; 1 is perfect, 0 no better than their mean.
         """
-        following = batch["next"]
-        done = _by_time(following["done"])
-        terminated = _by_time(following["terminated"])
+        reward, done, terminated = _steps(batch)
         if "waiting" in batch:
-            return self._in_turns(batch, done, terminated)
-        value = self._values(batch["observation"])
-        ahead = np.empty_like(value)
-        ahead[:-1] = value[1:]
+            valid = batch["valid"]
+            value, next_value = self._values_in_turns(batch, done, terminated)
+            advantage = gae_in_turns(
+                reward,
+                value,
+                next_value,
+                terminated,
+                done,
+                self._gamma,
+                self._lmbda,
+                acting=batch["acting"],
+                waiting=batch["waiting"],
+                known=valid,
+            )
+        else:
+            valid = _valid(batch)
+            value, next_value = self._values(batch, done)
+            advantage = gae(
+                reward,
+                value,
+                self._gamma,
+                self._lmbda,
+                next_values=next_value,
+                terminated=terminated,
+                done=done,
+                valid=valid,
+            )
+        target = advantage + value
+        _write(batch, state_value=value, advantage=advantage, value_target=target)
+        if valid is not None:
+            advantage, target = advantage[valid], target[valid]
+        spread = float(target.var(correction=0)) if target.numel() else 0.0
+        if not spread:
+            return {}
+        return {"explained_variance": 1 - float(advantage.var(correction=0)) / spread}
+
+    def _values(self, batch: TensorDict, done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values of all steps and of what followed them, ``[R, T]``."""
+        value = self._agent.value(batch["observation"])
+        next_value = torch.empty_like(value)
+        next_value[:, :-1] = value[:, 1:]
         # What follows the last step, or an episode's end, is no step of this batch.
-        apart = done.copy()
-        apart[-1] = True
-        rows = torch.from_numpy(apart).to(batch.device or "cpu")
-        seen = following["observation"].transpose(0, 1)[rows]
-        ahead[apart] = self._agent.value(seen).cpu().numpy()
-        reward, valid = _by_time(following["reward"]), _valid(batch)
-        advantage = gae(reward, value, ahead, terminated, done, self._gamma, self._lmbda, valid)
-        return _written(batch, value, advantage, valid)
+        apart = done.clone()
+        apart[:, -1] = True
+        next_value[apart] = self._agent.value(batch["next", "observation"][apart])
+        return value, next_value
 
-    def _in_turns(
-        self, batch: TensorDict, done: np.ndarray, terminated: np.ndarray
-    ) -> dict[str, float]:
-        own, waiting, known = (_mask(batch, name) for name in ("acting", "waiting", "valid"))
-        value, ahead = np.zeros(done.shape, np.float32), np.zeros(done.shape, np.float32)
-        self._fill(value, batch["observation"], own)
+    def _values_in_turns(
+        self, batch: TensorDict, done: torch.Tensor, terminated: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values of own steps, and of what followed where that counts; 0 elsewhere."""
+        own, waiting, known = batch["acting"], batch["waiting"], batch["valid"]
+        value, next_value = (torch.zeros(done.shape, device=done.device) for _ in range(2))
+        if own.any():
+            value[own] = self._agent.value(batch["observation"][own])
         cut = done & ~terminated & (own | waiting)
-        cut[-1] |= _goes_on(own, done, known)
-        self._fill(ahead, batch["next", "observation"], cut)
-        advantage = gae_in_turns(
-            _by_time(batch["next", "reward"]),
-            value,
-            ahead,
-            terminated,
-            done,
-            self._gamma,
-            self._lmbda,
-            acting=own,
-            waiting=waiting,
-            finished=known,
-        )
-        return _written(batch, value, advantage, known)
-
-    def _fill(self, values: np.ndarray, observation: torch.Tensor, where: np.ndarray) -> None:
-        """Put the values of observations ``[R, T, ...]`` where ``where [T, R]`` is true."""
-        if where.any():
-            rows = torch.from_numpy(where).to(observation.device)
-            values[where] = self._agent.value(observation.transpose(0, 1)[rows]).cpu().numpy()
-
-    def _values(self, observation: torch.Tensor) -> np.ndarray:
-        """``[T, R]`` of observations ``[R, T, ...]``."""
-        flat = observation.transpose(0, 1)
-        steps, rows = flat.shape[:2]
-        return self._agent.value(flat.flatten(0, 1)).view(steps, rows).cpu().numpy()
+        cut[:, -1] |= _goes_on(own, done, known)
+        if cut.any():
+            next_value[cut] = self._agent.value(batch["next", "observation"][cut])
+        return value, next_value
 
 
 class RewardToGo:
@@ -113,63 +128,55 @@ class RewardToGo:
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma
 
+    @torch.no_grad()
     def __call__(self, batch: TensorDict) -> dict[str, float]:
         """Add an ``[R, T, 1]`` tensor to a batch ``[R, T]``; there are no metrics."""
-        reward, done = _by_time(batch["next", "reward"]), _by_time(batch["next", "done"])
-        if "waiting" in batch:
-            own, waiting = _mask(batch, "acting"), _mask(batch, "waiting")
-            none, turns = np.zeros_like(reward), {"acting": own, "waiting": waiting}
+        reward, done, _ = _steps(batch)
+        if "waiting" not in batch:
+            to_go = discounted_sum(reward, self._gamma, done=done, valid=_valid(batch))
+        else:
+            none, own = torch.zeros_like(reward), batch["acting"]
             # Known rewards count in what came before them, whatever follows is known or not.
             to_go = gae_in_turns(
-                reward, none, none, done, done, self._gamma, 1.0, finished=own, **turns
+                reward,
+                none,
+                none,
+                done,
+                done,
+                self._gamma,
+                1.0,
+                acting=own,
+                waiting=batch["waiting"],
+                known=own,
             )
-            _write(batch, advantage=to_go)
-            return {}
-        _write(batch, advantage=reward_to_go(reward, done, self._gamma, _valid(batch)))
+        _write(batch, advantage=to_go)
         return {}
 
 
-def _write(batch: TensorDict, **arrays: np.ndarray) -> None:
-    """Put arrays ``[T, R]`` into a batch ``[R, T]`` as ``[R, T, 1]``."""
-    for name, array in arrays.items():
-        tensor = torch.from_numpy(array).transpose(0, 1).unsqueeze(-1)
-        batch.set(name, tensor.to(batch["next", "reward"].device))
+def _steps(batch: TensorDict) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``reward``, ``done`` and ``terminated``, ``[R, T]``."""
+    following = batch["next"]
+    reward, done, terminated = (
+        following[name].squeeze(-1) for name in ("reward", "done", "terminated")
+    )
+    return reward, done, terminated
 
 
-def _written(
-    batch: TensorDict, value: np.ndarray, advantage: np.ndarray, valid: np.ndarray | None
-) -> dict[str, float]:
-    """Write what was estimated, ``[T, R]``, into a batch; give the metrics."""
-    target = advantage + value
-    _write(batch, state_value=value, advantage=advantage, value_target=target)
-    if valid is not None:
-        advantage, target = advantage[valid], target[valid]
-    spread = float(target.var()) if target.size else 0.0
-    return {"explained_variance": 1 - float(advantage.var()) / spread} if spread else {}
+def _write(batch: TensorDict, **tensors: torch.Tensor) -> None:
+    """Put tensors ``[R, T]`` into a batch as ``[R, T, 1]``."""
+    for name, tensor in tensors.items():
+        batch.set(name, tensor.unsqueeze(-1))
 
 
-def _goes_on(own: np.ndarray, done: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _valid(batch: TensorDict) -> torch.Tensor | None:
+    """``[R, T]``, which steps may be learned from; None: all."""
+    valid: torch.Tensor | None = batch.get("valid", None)
+    return None if valid is None or bool(valid.all()) else valid
+
+
+def _goes_on(own: torch.Tensor, done: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     """Whether the last own step of each row leads to one right behind the batch, ``[R]``."""
-    steps = len(own)
-    last = steps - 1 - own[::-1].argmax(0)
-    ended = (done & (np.arange(steps)[:, None] >= last)).any(0)
-    goes_on: np.ndarray = own.any(0) & ~ended & known[last, np.arange(own.shape[1])]
-    return goes_on
-
-
-def _mask(batch: TensorDict, name: str) -> np.ndarray:
-    """A mask ``[R, T]`` of a batch as ``[T, R]``."""
-    return np.asarray(batch[name].transpose(0, 1).cpu().numpy())
-
-
-def _valid(batch: TensorDict) -> np.ndarray | None:
-    """``[T, R]``, which steps may be learned from; None: all."""
-    valid = batch.get("valid", None)
-    if valid is None or bool(valid.all()):
-        return None
-    return np.asarray(valid.transpose(0, 1).cpu().numpy())
-
-
-def _by_time(tensor: torch.Tensor) -> np.ndarray:
-    """``[R, T, 1]`` as an array ``[T, R]``."""
-    return tensor.squeeze(-1).transpose(0, 1).cpu().numpy()
+    steps = own.shape[1]
+    last = steps - 1 - own.flip(1).to(torch.uint8).argmax(1, keepdim=True)
+    ended = (done & (torch.arange(steps, device=own.device) >= last)).any(1)
+    return own.any(1) & ~ended & known.gather(1, last).squeeze(1)
