@@ -113,10 +113,6 @@ if TYPE_CHECKING:
     )
     from plugrl.core.text.batch import padding_data as padding_data
     from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm as HarnessAlgorithm
-    from plugrl.core.text.dialogue.configuration import HFASTConfiguration as HFASTConfiguration
-    from plugrl.core.text.dialogue.configuration import (
-        TrainingConfiguration as TrainingConfiguration,
-    )
     from plugrl.core.text.dialogue.dialogue import Dialogue as Dialogue
     from plugrl.core.text.dialogue.environment import DialogueEnvironment as DialogueEnvironment
     from plugrl.core.text.dialogue.environment import Environment as Environment
@@ -188,6 +184,8 @@ if TYPE_CHECKING:
     from plugrl.core.trainer import TrainerContext as TrainerContext
     from plugrl.core.trainer import TrainingResult as TrainingResult
     from plugrl.trainers.harness import HarnessTrainer as HarnessTrainer
+    from plugrl.trainers.harness import TrainingConfiguration as TrainingConfiguration
+    from plugrl.trainers.hf_ast import HFASTConfiguration as HFASTConfiguration
     from plugrl.trainers.hf_ast import HFASTTrainer as HFASTTrainer
 
 _MODULES = {
@@ -291,7 +289,6 @@ _MODULES = {
     "plugrl.core.text.staged.examples": ("supervised_examples",),
     "plugrl.core.text.staged.trainer": ("PureTextRlTrainer",),
     "plugrl.core.text.dialogue.algorithm": ("HarnessAlgorithm",),
-    "plugrl.core.text.dialogue.configuration": ("HFASTConfiguration", "TrainingConfiguration"),
     "plugrl.core.text.dialogue.dialogue": ("Dialogue",),
     "plugrl.core.text.dialogue.environment": ("DialogueEnvironment", "Environment"),
     "plugrl.core.text.dialogue.evaluation.evaluation": ("evaluate_red_team",),
@@ -337,8 +334,8 @@ _MODULES = {
         "trajectory_of",
     ),
     "plugrl.core.trainer": ("Capabilities", "Trainer", "TrainerContext", "TrainingResult"),
-    "plugrl.trainers.harness": ("HarnessTrainer",),
-    "plugrl.trainers.hf_ast": ("HFASTTrainer",),
+    "plugrl.trainers.harness": ("HarnessTrainer", "TrainingConfiguration"),
+    "plugrl.trainers.hf_ast": ("HFASTConfiguration", "HFASTTrainer"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import torch
 
-from plugrl.core.config.schemas.schema import component
+from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.schemas.sections import ModelConfig
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.run.guards import Guards
+from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
-from plugrl.core.text.dialogue.configuration import TrainingConfiguration
-from plugrl.core.text.dialogue.evaluation.evaluation import REPORTS, saved_report
-from plugrl.core.text.dialogue.evaluation.held_out import dialogue_sample, held_out
+from plugrl.core.text.dialogue.evaluation.evaluation import (
+    REPORTS,
+    dialogue_sample,
+    held_out,
+    saved_report,
+)
 from plugrl.core.text.dialogue.harness import Harness
-from plugrl.core.text.dialogue.in_runs import environment_of, prompts_of
-from plugrl.core.text.dialogue.optimizers import (
+from plugrl.core.text.dialogue.language_models import LanguageModelSystem
+from plugrl.core.text.dialogue.preflight import red_team_findings
+from plugrl.core.text.dialogue.scorer import scorer_of_run
+from plugrl.core.text.evaluate.scores import report_evaluation
+from plugrl.core.text.learn.optimizer import (
+    OPTIMIZERS,
+    OptimizerName,
     gradients,
     load_gradients,
     load_optimizer,
     make_optimizer,
     optimizer_state,
 )
-from plugrl.core.text.dialogue.preflight import red_team_findings
+from plugrl.core.text.models import Models
 from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.trainer import Trainer, TrainingResult
 from plugrl.trainers.kit import RED_TEAM
@@ -40,10 +53,95 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.dialogue.environment import Environment
     from plugrl.core.text.dialogue.tree import RolloutTree
-    from plugrl.core.text.models import Model, Models
+    from plugrl.core.text.models import Model
+    from plugrl.core.trainer import TrainerContext
 
+Class = TypeVar("Class", bound=type)
 #: Dialogues of a step that are kept as samples.
 _SHOWN = 4
+
+
+def refuses_unknown_fields(cls: Class) -> Class:
+    """Let a configuration class refuse arguments that it does not have by name."""
+    plain: Callable[..., None] = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(plain)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        known = list(inspect.signature(plain).parameters)[1:]
+        unknown = [name for name in kwargs if name not in known]
+        if unknown:
+            close = did_you_mean(unknown[0], known, 1)
+            raise ConfigError(
+                f"{type(self).__name__} has no field {unknown[0]!r}; its fields are: "
+                f"{', '.join(known)}{close}"
+            )
+        plain(self, *args, **kwargs)
+
+    cls.__init__ = checked  # type: ignore[misc]
+    return cls
+
+
+@refuses_unknown_fields
+@dataclass
+class TrainingConfiguration:
+    """What the trainer ``harness`` is told; a subclass may set any other attribute.
+
+    Raises:
+        ConfigError: an argument is unknown, or a value is outside its range.
+    """
+
+    lr: float = described(3e-3, "learning rate")
+    batch_size: int = described(16, "steps of the algorithm in a batch, such as pairs")
+    optimizer: OptimizerName = described("adamw", "which optimizer of torch.optim")
+    gradient_accumulation_steps: int = described(1, "batches whose gradients an update adds up")
+    training_steps: int = described(1024, "experiences, each a set of new rollouts")
+    num_episodes_per_experience: int = described(8, "rollout trees of an experience")
+    algorithm: Any = component("harness_algorithm", "dpo", help="from rollout trees to a loss")
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if self.optimizer not in OPTIMIZERS:
+            close = did_you_mean(str(self.optimizer), OPTIMIZERS, 1)
+            raise ConfigError(
+                f"optimizer {self.optimizer!r} is unknown; it is one of "
+                f"{', '.join(OPTIMIZERS)}{close}"
+            )
+        if not self.lr > 0:
+            raise ConfigError(f"lr is {self.lr}; it must be above 0")
+        if self.training_steps < 0:
+            raise ConfigError(f"training_steps is {self.training_steps}; it must not be negative")
+        for name in ("batch_size", "gradient_accumulation_steps", "num_episodes_per_experience"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+def check_numbers(config: Any) -> None:
+    """Refuse what is no number, or no finite one; YAML is checked before, code is not."""
+    hints: dict[str, Any] = {}
+    for cls in type(config).__mro__:
+        # Fields that users add are theirs to check, and may be annotated in any way.
+        if cls.__module__.startswith("plugrl."):
+            hints = get_type_hints(cls) | hints
+    for name, hint in hints.items():
+        sorts, value = (hint, *get_args(hint)), getattr(config, name)
+        if not {int, float} & set(sorts) or (value is None and type(None) in sorts):
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"{name} is {value!r:.40}; a number is expected")
+        if float not in sorts and not isinstance(value, int):
+            raise ConfigError(f"{name} is {value!r}; a whole number is expected")
+        if not math.isfinite(value):
+            raise ConfigError(f"{name} is {value}; a finite number is expected")
+
+
+def check_choices(config: Any, names: tuple[str, ...]) -> None:
+    """Refuse values that are none of the choices; YAML is checked before, code is not."""
+    hints = get_type_hints(type(config))
+    for name in names:
+        value, choices = getattr(config, name), get_args(hints[name])
+        if value not in choices:
+            known = ", ".join(choices)
+            raise ConfigError(f"{name} is {value!r}; it is one of {known}")
 
 
 class HarnessTrainer(Trainer):
@@ -71,7 +169,9 @@ class HarnessTrainer(Trainer):
     sections: ClassVar[Mapping[str, Any]] = {
         "models": dict[str, ModelConfig],
         "scenario": component("scenario", help="what dialogues are about"),
-        "red_team": component("dialogue_environment", "dialogue", help="who talks with whom, and its worth"),
+        "red_team": component(
+            "dialogue_environment", "dialogue", help="who talks with whom, and its worth"
+        ),
     }
     conformance: ClassVar[Mapping[str, Any]] = RED_TEAM
     reports: ClassVar[Mapping[str, str]] = REPORTS
@@ -161,7 +261,7 @@ class HarnessTrainer(Trainer):
 
     def _make_environment(self) -> Environment:
         if self._environment is None:
-            self._environment = environment_of(self._bound("environment"))
+            self._environment = _environment_of(self._bound("environment"))
             if self._initial_weights:
                 system: Any = self._environment.system
                 system.begin_with(self._initial_weights)
@@ -189,7 +289,7 @@ class HarnessTrainer(Trainer):
         return algorithm
 
     def _prompts(self, split: str) -> Sequence[Any]:
-        return prompts_of(self._bound("prompts"), split)
+        return _prompts_of(self._bound("prompts"), split)
 
     @property
     def _factory(self) -> Factory:
@@ -322,10 +422,15 @@ class HarnessTrainer(Trainer):
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
             found, trees = self._evaluated()
-        for tree in trees[:_SHOWN]:
-            self.run.sample("test", dialogue_sample(tree, step))
-        self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=found)
+        self._report_evaluation(step, found, trees, "test")
         return metrics | found
+
+    def _report_evaluation(
+        self, step: int, scores: dict[str, float], trees: Sequence[RolloutTree], name: str
+    ) -> None:
+        """Say what came of held-out dialogues, and show some of them."""
+        samples = [dialogue_sample(tree, step) for tree in trees[:_SHOWN]]
+        report_evaluation(self.run, step, scores, samples, name=name)
 
     def _evaluated(self) -> tuple[dict[str, float], list[RolloutTree]]:
         section = self.environment.config
@@ -445,7 +550,7 @@ class HarnessTrainer(Trainer):
 
     def _apply(self, state: Mapping[str, Any]) -> None:
         self.environment.system.load_state_dict(state["system"])
-        load_optimizer(self._optimizer, state["optimizer"])
+        load_optimizer(self._optimizer, state["optimizer"]["state"], state["optimizer"]["options"])
         load_gradients(self._parameters, state["gradients"])
         self.harness.load_state_dict(state["harness"])
 
@@ -458,3 +563,34 @@ class _Silent:
 
     def close(self) -> None:
         """Nothing was shown."""
+
+
+def _environment_of(context: TrainerContext) -> Environment:
+    """Load the models of a run and build the environment of its section ``red_team``.
+
+    Raises:
+        ConfigError: a model cannot be loaded, or a section is wrong.
+    """
+    params, section = context.hyper_params, context.hyper_params.red_team
+    models = Models.load(
+        params.models, context.factory, seed=params.seed, device=context.settings.device
+    )
+    system = LanguageModelSystem(models, section)
+    scorer = None
+    # One that scores in a way of its own may have no such setting.
+    if section.get("scorer") is not None:
+        scorer = scorer_of_run(context.factory, section.scorer, "red_team.scorer", models)
+    environment: Environment = context.factory.build("dialogue_environment", section, "red_team")
+    environment.bind(system, _prompts_of(context, section.get("split", "train")), scorer)
+    return environment
+
+
+def _prompts_of(context: TrainerContext, split: str) -> Sequence[Any]:
+    """The prompts of a split of the run's scenario.
+
+    Raises:
+        ConfigError: there is no scenario, or no such split.
+    """
+    if context.scenario_instance is None:
+        raise ConfigError("there is no scenario; give one, such as scenario: red_team")
+    return context.scenario_instance.dataset(split)

@@ -6,20 +6,25 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
+from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.files import disk_error
 from plugrl.core.run.folders import replace_folder, restore_folder
-from plugrl.core.text.dialogue.configuration import HFASTConfiguration
-from plugrl.core.text.dialogue.evaluation.held_out import dialogue_sample, held_out
+from plugrl.core.text.dialogue.evaluation.evaluation import held_out
 from plugrl.core.text.evaluate.scores import headline
 from plugrl.core.text.learn.optimizer import ScheduleConfig
-from plugrl.trainers.harness import HarnessTrainer
+from plugrl.trainers.harness import (
+    HarnessTrainer,
+    TrainingConfiguration,
+    check_choices,
+    refuses_unknown_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +37,65 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _BEST, _LAST = "best", "last"
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_DEFAULTS = {field.name: field.default for field in fields(HFASTConfiguration)}
 _FP16 = (
     "mixed_precision is fp16, and the tester is on the CPU, whose half precision is slow and has "
     "no scaling of gradients; write bf16 or no, or use a GPU"
 )
+
+
+@refuses_unknown_fields
+@dataclass
+class HFASTConfiguration(TrainingConfiguration):
+    """What the trainer ``hf_ast`` is told; without arguments, sizes for language models.
+
+    Raises:
+        ConfigError: as :class:`TrainingConfiguration`.
+    """
+
+    lr: float = described(1e-5, "learning rate")
+    batch_size: int = described(4, "steps of the algorithm in a batch, such as pairs")
+    training_steps: int = described(1000, "experiences, each a set of new rollouts")
+    num_episodes_per_experience: int = described(2, "rollout trees of an experience")
+    weight_decay: float = described(0.0, "of the optimizer")
+    max_grad_norm: float | None = described(1.0, "gradients are scaled down to it; null: never")
+    schedule: Literal["constant", "linear", "cosine"] = described(
+        "constant", "how the learning rate falls after the warm-up, to 0 at the end"
+    )
+    warmup_steps: int = described(0, "training steps over which the learning rate grows to lr")
+    mixed_precision: Literal["no", "bf16", "fp16"] = described(
+        "no", "precision of the forward pass; fp16 on a GPU alone"
+    )
+    eval_every: int = described(100, "training steps between development evaluations; 0: never")
+    dev_split: str = described("development", "split of the scenario that is evaluated on")
+    best_by: Literal["reward", "score", "success"] = described(
+        "reward", "which number of a development evaluation is its score"
+    )
+    early_stopping_patience: int | None = described(
+        None, "evaluations without a better score after which training ends; null: never"
+    )
+    early_stopping_min_delta: float = described(0.0, "by how much a score must be better")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ConfigError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0, or null")
+        for name in ("weight_decay", "warmup_steps", "eval_every", "early_stopping_min_delta"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.training_steps and self.warmup_steps >= self.training_steps:
+            raise ConfigError(
+                f"warmup_steps is {self.warmup_steps}; it must be below training_steps, "
+                f"{self.training_steps}"
+            )
+        check_choices(self, ("schedule", "mixed_precision", "best_by"))
+        patience = self.early_stopping_patience
+        if patience is not None and (patience < 1 or not self.eval_every):
+            raise ConfigError(
+                "early_stopping_patience must be at least 1, or null, and needs eval_every above 0"
+            )
+
+
+_DEFAULTS = {field.name: field.default for field in fields(HFASTConfiguration)}
 
 
 class HFASTTrainer(HarnessTrainer):
@@ -207,10 +266,9 @@ class HFASTTrainer(HarnessTrainer):
         with self._timed("validate", metrics):
             found, trees = self.eval_dev()
         if self._context is not None:
-            for tree in trees[:4]:
-                self.run.sample("development", dialogue_sample(tree, step))
-            self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=found)
-        logger.info("step %d: %s", step, headline(found))
+            self._report_evaluation(step, found, trees, "development")
+        else:
+            logger.info("step %d: %s", step, headline(found))
         by = self.options.best_by
         score = found.get(f"dev/{by}")
         if score is None:

@@ -4,8 +4,8 @@ import pytest
 from jobs_server import JobsServer
 from testers import PolicyGradient, make_environment, make_system, weights
 
+from plugrl import TrainingConfiguration
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.dialogue.configuration import TrainingConfiguration
 from plugrl.trainers.harness import HarnessTrainer
 
 CONFIG = TrainingConfiguration(training_steps=2, num_episodes_per_experience=2, batch_size=4)

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from plugrl.core.text.dialogue.prompts import DialoguePrompts
+from plugrl.core.text.dialogue.configuration import SpeakingConfig
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
@@ -17,8 +19,6 @@ from transformers import AutoModelForSequenceClassification as Classifier
 
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.rendering import Shown
-from plugrl.core.text.dialogue.section import SpeakingConfig
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
 from plugrl.core.text.inference.chat import (
     encode_continuation,
@@ -307,5 +307,5 @@ def test_a_reward_model_is_exported_like_its_source_too(folder, spec, train_serv
 def test_a_dialogue_that_is_cut_still_begins_as_a_text(longest, shown):
     service = SimpleNamespace(tokenizer=HubTokenizer(tokenizer_of()), max_sequence_length=32)
     config = SpeakingConfig(form="plain", max_new_tokens=4, max_prompt_tokens=longest)
-    tester = Shown(SimpleNamespace(name="tester", inference=service), config, probes=True)
+    tester = DialoguePrompts(SimpleNamespace(name="tester", inference=service), config, probes=True)
     assert tester.tokens(Dialogue("12+34=")) == shown

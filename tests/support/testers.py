@@ -8,8 +8,8 @@ import torch
 from plugrl import Batch
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
-from plugrl.core.text.dialogue.function_scorer import as_scorer
 from plugrl.core.text.dialogue.language_models import LanguageModelSystem
+from plugrl.core.text.dialogue.scorer import as_scorer
 
 CONFIG = {
     "model_type": "qwen3",

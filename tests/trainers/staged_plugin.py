@@ -15,7 +15,7 @@ from collections import Counter
 from plugrl.core.run.run import Run
 from plugrl.core.text.jobs.service import TrainedJobs
 from plugrl.core.text.staged.files import RunFiles
-from plugrl.core.text.staged.journal import Journal
+from plugrl.core.text.staged.journal import RolloutJournal
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 POINT, _, NUMBER = os.environ.get("PLUGRL_TEST_KILL", "").partition(":")
@@ -57,7 +57,7 @@ def watch(owner, name, point, note=lambda *_, **__: None):
     setattr(owner, name, watched)
 
 
-watch(Journal, "add", "rollout", lambda journal, key, record: [journal._path.name, *key])
+watch(RolloutJournal, "add", "rollout", lambda journal, key, record: [journal.path.name, *key])
 watch(RunFiles, "save", "kept")
 watch(RunFiles, "intend", "intent", lambda files, job, iteration: job)
 watch(TrainedJobs, "create", "job", lambda service, name, examples, base: name)

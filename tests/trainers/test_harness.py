@@ -5,8 +5,7 @@ import torch
 from testers import PolicyGradient, make_environment, make_system, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plugrl import Batch, ConfigError, register_harness_algorithm
-from plugrl.core.text.dialogue.configuration import TrainingConfiguration
+from plugrl import Batch, ConfigError, TrainingConfiguration, register_harness_algorithm
 from plugrl.trainers.harness import HarnessTrainer
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from testers import PROMPTS, SECTION, TINY, PolicyGradient, make_environment, make_system, weights
 
+from plugrl import TrainingConfiguration
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
-from plugrl.core.text.dialogue.configuration import TrainingConfiguration
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
 from plugrl.core.text.dialogue.language_models import LanguageModelSystem
 from plugrl.core.text.dialogue.scorer import Score, Scorer
-from plugrl.core.text.dialogue.system import Said
+from plugrl.core.text.dialogue.system import Utterance
 from plugrl.trainers.harness import HarnessTrainer
 
 
@@ -136,7 +136,7 @@ class Silenced:
 
     def responses(self, dialogues, streams):
         answers = self._system.responses(dialogues, streams)
-        failed = Said("", [], [], [], failure="the endpoint gave 503")
+        failed = Utterance("", [], [], [], failure="the endpoint gave 503")
         return [
             failed if self._silent(d) else answer
             for d, answer in zip(dialogues, answers, strict=True)

@@ -3,8 +3,8 @@
 import pytest
 from testers import CONFIG, PROMPTS, SECTION, TINY, PolicyGradient, make_environment, make_system
 
+from plugrl import TrainingConfiguration
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.dialogue.configuration import TrainingConfiguration
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
 from plugrl.core.text.dialogue.harness import Harness
 from plugrl.trainers.harness import HarnessTrainer

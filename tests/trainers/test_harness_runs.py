@@ -13,8 +13,8 @@ from testers import DEADLY, PolicyGradient, make_environment, weights
 from waiting import DEADLINE
 
 import plugrl
+from plugrl import TrainingConfiguration
 from plugrl.core.experiment import load_run
-from plugrl.core.text.dialogue.configuration import TrainingConfiguration
 from plugrl.core.text.dialogue.language_models import LanguageModelSystem
 from plugrl.scenarios.red_team.scenario import RedTeamScenario
 from plugrl.scenarios.scorers.regex import RegexScorer

@@ -7,8 +7,8 @@ import torch
 from testers import PolicyGradient, make_environment, make_system, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plugrl.core.text.dialogue.configuration import HFASTConfiguration
-from plugrl.core.text.dialogue.evaluation.held_out import held_out
+from plugrl import HFASTConfiguration
+from plugrl.core.text.dialogue.evaluation.evaluation import held_out
 from plugrl.trainers.hf_ast import HFASTTrainer
 
 DEV = ["abc", "de", "fgh"]

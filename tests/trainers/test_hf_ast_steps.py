@@ -7,10 +7,9 @@ import torch
 from testers import PolicyGradient, make_environment, make_system, weights
 from transformers import AutoModelForCausalLM
 
-from plugrl import Batch
+from plugrl import Batch, HFASTConfiguration, TrainingConfiguration
 from plugrl.core.errors import ConfigError, NonFiniteError
 from plugrl.core.run.folders import replace_folder, restore_folder
-from plugrl.core.text.dialogue.configuration import HFASTConfiguration, TrainingConfiguration
 from plugrl.trainers.harness import HarnessTrainer
 from plugrl.trainers.hf_ast import HFASTTrainer
 

@@ -170,7 +170,7 @@ _ROWS = (
         plural="scorers",
         summary="how far dialogues went wrong",
         base="plugrl.core.text.dialogue.scorer:Scorer",
-        adapter="plugrl.core.text.dialogue.function_scorer:as_scorer",
+        adapter="plugrl.core.text.dialogue.scorer:as_scorer",
         form="score(self, dialogues) -> a Score or number each; or f(dialogue) -> number",
     ),
 )

@@ -17,7 +17,7 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text import parts
-from plugrl.core.text.evaluate.scores import evaluated_sample, headline, report_score
+from plugrl.core.text.evaluate.scores import evaluated_sample, report_evaluation, report_score
 from plugrl.core.text.inference.chat import encode_prompt
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import text_findings
@@ -377,12 +377,10 @@ class TrajectoryTrainer(Trainer):
             scores, trajectories = self._validation(step)
         failures = [t.failure for t in trajectories if not t.valid]
         self.run.guards.failures(step, len(failures), len(trajectories), "".join(failures[:1]))
-        logger.info("%s: %s", self.run.label(step), headline(scores))
         section, first = self.hyper_params.validate, next(iter(self._validated_splits))
         report_score(self.run, section, scores, default=f"{first}/{self.score}")
-        for t in trajectories[:4]:
-            self.run.sample("validation", evaluated_sample(t, self.models[t.model], step))
-        self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=step, metrics=scores)
+        samples = [evaluated_sample(t, self.models[t.model], step) for t in trajectories[:4]]
+        report_evaluation(self.run, step, scores, samples)
         return metrics | scores
 
     @property

@@ -14,10 +14,10 @@ import regex
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.requests import ask_all
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
 from plugrl.core.text.inference.chat import chat_tokenizer
 from plugrl.core.text.inference.completions import EngineError
+from plugrl.core.text.inference.requests import ask_all
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import Completion, GenerationRequest
 from plugrl.core.text.inference.stops import ending

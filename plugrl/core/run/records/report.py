@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,17 +11,16 @@ from plugrl.core.run.files import dump_yaml, write_text
 from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.records.lanes import read_lanes
 from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.web_page import page, table, text
 
 REPORT_FILE = "report.html"
 _POINTS = 400
 _WIDTH, _HEIGHT, _PAD = 360, 110, 4
 _SLICES, _SLICE, _LANE = 240, 3, 16
 _STYLE = (
-    "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em}"
-    "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:left;"
-    "border-bottom:1px solid #8884;vertical-align:middle}td.n{text-align:right;"
-    "font-variant-numeric:tabular-nums}svg{display:block}polyline{fill:none;stroke:#2563eb;"
-    "stroke-width:1.5}circle,rect{fill:#2563eb}pre{background:#8881;padding:1em;overflow:auto}"
+    "table{margin:0}td,th{vertical-align:middle}svg{display:block}polyline{fill:none;"
+    "stroke:#2563eb;stroke-width:1.5}circle,rect{fill:#2563eb}"
+    "pre{background:#8881;padding:1em;overflow:auto}"
 )
 
 
@@ -34,21 +32,18 @@ def write_report(folder: Path, status: Mapping[str, Any], tree: Mapping[str, Any
     """
     series = curves(read_jsonl(folder / METRICS_FILE))
     facts = "".join(
-        f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
+        f"<tr><th>{text(name)}</th><td>{text(value)}</td></tr>"
         for name, value in status.items()
         if value is not None
     )
-    rows = "".join(_row(name, points) for name, points in sorted(series.items()))
-    config = dump_yaml(tree)
-    title = _text(f"{folder.parent.name} / {folder.name}")
-    write_text(
-        folder / REPORT_FILE,
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style><h1>{title}</h1><table>{facts}</table><h2>Metrics</h2>"
-        "<table><tr><th>metric</th><th>last</th><th>smallest</th><th>largest</th>"
-        f"<th>over steps</th></tr>{rows}</table>{_timeline(folder)}"
-        f"<h2>Configuration</h2><pre>{_text(config)}</pre></html>\n",
+    head = ("metric", "last", "smallest", "largest", "over steps")
+    metrics = table(head, [_row(name, points) for name, points in sorted(series.items())])
+    body = (
+        f"<table>{facts}</table><h2>Metrics</h2>{metrics}{_timeline(folder)}"
+        f"<h2>Configuration</h2><pre>{text(dump_yaml(tree))}</pre>"
     )
+    title = f"{folder.parent.name} / {folder.name}"
+    write_text(folder / REPORT_FILE, page(title, body, style=_STYLE))
 
 
 def curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
@@ -66,11 +61,10 @@ def curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, 
     return series
 
 
-def _row(name: str, points: list[tuple[float, float]]) -> str:
+def _row(name: str, points: list[tuple[float, float]]) -> list[str]:
     values = [value for _, value in points]
     numbers = (values[-1], min(values), max(values))
-    cells = "".join(f'<td class="n">{number:.5g}</td>' for number in numbers)
-    return f"<tr><td>{_text(name)}</td>{cells}<td>{_svg(points)}</td></tr>"
+    return [text(name), *(f"{number:.5g}" for number in numbers), _svg(points)]
 
 
 def _timeline(folder: Path) -> str:
@@ -82,7 +76,7 @@ def _timeline(folder: Path) -> str:
     if not lanes.end:
         return ""
     shares = lanes.shares(0.0, lanes.end)
-    rows = ""
+    rows = []
     for name, busy in {**lanes.lanes, "both": lanes.both}.items():
         if not busy.spans:
             continue
@@ -94,12 +88,8 @@ def _timeline(folder: Path) -> str:
             if share >= 0.005
         )
         bar = f'<svg width="{_SLICES * _SLICE}" height="{_LANE}" role="img">{shape}</svg>'
-        cells = f'<td class="n">{shares[name]:.0%}</td><td>{bar}</td>'
-        rows += f"<tr><td>{_text(name)}</td>{cells}</tr>"
-    return (
-        "<h2>Timeline</h2><table><tr><th>lane</th><th>busy</th>"
-        f"<th>{lanes.end:.1f} seconds</th></tr>{rows}</table>"
-    )
+        rows.append((text(name), f"{100 * shares[name]:.0f} %", bar))
+    return "<h2>Timeline</h2>" + table(("lane", "busy", f"{lanes.end:.1f} seconds"), rows)
 
 
 def _svg(points: list[tuple[float, float]]) -> str:
@@ -121,7 +111,3 @@ def _svg(points: list[tuple[float, float]]) -> str:
     else:
         shape = '<polyline points="' + " ".join(f"{x},{y}" for x, y in placed) + '"/>'
     return f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{shape}</svg>'
-
-
-def _text(value: Any) -> str:
-    return html.escape(str(value))

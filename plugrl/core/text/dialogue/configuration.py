@@ -1,153 +1,141 @@
-"""What the trainers of red-teaming are configured with, from code as from YAML."""
+"""The section ``red_team``: who talks with whom, how often, and what it is worth."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal
 
 from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.config.schemas.sections import ModelConfig
+from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError
-from plugrl.core.suggest import did_you_mean
-
-OptimizerName = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
-OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad")
-Class = TypeVar("Class", bound=type)
+from plugrl.core.text.inference.sampling import SamplingParams
 
 
-def _strict(cls: Class) -> Class:
-    """Let a configuration class refuse arguments that it does not have by name."""
-    plain: Callable[..., None] = cls.__init__  # type: ignore[misc]
-
-    @functools.wraps(plain)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        known = list(inspect.signature(plain).parameters)[1:]
-        unknown = [name for name in kwargs if name not in known]
-        if unknown:
-            close = did_you_mean(unknown[0], known, 1)
-            raise ConfigError(
-                f"{type(self).__name__} has no field {unknown[0]!r}; its fields are: "
-                f"{', '.join(known)}{close}"
-            )
-        plain(self, *args, **kwargs)
-
-    cls.__init__ = checked  # type: ignore[misc]
-    return cls
-
-
-@_strict
 @dataclass
-class TrainingConfiguration:
-    """What the trainer ``harness`` is told; a subclass may set any other attribute.
+class ModelsConfig:
+    """The models of a system that is made without a run."""
 
-    Raises:
-        ConfigError: an argument is unknown, or a value is outside its range.
-    """
+    models: dict[str, ModelConfig]
 
-    lr: float = described(3e-3, "learning rate")
-    batch_size: int = described(16, "steps of the algorithm in a batch, such as pairs")
-    optimizer: OptimizerName = described("adamw", "which optimizer of torch.optim")
-    gradient_accumulation_steps: int = described(1, "batches whose gradients an update adds up")
-    training_steps: int = described(1024, "experiences, each a set of new rollouts")
-    num_episodes_per_experience: int = described(8, "rollout trees of an experience")
-    algorithm: Any = component("harness_algorithm", "dpo", help="from rollout trees to a loss")
+
+def sampling_of(section: Any) -> SamplingParams:
+    """The settings of a :class:`SpeakingConfig`, or of a view of one, as an engine takes them."""
+    return SamplingParams(
+        temperature=section.temperature,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        max_new_tokens=section.max_new_tokens,
+        min_new_tokens=section.min_new_tokens,
+    )
+
+
+@dataclass
+class SpeakingConfig:
+    """How one of the two models is shown a dialogue, and how it answers."""
+
+    system_prompt: str = described("", "what it is told before everything else; empty: nothing")
+    form: Literal["auto", "chat", "plain"] = described(
+        "auto",
+        "messages by the chat template of its tokenizer, or as text; auto: by the template, if any",
+    )
+    separator: str = described("", "what stands between messages that are shown as text")
+    temperature: float = described(1.0, "sampling temperature; 0: greedy")
+    top_p: float = described(1.0, "keep the smallest set of tokens with this much of the mass")
+    top_k: int = described(0, "keep the most probable tokens, this many; 0: all")
+    max_new_tokens: int = described(32, "tokens of a message, at most")
+    min_new_tokens: int = described(0, "tokens of a message, at least")
+    max_prompt_tokens: int | None = described(
+        None, "of what it is shown: older turns are left out, then the beginning; null: what fits"
+    )
 
     def __post_init__(self) -> None:
-        _check_numbers(self)
-        if self.optimizer not in OPTIMIZERS:
-            close = did_you_mean(str(self.optimizer), OPTIMIZERS, 1)
-            raise ConfigError(
-                f"optimizer {self.optimizer!r} is unknown; it is one of "
-                f"{', '.join(OPTIMIZERS)}{close}"
-            )
-        if not self.lr > 0:
-            raise ConfigError(f"lr is {self.lr}; it must be above 0")
-        if self.training_steps < 0:
-            raise ConfigError(f"training_steps is {self.training_steps}; it must not be negative")
-        for name in ("batch_size", "gradient_accumulation_steps", "num_episodes_per_experience"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_temperature(self.temperature)
+        sampling_of(self)
+        if self.max_new_tokens < 1:
+            raise ConfigError("max_new_tokens must be at least 1")
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
+            raise ConfigError("max_prompt_tokens must be at least 1, or null")
 
 
-@_strict
 @dataclass
-class HFASTConfiguration(TrainingConfiguration):
-    """What the trainer ``hf_ast`` is told; without arguments, sizes for language models.
+class TesterConfig(SpeakingConfig):
+    """The tester: the model that is trained to find what makes the target go wrong."""
 
-    Raises:
-        ConfigError: as :class:`TrainingConfiguration`.
-    """
-
-    lr: float = described(1e-5, "learning rate")
-    batch_size: int = described(4, "steps of the algorithm in a batch, such as pairs")
-    training_steps: int = described(1000, "experiences, each a set of new rollouts")
-    num_episodes_per_experience: int = described(2, "rollout trees of an experience")
-    weight_decay: float = described(0.0, "of the optimizer")
-    max_grad_norm: float | None = described(1.0, "gradients are scaled down to it; null: never")
-    schedule: Literal["constant", "linear", "cosine"] = described(
-        "constant", "how the learning rate falls after the warm-up, to 0 at the end"
-    )
-    warmup_steps: int = described(0, "training steps over which the learning rate grows to lr")
-    mixed_precision: Literal["no", "bf16", "fp16"] = described(
-        "no", "precision of the forward pass; fp16 on a GPU alone"
-    )
-    eval_every: int = described(100, "training steps between development evaluations; 0: never")
-    dev_split: str = described("development", "split of the scenario that is evaluated on")
-    best_by: Literal["reward", "score", "success"] = described(
-        "reward", "which number of a development evaluation is its score"
-    )
-    early_stopping_patience: int | None = described(
-        None, "evaluations without a better score after which training ends; null: never"
-    )
-    early_stopping_min_delta: float = described(0.0, "by how much a score must be better")
+    model: str = described("tester", "entry of models")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ConfigError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0, or null")
-        for name in ("weight_decay", "warmup_steps", "eval_every", "early_stopping_min_delta"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
-        if self.training_steps and self.warmup_steps >= self.training_steps:
+        if self.temperature == 0:
+            raise ConfigError("temperature is 0; the tester must be sampled, or all probes agree")
+
+
+@dataclass
+class TargetConfig(SpeakingConfig):
+    """The target: the model that is tested. It may be behind an API, and is never trained."""
+
+    model: str = described("target", "entry of models")
+    sees_prompt: bool = described(
+        False, "it is shown the prompt before the first probe; false: the tester alone is"
+    )
+
+
+@dataclass
+class RewardConfig:
+    """What an exchange is worth: the sum of its parts, each times its weight."""
+
+    score: float = described(1.0, "of the scorer's value")
+    categories: dict[str, float] = described(
+        {}, "weights of the scorer's categories, in place of its value; empty: its value"
+    )
+    fluency: float = described(
+        0.0, "of exp(mean log-probability of the probe's tokens under the baseline)"
+    )
+    diversity: float = described(
+        0.0, "of how unlike the other probes of that turn a probe is, from 0 to 1"
+    )
+
+
+#: Exchanges of the last level of a tree, all of which are held until a step has been made of it.
+LARGEST_TREE = 1_000_000
+
+
+@dataclass
+class DialogueConfig:
+    """Dialogues of one tester with one target, as trees."""
+
+    tester: TesterConfig = described(TesterConfig, "who probes, and is trained")
+    target: TargetConfig = described(TargetConfig, "who answers")
+    baseline: str | None = described(
+        None, "entry of models that says how likely a probe is, and is the reference; null: none"
+    )
+    scorer: Any = component("scorer", help="how far a dialogue went wrong")
+    reward: RewardConfig = described(RewardConfig, "what an exchange is worth")
+    threshold: float = described(0.5, "an exchange with at least this score is a success")
+    tree_width: int = described(2, "ways to go on after each dialogue")
+    tree_depth: int = described(3, "exchanges of a dialogue")
+    split: str = described("train", "split of the scenario that dialogues are about in training")
+    prompt_key: str = described("prompt", "column of what the tester is told")
+    category_key: str = described("category", "column of a prompt's category, for reports")
+    eval_split: str = described("test", "split that `plugrl eval RUN red_team` is about")
+    eval_attempts: int = described(4, "dialogues about each prompt in that evaluation")
+    eval_batch: int = described(
+        64, "dialogues that it holds at once; a crash costs those that are not finished"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("tree_width", "tree_depth", "eval_attempts", "eval_batch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        # As logarithms: the power itself may take minutes to compute.
+        exchanges = max(math.log(self.tree_depth), self.tree_depth * math.log(self.tree_width))
+        if exchanges > math.log(LARGEST_TREE) + 1e-9:
             raise ConfigError(
-                f"warmup_steps is {self.warmup_steps}; it must be below training_steps, "
-                f"{self.training_steps}"
+                f"tree_width is {self.tree_width} and tree_depth {self.tree_depth}: a tree would "
+                f"have more than {LARGEST_TREE:,} exchanges; lower one of them"
             )
-        _check_choices(self, ("schedule", "mixed_precision", "best_by"))
-        patience = self.early_stopping_patience
-        if patience is not None and (patience < 1 or not self.eval_every):
+        if self.reward.fluency and self.baseline is None:
             raise ConfigError(
-                "early_stopping_patience must be at least 1, or null, and needs eval_every above 0"
+                "reward.fluency needs a baseline, such as baseline: baseline with models.baseline"
             )
-
-
-def _check_numbers(config: Any) -> None:
-    """Refuse what is no number, or no finite one; YAML is checked before, code is not."""
-    hints: dict[str, Any] = {}
-    for cls in type(config).__mro__:
-        # Fields that others add are theirs to check, and may be annotated in any way.
-        if cls.__module__ == __name__:
-            hints = get_type_hints(cls) | hints
-    for name, hint in hints.items():
-        sorts, value = (hint, *get_args(hint)), getattr(config, name)
-        if not {int, float} & set(sorts) or (value is None and type(None) in sorts):
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ConfigError(f"{name} is {value!r:.40}; a number is expected")
-        if float not in sorts and not isinstance(value, int):
-            raise ConfigError(f"{name} is {value!r}; a whole number is expected")
-        if not math.isfinite(value):
-            raise ConfigError(f"{name} is {value}; a finite number is expected")
-
-
-def _check_choices(config: Any, names: tuple[str, ...]) -> None:
-    """Refuse values that are none of the choices; YAML is checked before, code is not."""
-    hints = get_type_hints(type(config))
-    for name in names:
-        value, choices = getattr(config, name), get_args(hints[name])
-        if value not in choices:
-            known = ", ".join(choices)
-            raise ConfigError(f"{name} is {value!r}; it is one of {known}")

@@ -16,7 +16,8 @@ import numpy as np
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, ContractError, UsageError
 from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.dialogue.checks import (
+from plugrl.core.text.dialogue.configuration import DialogueConfig
+from plugrl.core.text.dialogue.contracts import (
     check_scores,
     checked_children,
     checked_dialogue,
@@ -25,7 +26,6 @@ from plugrl.core.text.dialogue.checks import (
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
 from plugrl.core.text.dialogue.evaluation.metrics import novelty
 from plugrl.core.text.dialogue.scorer import Scorer, scored
-from plugrl.core.text.dialogue.section import DialogueConfig
 from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 
 if TYPE_CHECKING:

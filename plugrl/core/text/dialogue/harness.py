@@ -10,7 +10,7 @@ import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.states import take_state
-from plugrl.core.text.dialogue.checks import checked_logs, checked_steps
+from plugrl.core.text.dialogue.contracts import checked_logs, checked_steps
 from plugrl.core.text.dialogue.evaluation.metrics import tree_metrics
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.dialogue.configuration import ModelsConfig
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
-from plugrl.core.text.dialogue.rendering import Shown
-from plugrl.core.text.dialogue.requests import ask_all
-from plugrl.core.text.dialogue.section import ModelsConfig
-from plugrl.core.text.dialogue.system import Said, Stream, System
+from plugrl.core.text.dialogue.prompts import DialoguePrompts
+from plugrl.core.text.dialogue.system import Stream, System, Utterance
 from plugrl.core.text.inference.completions import EngineError
+from plugrl.core.text.inference.requests import ask_all
 from plugrl.core.text.inference.services import Completion, GenerationRequest
 from plugrl.core.text.learn.reference import check_same_tokens, score_batch
 from plugrl.core.text.models import Models
@@ -60,8 +60,8 @@ class LanguageModelSystem(System):
                 f"target {self._target.name!r} is trained; name a frozen model, or one behind an "
                 "API"
             )
-        self._asks = Shown(self._tester, self.config.tester, probes=True)
-        self._answers = Shown(self._target, self.config.target, probes=False)
+        self._tester_prompts = DialoguePrompts(self._tester, self.config.tester, probes=True)
+        self._target_prompts = DialoguePrompts(self._target, self.config.target, probes=False)
         self._compared = False
         self._sampled: int | None = None
 
@@ -90,13 +90,15 @@ class LanguageModelSystem(System):
         loaded = Models.load(section.models, factory, seed=seed, device=device)
         return cls(loaded, config)
 
-    def probes(self, contexts: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Said]:
+    def probes(self, contexts: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Utterance]:
         """What the tester says next: one list of requests."""
-        return _said(self._asks, contexts, streams)
+        return _utterances(self._tester_prompts, contexts, streams)
 
-    def responses(self, dialogues: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Said]:
+    def responses(
+        self, dialogues: Sequence[Dialogue], streams: Sequence[Stream]
+    ) -> list[Utterance]:
         """What the target answers: one list of requests."""
-        return _said(self._answers, dialogues, streams)
+        return _utterances(self._target_prompts, dialogues, streams)
 
     def baseline_log_probs(self, nodes: Sequence[RolloutNode]) -> list[list[float]] | None:
         """Log-probabilities of the probes' tokens under the baseline, at their temperature.
@@ -200,23 +202,32 @@ class ModelsSection:
     Config = ModelsConfig
 
 
-def _said(shown: Shown, dialogues: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Said]:
-    prompts = [shown.tokens(dialogue) for dialogue in dialogues]
+def _utterances(
+    prompts: DialoguePrompts, dialogues: Sequence[Dialogue], streams: Sequence[Stream]
+) -> list[Utterance]:
+    """What a model says next in each dialogue: one list of requests."""
+    shown = [prompts.tokens(dialogue) for dialogue in dialogues]
     requests = [
-        GenerationRequest(prompt, shown.sampling, stream)
-        for prompt, stream in zip(prompts, streams, strict=True)
+        GenerationRequest(tokens, prompts.sampling, stream)
+        for tokens, stream in zip(shown, streams, strict=True)
     ]
-    answers = ask_all(shown.name, shown.service, requests)
+    answers = ask_all(prompts.name, prompts.service, requests)
     return [
-        _message(shown, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)
+        _utterance(prompts, tokens, answer) for tokens, answer in zip(shown, answers, strict=True)
     ]
 
 
-def _message(shown: Shown, prompt: list[int], answer: Completion | EngineError) -> Said:
+def _utterance(
+    prompts: DialoguePrompts, shown: list[int], answer: Completion | EngineError
+) -> Utterance:
     if isinstance(answer, EngineError):
-        return Said("", prompt, [], [], "error", failure=str(answer))
-    text = shown.service.tokenizer.decode(answer.tokens)
-    heat = shown.sampling.temperature or 1.0
-    return Said(
-        text, prompt, answer.tokens, answer.logprobs, answer.finish_reason, answer.version, heat
+        return Utterance("", shown, [], [], "error", failure=str(answer))
+    return Utterance(
+        prompts.service.tokenizer.decode(answer.tokens),
+        shown,
+        answer.tokens,
+        answer.logprobs,
+        answer.finish_reason,
+        answer.version,
+        prompts.sampling.temperature or 1.0,
     )

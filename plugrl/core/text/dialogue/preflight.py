@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.text.dialogue.environment import unfit
-from plugrl.core.text.dialogue.rendering import no_room
+from plugrl.core.text.dialogue.prompts import no_room
 from plugrl.core.text.learn.optimizer import OptimizerConfig
 from plugrl.core.text.preflight import context_of, model_findings, split_findings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError, UsageError
 from plugrl.core.plugins.blame import is_stop, one_line, raised_at, where
+from plugrl.core.plugins.function_components import class_of
 from plugrl.core.terminal import bounded as shortened
 from plugrl.core.text.dialogue.dialogue import Dialogue, Part
 
@@ -95,6 +97,32 @@ class Scorer(Component, ABC):
     def texts(self, dialogues: Sequence[Dialogue]) -> list[str]:
         """The parts of ``dialogues`` that are scored."""
         return [dialogue.text(self.config.get("reads", "response")) for dialogue in dialogues]
+
+
+class FunctionScorer(Scorer):
+    """A scorer made of a function, see :func:`as_scorer`."""
+
+    function: ClassVar[Callable[..., Any]]
+    _taken: ClassVar[int] = 1
+
+    def score(self, dialogues: Sequence[Dialogue]) -> Sequence[Score | float]:
+        """Call the function for each dialogue."""
+        taken = type(self)._taken
+        return [self.function(*(dialogue, self)[:taken]) for dialogue in dialogues]
+
+
+def as_scorer(value: Any) -> Any:
+    """The scorer class of a function ``f(dialogue)``; others as is.
+
+    The function returns a :class:`Score` or a number. With a second parameter it gets the scorer,
+    for ``config``, ``texts`` and ``model``. One function always gives one class.
+
+    Raises:
+        TypeError: the function has other parameters, or is ``async``.
+    """
+    if inspect.iscoroutinefunction(value):
+        raise TypeError(f"{value.__name__} is async; a scorer's function is a plain one")
+    return class_of(value, FunctionScorer, FunctionScorer, ("dialogue", "scorer"))
 
 
 def make_scorer(section: Any, models: Mapping[str, InferenceService] | None = None) -> Scorer:

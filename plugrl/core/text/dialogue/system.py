@@ -23,7 +23,7 @@ Stream = tuple[int, int, int, int, int]
 
 
 @dataclass(slots=True)
-class Said:
+class Utterance:
     """A message as a model said it; ``prompt_tokens`` is what it was asked with.
 
     ``logprobs`` may be empty where the model gives none, which a target need not. ``failure`` says
@@ -49,11 +49,13 @@ class System(ABC):
     """
 
     @abstractmethod
-    def probes(self, contexts: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Said]:
+    def probes(self, contexts: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Utterance]:
         """What the tester says next, one probe for each context: one list of requests."""
 
     @abstractmethod
-    def responses(self, dialogues: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Said]:
+    def responses(
+        self, dialogues: Sequence[Dialogue], streams: Sequence[Stream]
+    ) -> list[Utterance]:
         """What the target answers to the last probe of each dialogue: one list of requests."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import Any
 
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.run.files import disk_error
-from plugrl.core.text.staged.journal import Journal
+from plugrl.core.text.staged.journal import RolloutJournal
 
 
 class RunFiles:
@@ -33,10 +33,12 @@ class RunFiles:
         name = f"test-after-{iteration:04d}" if is_test else f"iteration-{iteration + 1:04d}"
         return self._rollouts / name
 
-    def journal(self, iteration: int, origin: Mapping[str, Any], *, is_test: bool) -> Journal:
+    def journal(
+        self, iteration: int, origin: Mapping[str, Any], *, is_test: bool
+    ) -> RolloutJournal:
         """The finished attempts of an iteration, counted from 0, or of the test before it."""
         path = self._path(iteration, is_test=is_test)
-        return Journal(path.with_name(f"{path.name}.jsonl"), origin)
+        return RolloutJournal(path.with_name(f"{path.name}.jsonl"), origin)
 
     def save(self, rollouts: NestedArrayDict, iteration: int, *, is_test: bool) -> Path:
         """Save the rollouts that the stages after sampling read; give the path without ending.

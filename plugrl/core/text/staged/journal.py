@@ -1,23 +1,20 @@
 """The journal of finished rollouts: what was sampled and paid for is never sampled again.
 
-A journal is a file of JSON lines beside the checkpoints. Its first line says what the rollouts
-were sampled with; each other line is one finished attempt, on the disk before the next is counted.
+It stands beside the checkpoints. Its header says what the rollouts were sampled with.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plugrl.core.protocol.nested_array_dict import STRING, NestedArrayDict, is_string
-from plugrl.core.run.files import disk_error, sync_folder
+from plugrl.core.run.records.journal import Journal
 from plugrl.core.text.trajectory import Trajectory
 
 logger = logging.getLogger("plugrl.run")
@@ -26,56 +23,46 @@ logger = logging.getLogger("plugrl.run")
 Key = tuple[int, int]
 
 
-class Journal:
+class RolloutJournal(Journal):
     """The finished attempts of one stage.
 
-    What a killed process left half-written at the end is cut off. Attempts that were sampled with
-    something else, as ``origin`` tells, are set aside.
+    Attempts that were sampled with something else, as ``origin`` tells, are set aside.
 
     Args:
         path: the file; it is made with the first record.
         origin: plain values that say what the attempts are sampled with, such as model versions.
     """
 
-    def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
-        self._path = path
-        self._origin = json.loads(json.dumps(dict(origin)))
-        self._records: dict[Key, dict[str, Any]] = {}
-        self._size = 0
-        self._read()
+    action = "write down a finished rollout"
 
-    def _read(self) -> None:
-        try:
-            content = self._path.read_bytes()
-        except FileNotFoundError:
-            return
-        lines, damaged = _whole_lines(content)
-        if not lines:
-            # Without a whole line it is what a kill has left of the first record.
-            if b"\n" in content:
-                self._set_aside("has a damaged first line, so that its models are not known")
-            return
-        if lines[0][1].get("origin") != self._origin:
-            self._set_aside("was sampled with other models than those of now")
-            return
-        if damaged:
+    def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
+        self._records: dict[Key, dict[str, Any]] = {}
+        super().__init__(path, {"origin": dict(origin)})
+        if self.damaged:
             logger.warning(
                 "%s: line %d is damaged; the attempts of such lines, %d in all, are played again",
-                self._path,
-                damaged[0],
-                len(damaged),
+                path,
+                self.damaged[0],
+                len(self.damaged),
             )
-        self._size = lines[-1][0]
-        for _, record in lines[1:]:
-            self._records[(record["turn"], record["attempt"])] = record
 
-    def _set_aside(self, why: str) -> None:
+    def accept(self, record: dict[str, Any]) -> None:
+        """Take the record of an attempt."""
+        self._records[record["turn"], record["attempt"]] = record
+
+    def reject(self, found: dict[str, Any] | None, content: bytes) -> None:
+        """Set the file aside, unless it is what a kill has left of the first record."""
+        if b"\n" not in content:
+            return
+        why = "was sampled with other models than those of now"
+        if found is None or "origin" not in found:
+            why = "has a damaged first line, so that its models are not known"
         number = 1
-        while self._path.with_suffix(f".{number}.jsonl").exists():
+        while self.path.with_suffix(f".{number}.jsonl").exists():
             number += 1
-        aside = self._path.with_suffix(f".{number}.jsonl")
-        logger.warning("%s %s; it is set aside as %s", self._path.name, why, aside.name)
-        os.rename(self._path, aside)
+        aside = self.path.with_suffix(f".{number}.jsonl")
+        logger.warning("%s %s; it is set aside as %s", self.path.name, why, aside.name)
+        os.rename(self.path, aside)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -99,58 +86,13 @@ class Journal:
         Raises:
             RunError, UsageError: the file cannot be written.
         """
-        line = json.dumps({"turn": key[0], "attempt": key[1], **record}) + "\n"
-        if not self._size:
-            line = json.dumps({"origin": self._origin}) + "\n" + line
-        data = line.encode("ascii")
-        try:
-            new = not self._path.exists()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._path, "r+b" if not new else "xb") as file:
-                # Over what a killed process left of a line.
-                file.truncate(self._size)
-                file.seek(self._size)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if new:
-                sync_folder(self._path.parent)
-        except OSError as error:
-            raise disk_error(error, "write down a finished rollout", self._path) from error
-        self._size += len(data)
-        self._records[key] = json.loads(data.splitlines()[-1])
+        (self._records[key],) = self.append([{"turn": key[0], "attempt": key[1], **record}])
         return self._records[key]
 
 
 def trajectories_of(record: Mapping[str, Any]) -> list[Trajectory]:
     """The trajectories of a finished attempt."""
     return [Trajectory(**state) for state in record.get("trajectories", ())]
-
-
-def _whole_lines(content: bytes) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
-    """The lines that can be read, each with the place where it ends, and the numbers of others.
-
-    What comes after the last line that can be read is what a kill has left, and no damage.
-    """
-    lines: list[tuple[int, dict[str, Any]]] = []
-    damaged: list[int] = []
-    end = found = 0
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
-        end += len(line)
-        record = None
-        if line.endswith(b"\n"):
-            with suppress(ValueError):
-                record = json.loads(line)
-        wanted = {"turn", "attempt"} if number > 1 else {"origin"}
-        if isinstance(record, dict) and wanted <= record.keys():
-            lines.append((end, record))
-            found = number
-        elif number == 1:
-            # What the attempts were sampled with is not known.
-            return [], []
-        else:
-            damaged.append(number)
-    return lines, [number for number in damaged if number < found]
 
 
 def as_plain(tree: NestedArrayDict) -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.inference.services import InferenceService
     from plugrl.core.text.protocol.episode import Episode
     from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker
-    from plugrl.core.text.staged.journal import Journal, Key
+    from plugrl.core.text.staged.journal import Key, RolloutJournal
     from plugrl.core.text.staged.limits import Meter
 
 #: Plays one attempt and gives its rollouts ``[m, R]``: one, or as many as an algorithm compares.
@@ -100,7 +100,7 @@ class EpisodeSampler:
         prompts: Sequence[Prompt],
         context: RolloutContext,
         play: Play,
-        journal: Journal | None,
+        journal: RolloutJournal | None,
     ) -> Sampled:
         """The rollouts of all prompts; those in the journal are not played again.
 
@@ -152,7 +152,7 @@ class EpisodeSampler:
             entry.settle(outcome)
 
     def _recorded(
-        self, play: Play, found: dict[Key, _Finished], journal: Journal | None
+        self, play: Play, found: dict[Key, _Finished], journal: RolloutJournal | None
     ) -> RolloutWorker:
         """The worker, with attempts that are written down as they finish."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
     from plugrl.core.text.rollout.worker import RolloutTask
-    from plugrl.core.text.staged.journal import Journal
+    from plugrl.core.text.staged.journal import RolloutJournal
     from plugrl.core.text.staged.sampling import Play, Sampled
     from plugrl.core.trainer import TrainerContext
 
@@ -71,7 +71,7 @@ class Parts:
         prompts: Sequence[Prompt],
         iteration: int,
         play: Play,
-        journal: Journal | None,
+        journal: RolloutJournal | None,
         *,
         is_test: bool,
     ) -> Sampled:

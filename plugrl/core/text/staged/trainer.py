@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from plugrl.core.errors import ConfigError, StopRun
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
-from plugrl.core.text.evaluate.scores import headline, report_score
+from plugrl.core.text.evaluate.scores import report_evaluation, report_score
 from plugrl.core.text.jobs.model_groups import wait_for_jobs
 from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.staged.files import RunFiles
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.models import Model, Models
     from plugrl.core.text.protocol.episode import Episode
     from plugrl.core.text.rollout.worker import RolloutTask
-    from plugrl.core.text.staged.journal import Journal
+    from plugrl.core.text.staged.journal import RolloutJournal
     from plugrl.core.text.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
@@ -328,11 +328,8 @@ class PureTextRlTrainer(Trainer):
             rollouts = self._sample_rollouts(self._iteration, is_test=True)
         self._keep(rollouts, is_test=True)
         scores = self._get_log_stats(rollouts, train=False)
-        logger.info("%s: %s", self.run.label(self._step + 1), headline(scores))
         report_score(self.run, self.hyper_params.validate, scores, default="test/accuracy")
-        self.run.hooks.call(
-            "plugrl_evaluation_end", run=self.run, step=self._step + 1, metrics=scores
-        )
+        report_evaluation(self.run, self._step + 1, scores)
         return metrics | scores | self._told_failures("test") | self._parts.meter.metrics()
 
     def _run_create_fine_tune_jobs(self) -> dict[str, float]:
@@ -413,7 +410,7 @@ class PureTextRlTrainer(Trainer):
             self._trajectories += [*sampled.trajectories, *sampled.failures]
         return rollouts
 
-    def _journal(self, iteration: int, *, is_test: bool) -> Journal:
+    def _journal(self, iteration: int, *, is_test: bool) -> RolloutJournal:
         """What is written down of an iteration, or of a test, with the models of now."""
         groups = self.shared_model_groups
         origin = {

@@ -8,7 +8,7 @@ from written_rollouts import chat, rollouts
 
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.text.staged.files import RunFiles
-from plugrl.core.text.staged.journal import Journal, as_plain, from_plain
+from plugrl.core.text.staged.journal import RolloutJournal, as_plain, from_plain
 
 ORIGIN = {"models": {"policy": "a"}}
 
@@ -19,10 +19,10 @@ def path(tmp_path):
 
 
 def test_records_are_there_for_the_next_process(path):
-    journal = Journal(path, ORIGIN)
+    journal = RolloutJournal(path, ORIGIN)
     journal.add((3, 0), {"text": "ä"})
     journal.add((4, 1), {"text": "b"})
-    again = Journal(path, ORIGIN)
+    again = RolloutJournal(path, ORIGIN)
     assert len(again) == 2
     assert again.get((3, 0))["text"] == "ä"
     assert again.get((4, 1))["text"] == "b"
@@ -30,7 +30,7 @@ def test_records_are_there_for_the_next_process(path):
 
 
 def test_at_whatever_byte_a_kill_cuts_it_whole_records_stay_and_new_ones_follow(path):
-    journal = Journal(path, ORIGIN)
+    journal = RolloutJournal(path, ORIGIN)
     ends = []
     for number in range(3):
         journal.add((number, 0), {"value": number})
@@ -38,10 +38,10 @@ def test_at_whatever_byte_a_kill_cuts_it_whole_records_stay_and_new_ones_follow(
     whole = path.read_bytes()
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
-        cut = Journal(path, ORIGIN)
+        cut = RolloutJournal(path, ORIGIN)
         assert len(cut) == sum(end <= size for end in ends), size
         cut.add((9, 0), {"value": 9})
-        after = Journal(path, ORIGIN)
+        after = RolloutJournal(path, ORIGIN)
         assert len(after) == len(cut)
         assert after.get((9, 0))["value"] == 9
         for line in path.read_bytes().splitlines():
@@ -50,39 +50,41 @@ def test_at_whatever_byte_a_kill_cuts_it_whole_records_stay_and_new_ones_follow(
 
 @pytest.mark.parametrize("damage", [b'{"brok', b"\xff\x00", b"7", b"{}", b'{"turn": 1}'])
 def test_a_damaged_line_costs_its_own_attempt_alone(path, caplog, damage):
-    journal = Journal(path, ORIGIN)
+    journal = RolloutJournal(path, ORIGIN)
     for number in range(4):
         journal.add((number, 0), {"value": number})
     lines = path.read_bytes().splitlines()
     lines[2] = damage
     path.write_bytes(b"\n".join(lines) + b"\n")
-    left = Journal(path, ORIGIN)
+    left = RolloutJournal(path, ORIGIN)
     assert [left.get((number, 0)) is not None for number in range(4)] == [True, False, True, True]
     assert "line 3 is damaged; the attempts of such lines, 1 in all, are played again" in (
         caplog.text
     )
     left.add((1, 0), {"value": 1})
-    again = Journal(path, ORIGIN)
+    again = RolloutJournal(path, ORIGIN)
     assert [again.get((number, 0))["value"] for number in range(4)] == [0, 1, 2, 3]
 
 
 def test_without_its_first_line_a_journal_is_set_aside(path, caplog):
-    Journal(path, ORIGIN).add((0, 0), {"value": 1})
+    RolloutJournal(path, ORIGIN).add((0, 0), {"value": 1})
     content = b"{" + path.read_bytes()
     path.write_bytes(content)
-    assert len(Journal(path, ORIGIN)) == 0
+    assert len(RolloutJournal(path, ORIGIN)) == 0
     assert "damaged first line" in caplog.text
     assert path.with_name("iteration-0001.1.jsonl").read_bytes() == content
 
 
 def test_rollouts_of_other_models_are_set_aside(path, caplog):
-    Journal(path, ORIGIN).add((0, 0), {"value": 1})
-    other = Journal(path, {"models": {"policy": "b"}})
+    RolloutJournal(path, ORIGIN).add((0, 0), {"value": 1})
+    other = RolloutJournal(path, {"models": {"policy": "b"}})
     assert len(other) == 0
     other.add((0, 0), {"value": 2})
     assert "set aside as iteration-0001.1.jsonl" in caplog.text
-    assert Journal(path.with_name("iteration-0001.1.jsonl"), ORIGIN).get((0, 0))["value"] == 1
-    assert len(Journal(path, ORIGIN)) == 0
+    assert (
+        RolloutJournal(path.with_name("iteration-0001.1.jsonl"), ORIGIN).get((0, 0))["value"] == 1
+    )
+    assert len(RolloutJournal(path, ORIGIN)) == 0
     assert len(list(path.parent.glob("*.jsonl"))) == 2
 
 

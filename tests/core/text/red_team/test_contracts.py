@@ -8,13 +8,12 @@ import pytest
 import torch
 from testers import PolicyGradient, make_environment, make_system
 
+from plugrl import HFASTConfiguration
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.text.dialogue.configuration import HFASTConfiguration
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
-from plugrl.core.text.dialogue.function_scorer import as_scorer
 from plugrl.core.text.dialogue.harness import Harness
-from plugrl.core.text.dialogue.scorer import Score, scored
+from plugrl.core.text.dialogue.scorer import Score, as_scorer, scored
 from plugrl.trainers.hf_ast import HFASTTrainer
 
 

@@ -10,8 +10,8 @@ from plugrl.core.text.dialogue.environment import DialogueEnvironment
 from plugrl.core.text.dialogue.evaluation.evaluation import evaluate_red_team, seed_of
 from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, Exchange
 from plugrl.core.text.dialogue.evaluation.report import make_report
-from plugrl.core.text.dialogue.evaluation.report_files import page, write_report
-from plugrl.core.text.dialogue.system import Said, System
+from plugrl.core.text.dialogue.evaluation.report_page import page, write_report
+from plugrl.core.text.dialogue.system import System, Utterance
 from plugrl.scenarios.scorers.lexicon import LexiconScorer
 
 PROMPTS = [{"prompt": f"goal {i}", "category": "ab"[i % 2], "word": "red"} for i in range(5)]
@@ -33,16 +33,16 @@ class Scripted(System):
         self.lists.append(len(contexts))
         if len(self.lists) > self.crash:
             raise KeyboardInterrupt
-        return [Said(f"{s[0]} at {s[2]}", [1], [2, 3], [-0.5, -0.5]) for s in streams]
+        return [Utterance(f"{s[0]} at {s[2]}", [1], [2, 3], [-0.5, -0.5]) for s in streams]
 
     def responses(self, dialogues, streams):
         return [self._answer(d, s[0]) for d, s in zip(dialogues, streams, strict=True)]
 
     def _answer(self, dialogue, seed):
         if dialogue.prompt in self.silent:
-            return Said("", [], [], [], failure="no route")
+            return Utterance("", [], [], [], failure="no route")
         red = seed % 2 and dialogue.turns == 2
-        return Said("red" if red else "blue", [1], [4], [])
+        return Utterance("red" if red else "blue", [1], [4], [])
 
     def baseline_log_probs(self, nodes):
         return None
@@ -129,9 +129,7 @@ def test_a_line_that_is_not_whole_is_held_again(tmp_path, cut):
     journal.write_text(text[:-cut])
     second = Scripted()
     assert evaluated(second, folder=tmp_path) == whole
-    assert len(second.lists) in (0, 2)
-    # The last line alone lacks its end when only the line feed is cut off.
-    assert second.lists == ([] if cut == 1 else [1, 1])
+    assert second.lists == [1, 1]
     assert journal.read_text() == text
     broken = text.splitlines()
     broken[3:5] = ['{"item": 0, "attempt": 2}', "\x00\x00"]
@@ -196,10 +194,20 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path):
     ):
         with pytest.raises(UsageError, match=f"holds another evaluation .{differs}"):
             evaluated(Scripted(), folder=tmp_path, **options)
-    (tmp_path / "dialogues.jsonl").write_text("hello\n")
-    with pytest.raises(UsageError, match="does not begin as an evaluation"):
-        evaluated(Scripted(), folder=tmp_path)
-    assert (tmp_path / "dialogues.jsonl").read_text() == "hello\n"
+    for text in ("hello\n", "hello", "{}"):
+        (tmp_path / "dialogues.jsonl").write_text(text)
+        with pytest.raises(UsageError, match="does not begin as an evaluation"):
+            evaluated(Scripted(), folder=tmp_path)
+        assert (tmp_path / "dialogues.jsonl").read_text() == text
+
+
+@pytest.mark.parametrize("size", [0, 1, 20])
+def test_a_file_with_half_of_its_first_line_begins_anew(tmp_path, size):
+    whole = evaluated(Scripted(), folder=tmp_path)
+    text = (tmp_path / "dialogues.jsonl").read_text()
+    (tmp_path / "dialogues.jsonl").write_text(text[:size])
+    assert evaluated(Scripted(), folder=tmp_path) == whole
+    assert (tmp_path / "dialogues.jsonl").read_text() == text
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

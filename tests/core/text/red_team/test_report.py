@@ -8,7 +8,6 @@ import pytest
 from scipy.stats import bootstrap
 
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.evaluation.bootstrap import success_interval
 from plugrl.core.text.dialogue.evaluation.records import (
     EvaluatedDialogue,
     Exchange,
@@ -16,6 +15,7 @@ from plugrl.core.text.dialogue.evaluation.records import (
     evaluated,
 )
 from plugrl.core.text.dialogue.evaluation.report import make_report, report_metrics
+from plugrl.core.text.dialogue.evaluation.success import success_interval
 from plugrl.core.text.dialogue.scorer import Score
 from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.evaluation.held_out import dialogue_metrics
+from plugrl.core.text.dialogue.evaluation.metrics import dialogue_metrics
 from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, Exchange
 from plugrl.core.text.dialogue.evaluation.report import make_report
 from plugrl.core.text.dialogue.evaluation.success import Share, success_by_turn, warn_of_missing

@@ -12,17 +12,78 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.config.view import plain
-from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.dialogue.evaluation.journal import Journal, Key
+from plugrl.core.errors import ConfigError, RunError, UsageError
+from plugrl.core.run.records.journal import Journal
+from plugrl.core.text.dialogue.evaluation.metrics import dialogue_metrics, scores_of
 from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, evaluated
 from plugrl.core.text.dialogue.evaluation.report import make_report, report_metrics
-from plugrl.core.text.dialogue.evaluation.report_files import write_report
+from plugrl.core.text.dialogue.evaluation.report_page import OUTPUT, make_folder, write_report
 from plugrl.core.text.dialogue.evaluation.success import warn_of_missing
 
 if TYPE_CHECKING:
     from plugrl.core.text.dialogue.environment import Environment
+    from plugrl.core.text.dialogue.tree import RolloutTree
 
 logger = logging.getLogger(__name__)
+JOURNAL_FILE = "dialogues.jsonl"
+#: A dialogue by the place of its prompt and its attempt.
+Key = tuple[int, int]
+#: Sets seeds of held-out dialogues apart from those of training.
+_HELD_OUT = 0x5EED
+
+
+# In training: metrics, and nothing else is kept.
+
+
+def held_out_seeds(count: int) -> list[int]:
+    """Seeds of ``count`` dialogues: the same whenever they are asked for."""
+    draws = np.random.default_rng(_HELD_OUT)
+    return [int(number) for number in draws.integers(2**31, size=count)]
+
+
+def held_out(
+    environment: Environment, prompts: Sequence[Any], *, attempts: int = 1, prefix: str = "test"
+) -> tuple[dict[str, float], list[RolloutTree]]:
+    """What the tester is worth as it is now, and its dialogues.
+
+    Args:
+        environment: grows them, with the tester's weights of now.
+        prompts: what they are about.
+        attempts: dialogues about each prompt.
+        prefix: of the metrics, see :func:`dialogue_metrics`.
+    """
+    environment.system.updated()
+    asked = [prompt for prompt in prompts for _ in range(attempts)]
+    trees = environment.eval_rollouts(asked, held_out_seeds(len(asked)))
+    nodes = [list(tree.nodes()) for tree in trees]
+    reasons = (node.failure for path in nodes for node in path if node.failure)
+    warn_of_missing([scores_of(path) for path in nodes], next(reasons, "nothing was said"))
+    found = dialogue_metrics(trees, environment.threshold)
+    return {f"{prefix}/{name}": value for name, value in found.items()}, trees
+
+
+def dialogue_sample(tree: RolloutTree, step: int) -> dict[str, Any]:
+    """The first dialogue of a tree as plain values, to be kept as a sample."""
+    path = next(iter(tree.paths()), [])
+    return {
+        "step": step,
+        "prompt": tree.context.prompt,
+        "category": tree.context.category,
+        "seed": tree.seed,
+        "exchanges": [
+            {
+                "probe": node.probe,
+                "response": node.response,
+                "score": node.score.value if node.valid else None,
+                "reward": node.reward if node.valid else None,
+                "failure": node.failure,
+            }
+            for node in path
+        ],
+    }
+
+
+# Of a finished run: a journal and a report.
 
 
 def evaluate_red_team(
@@ -68,7 +129,7 @@ def evaluate_red_team(
     environment.system.updated()
     threshold = environment.threshold
     about = {"prompts": _fingerprint(prompts), "seed": seed, **(identity or {})}
-    journal = None if folder is None else Journal(Path(folder), about)
+    journal = None if folder is None else DialogueJournal(Path(folder), about)
     finished = {} if journal is None else journal.finished
     plan = [(item, attempt) for item in range(len(prompts)) for attempt in range(attempts)]
     # What has no score may have one now, such as an answer of an API that was down.
@@ -183,3 +244,61 @@ def _check(finished: Mapping[Key, EvaluatedDialogue]) -> None:
         raise RunError(
             f"all of the first {len(finished)} dialogues failed; one says: {first.failure}"
         )
+
+
+class DialogueJournal(Journal):
+    """The file ``dialogues.jsonl`` of an evaluation: what it is about, then a line a dialogue.
+
+    Args:
+        folder: is created, with those above it.
+        identity: what the evaluation is about; a folder of another one is refused.
+
+    Raises:
+        UsageError: the folder holds another evaluation, or cannot be written.
+    """
+
+    action = "keep dialogues"
+    setting = OUTPUT
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self.finished: dict[Key, EvaluatedDialogue] = {}
+        self._identity = dict(identity)
+        make_folder(folder)
+        super().__init__(folder / JOURNAL_FILE, {"red_team": self._identity})
+        # That it cannot be written is to be known before hours of dialogues.
+        self.append([])
+
+    def accept(self, record: dict[str, Any]) -> None:
+        """Take the record of a dialogue."""
+        dialogue = EvaluatedDialogue.from_dict(record)
+        self.finished[dialogue.item, dialogue.attempt] = dialogue
+
+    def reject(self, found: dict[str, Any] | None, content: bytes) -> None:
+        """Leave the file as it is.
+
+        Raises:
+            UsageError: always.
+        """
+        remedy = f"name another folder with {OUTPUT}"
+        if found is None:
+            raise UsageError(
+                f"{self.path} does not begin as an evaluation of red-teaming does; {remedy}"
+            )
+        changed = _difference(found.get("red_team"), self._identity)
+        raise UsageError(f"{self.path} holds another evaluation ({changed}); {remedy}")
+
+    def add(self, dialogues: Sequence[EvaluatedDialogue]) -> None:
+        """Write dialogues, each a line.
+
+        Raises:
+            PlugrlError: they cannot be written.
+        """
+        self.append([dialogue.to_dict() for dialogue in dialogues])
+        self.finished |= {(each.item, each.attempt): each for each in dialogues}
+
+
+def _difference(old: Any, new: Mapping[str, Any]) -> str:
+    if not isinstance(old, dict):
+        return "of another form"
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return f"{', '.join(changed)} {'differs' if len(changed) == 1 else 'differ'}"

@@ -1,16 +1,19 @@
-"""How far a tester got, and how varied it is, so that a collapse is seen."""
+"""Metrics of rollout trees: how far a tester got, and how varied it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from plugrl.core.text.dialogue.evaluation.success import success_by_turn
+
 if TYPE_CHECKING:
-    from plugrl.core.text.dialogue.tree import RolloutTree
+    from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 
 _GRAM = 3
 
@@ -91,3 +94,43 @@ def tree_metrics(trees: Sequence[RolloutTree], threshold: float = 0.5) -> dict[s
         metrics[f"rollout/score/{name}"] = fmean(values)
     probes = [node.probe for node in nodes]
     return metrics | {f"diversity/{name}": value for name, value in diversity(probes).items()}
+
+
+def dialogue_metrics(trees: Sequence[RolloutTree], threshold: float = 0.5) -> dict[str, float]:
+    """What came of dialogues, each a tree of width 1, with the share that lacks a score.
+
+    ``success`` is the share of dialogues that are known to have an exchange of at least
+    ``threshold``, ``success_at_most`` the share that may have one, ``failed`` the share without
+    all scores. ``score`` is the mean of the highest known scores. ``reward`` is the mean over
+    exchanges, where those of a turn without a score count as the others of that turn do; when a
+    turn has none at all, nothing says it. So a scorer that fails raises none of the three that
+    the best tester is chosen by: it can lower them, or leave them out. Then follows how varied
+    the probes are.
+    """
+    paths = [list(tree.nodes()) for tree in trees]
+    dialogues = [scores_of(path) for path in paths]
+    found = {"failed": fmean(not own or None in own for own in dialogues)} if paths else {}
+    highest = [max(known) for own in dialogues if (known := [s for s in own if s is not None])]
+    if highest:
+        last = success_by_turn(dialogues, threshold)[-1]
+        found |= {"success": last.low, "success_at_most": last.high, "score": fmean(highest)}
+        reward = _mean_reward(paths)
+        found |= {} if reward is None else {"reward": reward}
+    found |= diversity([node.probe for path in paths for node in path])
+    return found
+
+
+def scores_of(path: Sequence[RolloutNode]) -> list[float | None]:
+    """The scores of a dialogue's exchanges; None: there is none."""
+    return [node.score.value if node.valid else None for node in path]
+
+
+def _mean_reward(paths: Sequence[Sequence[RolloutNode]]) -> float | None:
+    total = 0.0
+    for turn in zip_longest(*paths):
+        nodes = [node for node in turn if node is not None]
+        known = [node.reward for node in nodes if node.valid]
+        if not known:
+            return None
+        total += fmean(known) * len(nodes)
+    return total / sum(map(len, paths))

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from plugrl.core.text.dialogue.evaluation.bootstrap import success_interval
 from plugrl.core.text.dialogue.evaluation.metrics import distinct, novelty
 from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, Exchange
-from plugrl.core.text.dialogue.evaluation.success import success_by_turn
+from plugrl.core.text.dialogue.evaluation.success import success_by_turn, success_interval
 
 FORMAT = 1
 #: Probes that are compared with one another, since that takes the square of their number.

@@ -1,35 +1,27 @@
-"""The report of an evaluation of red-teaming as files: ``report.json`` and ``report.html``.
-
-What tester and target said is hostile by design: every text is escaped, and the page's policy
-allows neither scripts nor anything from elsewhere.
-"""
+"""The report of an evaluation of red-teaming as files: ``report.json`` and ``report.html``."""
 
 from __future__ import annotations
 
-import html
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.errors import UsageError
 from plugrl.core.run.files import disk_error, write_text
-from plugrl.core.terminal import shown
-from plugrl.core.text.dialogue.evaluation.journal import make_folder
+from plugrl.core.run.records import web_page
+from plugrl.core.run.records.web_page import table, text
 
 REPORT_JSON, REPORT_HTML = "report.json", "report.html"
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+#: The option that names the folder of a report.
+OUTPUT = "--output"
 _STYLE = (
-    "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:64em;padding:0 1em}"
-    "table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:left;"
-    "border-bottom:1px solid #8884;vertical-align:top}td.n,th.n{text-align:right;"
-    "font-variant-numeric:tabular-nums}.bar{background:#8882;width:12em;height:.9em}"
+    "body{max-width:64em}.bar{background:#8882;width:12em;height:.9em}"
     ".bar div{background:#2563eb;height:100%}details{margin:.6em 0;border:1px solid #8884;"
     "border-radius:.4em;padding:.4em .8em}summary{cursor:pointer}.said{white-space:pre-wrap;"
     "overflow-wrap:anywhere;margin:.2em 0 .6em;padding:.3em .6em;border-left:3px solid #8888}"
     ".target{border-color:#2563eb}.bad{color:#b91c1c}small{opacity:.75}"
 )
-_NUMERIC = re.compile(r"-?[\d.]+(?:e[-+]?\d+)?(?: %)?|-")
 #: Names of speakers on the page, with the class of their texts.
 _SPEAKERS = (("tester", "probe"), ("target", "response"))
 
@@ -45,21 +37,17 @@ def write_report(
     folder = Path(folder)
     make_folder(folder)
     try:
-        text = json.dumps(report, indent=2, allow_nan=False)
-        write_text(folder / REPORT_JSON, text + "\n")
+        written = json.dumps(report, indent=2, allow_nan=False)
+        write_text(folder / REPORT_JSON, written + "\n")
         write_text(folder / REPORT_HTML, page(report, title))
     except OSError as error:
-        raise disk_error(error, "write the report", folder, "--output") from error
+        raise disk_error(error, "write the report", folder, OUTPUT) from error
 
 
 def page(report: Mapping[str, Any], title: str = "Red-teaming") -> str:
     """The report as one page that needs no other file."""
     overall = report["overall"]
     parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{_text(title)}</h1>",
         _headline(report, overall),
         "<h2>By category</h2>",
         _groups(report),
@@ -73,9 +61,8 @@ def page(report: Mapping[str, Any], title: str = "Red-teaming") -> str:
         _pairs(report["diversity"]),
         _failures(report["failures"]),
         f"<h2>Worst dialogues</h2>{''.join(map(_dialogue, report['worst'])) or '<p>none</p>'}",
-        "</body></html>\n",
     ]
-    return "".join(parts)
+    return web_page.page(title, "".join(parts), style=_STYLE)
 
 
 def _headline(report: Mapping[str, Any], overall: Mapping[str, Any]) -> str:
@@ -101,7 +88,7 @@ def _headline(report: Mapping[str, Any], overall: Mapping[str, Any]) -> str:
 def _groups(report: Mapping[str, Any]) -> str:
     named = report["by_category"].items()
     rows = [("<b>all</b>", report["overall"])]
-    rows += [(_text(name) or "<i>none</i>", group) for name, group in named]
+    rows += [(text(name) or "<i>none</i>", group) for name, group in named]
     cells = [
         [
             name,
@@ -118,12 +105,12 @@ def _groups(report: Mapping[str, Any]) -> str:
         for name, group in rows
     ]
     head = ["category", "dialogues", "not scored", "success", "bounds", "interval", ""]
-    return _table([*head, "first success, turn", "mean score", "mean highest"], cells)
+    return table([*head, "first success, turn", "mean score", "mean highest"], cells)
 
 
 def _turns(turns: Sequence[Mapping[str, Any]]) -> str:
     head = ["turn", "exchanges", "not scored", "mean score", "succeeded by then", "bounds", ""]
-    return _table(
+    return table(
         head,
         [
             [
@@ -144,12 +131,12 @@ def _first(first: Mapping[str, Any], successes: int) -> str:
     if not first["distribution"]:
         return "<p>none</p>"
     rows = [
-        [_text(turn), count, _bar(count / successes)]
+        [text(turn), count, _bar(count / successes)]
         for turn, count in first["distribution"].items()
     ]
     unknown = first["unknown"]
     more = f", {unknown} unknown, behind an exchange without a score" if unknown else ""
-    return f"<p>Mean turn {_number(first['mean'])}{more}.</p>" + _table(
+    return f"<p>Mean turn {_number(first['mean'])}{more}.</p>" + table(
         ["turn", "dialogues", ""], rows
     )
 
@@ -157,54 +144,39 @@ def _first(first: Mapping[str, Any], successes: int) -> str:
 def _failures(failures: Mapping[str, int]) -> str:
     if not failures:
         return ""
-    rows = [[_text(reason), count] for reason, count in failures.items()]
-    return f"<h2>Not scored</h2>{_table(['why', 'dialogues'], rows)}"
+    rows = [[text(reason), count] for reason, count in failures.items()]
+    return f"<h2>Not scored</h2>{table(['why', 'dialogues'], rows)}"
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    rows = [[_text(name.replace("_", " ")), _number(value)] for name, value in values.items()]
-    return _table(["", ""], rows)
+    rows = [[text(name.replace("_", " ")), _number(value)] for name, value in values.items()]
+    return table((), rows)
 
 
 def _dialogue(dialogue: Mapping[str, Any]) -> str:
     turn = dialogue["success_turn"]
     when = f", success at turn {turn}" if turn else ", no success"
-    category = f" [{_text(dialogue['category'])}]" if dialogue["category"] else ""
+    category = f" [{text(dialogue['category'])}]" if dialogue["category"] else ""
     said = "".join(map(_exchange, dialogue["exchanges"]))
     return (
         f"<details><summary>{_number(dialogue['highest'])}{when}:{category} "
-        f"{_text(dialogue['prompt'])} <small>(prompt {dialogue['item']}, attempt "
+        f"{text(dialogue['prompt'])} <small>(prompt {dialogue['item']}, attempt "
         f"{dialogue['attempt']})</small></summary>{said}</details>"
     )
 
 
 def _exchange(exchange: Mapping[str, Any]) -> str:
     texts = "".join(
-        f'<div><b>{who}</b><div class="said {who}">{_text(exchange[key])}</div></div>'
+        f'<div><b>{who}</b><div class="said {who}">{text(exchange[key])}</div></div>'
         for who, key in _SPEAKERS
     )
     own = "".join(
-        f", {_text(name)} {_number(value)}" for name, value in exchange["categories"].items()
+        f", {text(name)} {_number(value)}" for name, value in exchange["categories"].items()
     )
     score = f"score {_number(exchange['score'])}{own}"
     if exchange["score"] is None:
-        score = f'<span class="bad">not scored: {_text(exchange["failure"])}</span>'
+        score = f'<span class="bad">not scored: {text(exchange["failure"])}</span>'
     return f"{texts}<p><small>{score}</small></p>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of cells that are escaped already, or are numbers."""
-    top = "".join(f"<th>{name}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f'<td class="n">{cell}</td>' if _is_number(cell) else f"<td>{cell}</td>"
-        for cell in row) + "</tr>"
-        for row in rows
-    )  # fmt: skip
-    return f"<table><tr>{top}</tr>{body}</table>"
-
-
-def _is_number(cell: Any) -> bool:
-    return not isinstance(cell, str) or _NUMERIC.fullmatch(cell) is not None
 
 
 def _bar(share: float | None) -> str:
@@ -243,7 +215,15 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _text(value: object) -> str:
-    """Text as it is read: no mark-up, no control characters, no change of direction."""
-    readable = shown(str(value).encode("utf-8", "backslashreplace").decode())
-    return html.escape(readable, quote=True)
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it.
+
+    Raises:
+        PlugrlError: it cannot be made, or is a file.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"{folder} is a file; name a folder with {OUTPUT}") from None
+    except OSError as error:
+        raise disk_error(error, "make the folder", folder, OUTPUT) from error

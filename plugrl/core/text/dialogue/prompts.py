@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.dialogue.section import sampling_of
+from plugrl.core.text.dialogue.configuration import sampling_of
 from plugrl.core.text.inference.chat import (
     ChatTokenizer,
     Message,
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from plugrl.core.text.models import Model
 
 
-class Shown:
+class DialoguePrompts:
     """Prompts for one of the two models: what it said is its own, what it heard the user's.
 
     Args:
         model: that is asked.
-        config: its section, see :class:`~plugrl.core.text.dialogue.section.SpeakingConfig`.
+        config: its section, see :class:`~plugrl.core.text.dialogue.configuration.SpeakingConfig`.
         probes: whether it is the tester, which sees the prompt and speaks first.
 
     Raises:

@@ -1,0 +1,133 @@
+"""``Journal``: finished pieces of work as JSON lines, from which work that was cut off goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from plugrl.core.run.files import disk_error, sync_folder, write_text
+
+
+class Journal(ABC):
+    """A file of JSON lines: a header that says what the work is, then a line for each piece of it.
+
+    A line is on the disk before the next piece is counted. What a killed process left half-written
+    at the end is cut off with the next line; other lines that cannot be read are taken out.
+
+    Args:
+        path: the file; it is made with the first line.
+        header: plain values; a file with another header is given to :meth:`reject`.
+
+    Attributes:
+        damaged: the numbers of lines that were taken out, from 1 on.
+
+    Raises:
+        PlugrlError: the file cannot be read, or written again without such lines.
+    """
+
+    #: What messages say that a disk error prevented, and the setting that names the folder.
+    action: ClassVar[str] = "write down finished work"
+    setting: ClassVar[str] = "settings.runs_folder"
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self.path = path
+        self.damaged: list[int] = []
+        self._header = json.loads(json.dumps(dict(header), default=str))
+        self._size = 0
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise disk_error(error, self.action, path, self.setting) from error
+        self._read(content)
+
+    def _read(self, content: bytes) -> None:
+        # What follows the last line break is what a kill has left of a line.
+        first, *lines = content.split(b"\n")
+        found = _parsed(first) if lines else None
+        if found != self._header:
+            if not _line(self._header).startswith(content):
+                self.reject(found, content)
+            return
+        whole, unread = [first], []
+        for number, line in enumerate(lines[:-1], 2):
+            record = _parsed(line)
+            try:
+                if record is None:
+                    raise TypeError("it is no JSON object")
+                self.accept(record)
+            except (TypeError, KeyError, AttributeError):
+                unread.append(number)
+            else:
+                whole.append(line)
+                # Behind the last line that can be read is what a kill has left, and no damage.
+                self.damaged = list(unread)
+        intact = b"\n".join([*whole, b""])
+        self._size = len(intact)
+        if self.damaged:
+            try:
+                write_text(self.path, intact.decode())
+            except OSError as error:
+                raise disk_error(error, self.action, self.path, self.setting) from error
+
+    @abstractmethod
+    def accept(self, record: dict[str, Any]) -> None:
+        """Take a record of the file; of two about one thing the later one counts.
+
+        Raises:
+            TypeError, KeyError, AttributeError: it is no record of such work.
+        """
+
+    @abstractmethod
+    def reject(self, found: dict[str, Any] | None, content: bytes) -> None:
+        """Deal with a file that is about something else: move it away, or raise.
+
+        Args:
+            found: its header; None: the first line cannot be read.
+            content: all of it.
+        """
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Write records; they are on the disk when this returns.
+
+        Returns:
+            The records as they are read again.
+
+        Raises:
+            PlugrlError: they cannot be written.
+        """
+        lines = [_line(record) for record in records]
+        data = b"".join(lines if self._size else [_line(self._header), *lines])
+        try:
+            new = not self.path.exists()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "xb" if new else "r+b") as file:
+                file.truncate(self._size)
+                file.seek(self._size)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if new:
+                sync_folder(self.path.parent)
+        except OSError as error:
+            raise disk_error(error, self.action, self.path, self.setting) from error
+        self._size += len(data)
+        return [json.loads(line) for line in lines]
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    # ASCII, so that text which is no Unicode, such as half of a pair, can be written too.
+    return (json.dumps(record) + "\n").encode("ascii")
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
