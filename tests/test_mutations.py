@@ -85,7 +85,9 @@ def test_own_tests_are_the_mirror_then_those_that_import_or_name_it():
         "plugrl/core/text/endpoint/session.py"
     )
     assert "tests/trainers/test_preference_losses.py" in own_tests("plugrl/trainers/losses/kto.py")
-    assert "tests/trainers/test_grpo_advantage.py" in own_tests("plugrl/core/estimators.py")
+    assert "tests/trainers/test_preference_losses.py" in own_tests(
+        "plugrl/core/text/learn/reference.py"
+    )
 
 
 def test_the_list_can_be_read():
