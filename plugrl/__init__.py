@@ -136,14 +136,14 @@ if TYPE_CHECKING:
     )
     from plugrl.core.text.guides import log_grpo_metrics as log_grpo_metrics
     from plugrl.core.text.guides import log_rollout_metrics as log_rollout_metrics
+    from plugrl.core.text.inference.generation import Completion as Completion
+    from plugrl.core.text.inference.generation import GenerationRequest as GenerationRequest
     from plugrl.core.text.inference.sampling import SamplingParams as SamplingParams
     from plugrl.core.text.inference.services import BaseTrainService as BaseTrainService
-    from plugrl.core.text.inference.services import Completion as Completion
-    from plugrl.core.text.inference.services import GenerationRequest as GenerationRequest
     from plugrl.core.text.inference.services import InferenceService as InferenceService
     from plugrl.core.text.inference.services import ModelSpec as ModelSpec
-    from plugrl.core.text.inference.services import Tokenizer as Tokenizer
     from plugrl.core.text.inference.services import TrainService as TrainService
+    from plugrl.core.text.inference.tokenizer import Tokenizer as Tokenizer
     from plugrl.core.text.jobs.fine_tuning import FineTuneConfig as FineTuneConfig
     from plugrl.core.text.jobs.fine_tuning import FineTuneService as FineTuneService
     from plugrl.core.text.jobs.fine_tuning import JobContext as JobContext
@@ -165,7 +165,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.remote_api import RemoteApiTrainer as RemoteApiTrainer
     from plugrl.core.text.remote_api import RemoteApiTrainerConfig as RemoteApiTrainerConfig
     from plugrl.core.text.remote_api import RemoteLossConfig as RemoteLossConfig
-    from plugrl.core.text.rollout.worker import RolloutTask as RolloutTask
+    from plugrl.core.text.rollout.task import RolloutTask as RolloutTask
     from plugrl.core.text.rollout.worker import RolloutWorker as RolloutWorker
     from plugrl.core.text.rollout.worker import RolloutWorkerConfig as RolloutWorkerConfig
     from plugrl.core.text.rollout.worker import trajectory_of as trajectory_of
@@ -316,23 +316,18 @@ _MODULES = {
         "SelfHostedTrainer",
         "SelfHostedTrainerConfig",
     ),
+    "plugrl.core.text.inference.generation": ("Completion", "GenerationRequest"),
     "plugrl.core.text.inference.services": (
         "BaseTrainService",
-        "Completion",
-        "GenerationRequest",
         "InferenceService",
         "ModelSpec",
-        "Tokenizer",
         "TrainService",
     ),
+    "plugrl.core.text.inference.tokenizer": ("Tokenizer",),
     "plugrl.core.text.trajectory": ("Trajectory",),
     "plugrl.core.text.trajectory_trainer": ("TrajectoryTrainer", "TrajectoryTrainerConfig"),
-    "plugrl.core.text.rollout.worker": (
-        "RolloutTask",
-        "RolloutWorker",
-        "RolloutWorkerConfig",
-        "trajectory_of",
-    ),
+    "plugrl.core.text.rollout.task": ("RolloutTask",),
+    "plugrl.core.text.rollout.worker": ("RolloutWorker", "RolloutWorkerConfig", "trajectory_of"),
     "plugrl.core.trainer": ("Capabilities", "Trainer", "TrainerContext", "TrainingResult"),
     "plugrl.trainers.harness": ("HarnessTrainer", "TrainingConfiguration"),
     "plugrl.trainers.hf_ast": ("HFASTConfiguration", "HFASTTrainer"),

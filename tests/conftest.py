@@ -57,11 +57,18 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def _imports_stay_in_their_test(monkeypatch):
-    """What ``-p`` imports is known to this process and its children: for this test alone."""
+    """What ``-p`` and files of users import is known to this test alone, children included."""
     from plugrl.core.plugins import loading
 
     monkeypatch.setattr(loading, "_imported", {})
     monkeypatch.setenv(loading.IMPORTS_VARIABLE, "")
+    before = list(sys.path)
+    yield
+    added = tuple(folder + os.sep for folder in sys.path if folder and folder not in before)
+    sys.path[:] = before
+    for name, module in list(sys.modules.items()) if added else ():
+        if str(getattr(module, "__file__", None)).startswith(added):
+            del sys.modules[name]
 
 
 @pytest.fixture

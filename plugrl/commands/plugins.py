@@ -296,7 +296,7 @@ def _registered_by_hooks() -> list[dict[str, Any]]:
     from plugrl.core.plugins.registry import default_registry
 
     registry = default_registry()
-    load_hook_plugins(registry=registry)
+    load_hook_plugins(registry)
     return [
         record.to_json()
         | {"status": "ok", "group": "", "location": record.file or "", "target": record.place}

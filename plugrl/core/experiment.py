@@ -103,7 +103,7 @@ def prepare(
     disable = section.get("disable")
     if isinstance(disable, list):
         registry.disable([name for name in disable if isinstance(name, str)])
-    plugins = load_hook_plugins(registry=registry, strict=section.get("strict") is True)
+    plugins = load_hook_plugins(registry, strict=section.get("strict") is True)
     validated = validate(composed, registry)
     if preflight:
         name = str(composed.source) if composed.source is not None else "the configuration"

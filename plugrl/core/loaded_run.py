@@ -253,7 +253,7 @@ def sampled(
         ConfigError: there is no such model, or a prompt is empty or cannot be encoded.
     """
     from plugrl.core.text.inference.completions import check_completions
-    from plugrl.core.text.inference.services import GenerationRequest
+    from plugrl.core.text.inference.generation import GenerationRequest
     from plugrl.core.text.inference.stops import ending
 
     with closing(text_trainer(saved).loaded_models()) as models:

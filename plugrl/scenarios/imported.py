@@ -9,7 +9,8 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.blame import raised_at
-from plugrl.core.plugins.loading import describe_error, import_named, readable
+from plugrl.core.plugins.loading import describe_error, import_named
+from plugrl.core.plugins.user_files import readable
 from plugrl.core.suggest import did_you_mean
 
 #: Packages of environments whose modules are called like them.

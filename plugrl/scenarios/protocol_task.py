@@ -14,8 +14,7 @@ from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.agents.scripts import Script
-    from plugrl.core.tensordict.environment.environment import Split, VectorEnvironment
+    from plugrl.core.tensordict.environment.environment import Script, Split, VectorEnvironment
     from plugrl.core.tensordict.environment.labelled import Labelled
     from plugrl.core.tensordict.environment.message_space import MessageSpace
 

@@ -35,7 +35,7 @@ from plugrl.trainers.critics import DISTANCES, Distance
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
 
 
 @dataclass

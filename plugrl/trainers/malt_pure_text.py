@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plugrl.core.config.view import HyperParameters
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict
     from plugrl.core.text.protocol.episode import Episode
-    from plugrl.core.text.rollout.worker import RolloutTask
+    from plugrl.core.text.rollout.task import RolloutTask
 
 #: Trees with more leaves are refused: nobody means to pay for them.
 MOST_LEAVES = 4096

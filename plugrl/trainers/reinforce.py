@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
 
 #: Settings of ``rl`` that only a value head reads.
 _VALUE_HEAD_OPTIONS = ("lmbda", "loss_critic_type", "use_shared_body")

@@ -17,8 +17,8 @@ from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.start import read_tree
 from plugrl.core.text.inference.chat import chat_tokenizer
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings

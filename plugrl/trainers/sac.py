@@ -30,7 +30,7 @@ from torch import nn
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.continuous import SquashedNormal
+from plugrl.core.tensordict.agents.distributions.continuous import SquashedNormal
 from plugrl.core.tensordict.off_policy import OffPolicyRlConfig
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.critics import (
@@ -45,7 +45,7 @@ from plugrl.trainers.critics import (
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
 
 
 @dataclass

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
 
 #: The name of the generator that orders environments; no policy can have it.
 _JOINT = "spg/joint"

@@ -45,7 +45,7 @@ from plugrl.trainers.critics import (
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
 
 
 @dataclass

@@ -54,7 +54,7 @@ def plugin(tmp_path, monkeypatch):
 def test_what_a_failing_plugin_has_registered_is_taken_back(plugin, caplog):
     entries = [plugin("a"), plugin("half", "raise ValueError('no more')"), plugin("z")]
     registry = Registry(entries, PluginSelection())
-    result = load_hook_plugins(registry=registry)
+    result = load_hook_plugins(registry)
     assert [entry.name for entry in result.loaded] == ["a", "z"]
     assert [record.name for record in registry.records("loss")] == ["a", "a_too", "z", "z_too"]
     with pytest.raises(UnknownComponentError, match="half"):
@@ -66,14 +66,14 @@ def test_what_a_failing_plugin_has_registered_is_taken_back(plugin, caplog):
     assert failure.seconds >= 0
     assert registry.failed == [failure.message]
     # To load once more tells it no second time.
-    load_hook_plugins(registry=registry)
+    load_hook_plugins(registry)
     assert len(caplog.records) == 1
 
 
 def test_a_failure_is_raised_where_that_is_asked_for(plugin):
     registry = Registry([plugin("half", "raise ValueError('no more')")], PluginSelection())
     with pytest.raises(PluginError, match=r"rl-half 1.0 was not loaded \(components\)") as caught:
-        load_hook_plugins(registry=registry, strict=True)
+        load_hook_plugins(registry, strict=True)
     assert isinstance(caught.value.__cause__, ValueError)
     assert registry.records("loss") == []
 
@@ -81,13 +81,13 @@ def test_a_failure_is_raised_where_that_is_asked_for(plugin):
 def test_ctrl_c_is_no_failure_of_a_plugin(plugin):
     registry = Registry([plugin("half", "raise KeyboardInterrupt")], PluginSelection())
     with pytest.raises(KeyboardInterrupt):
-        load_hook_plugins(registry=registry)
+        load_hook_plugins(registry)
 
 
 def test_a_plugin_that_is_not_selected_is_not_imported(plugin):
     entries = [plugin("a"), plugin("b")]
     registry = Registry(entries, PluginSelection(blocked=frozenset({"rl-b"})))
-    assert [entry.name for entry in load_hook_plugins(registry=registry).loaded] == ["a"]
+    assert [entry.name for entry in load_hook_plugins(registry).loaded] == ["a"]
     assert "hooks_b" not in sys.modules
 
 
@@ -121,11 +121,11 @@ def named(tmp_path):
 def test_wrong_hooks_of_such_a_file_are_refused_in_one_line(named, text, said):
     loading.import_user_module(str(named(text)))
     with pytest.raises(PluginError, match=rf"^-p .*steps.py: .*{said}") as failure:
-        load_hook_plugins(registry=Registry([], PluginSelection()))
+        load_hook_plugins(Registry([], PluginSelection()))
     assert "\n" not in str(failure.value)
 
 
 def test_a_file_without_hooks_is_no_plugin(named):
     loading.import_user_module(str(named("")))
-    loaded = load_hook_plugins(registry=Registry([], PluginSelection()), strict=True)
+    loaded = load_hook_plugins(Registry([], PluginSelection()), strict=True)
     assert loaded.manager.get_plugins() == set()

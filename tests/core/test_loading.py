@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 
 import pytest
 
 from plugrl.core.errors import PluginError
 from plugrl.core.plugins.installed import PluginSelection
-from plugrl.core.plugins.loading import load_file, load_module, user_module_name
 from plugrl.core.plugins.registry import Registry
+from plugrl.core.plugins.user_files import load_file, load_module, user_module_name
 
 DEF = "def f(logp, batch, config):"
 
@@ -159,29 +160,58 @@ def test_the_line_of_a_failing_import_of_an_installed_package(tmp_path, monkeypa
     assert str(caught.value).endswith(f" at {site / 'rl_broken_line.py'}:3")
 
 
-def write_agent(folder, word):
+def write_agent(folder, word, dot=""):
+    """Files that import one another: plainly, or relatively with ``dot`` a dot."""
     folder.mkdir(parents=True)
-    (folder / "tools.py").write_text("import helpers\nfrom more import deep\nword = helpers.word\n")
+    helpers = f"from {dot} import helpers" if dot else "import helpers"
+    (folder / "tools.py").write_text(
+        f"{helpers}\nfrom {dot}more import deep\nword = helpers.word\n"
+    )
     (folder / "helpers.py").write_text(f"word = {word!r}\n")
     (folder / "more").mkdir()
     (folder / "more" / "__init__.py").write_text("")
+    up = f"from {dot}{dot} import helpers" if dot else "import helpers"
     (folder / "more" / "deep.py").write_text(
-        "import json\nimport helpers\n\ndef later():\n    import helpers as again\n"
+        f"import json\n{up}\n\ndef later():\n    {up} as again\n"
         "    return json.dumps([helpers.word, again.word])\n"
     )
     return folder
 
 
+def test_a_plain_import_finds_the_file_beside_also_later(tmp_path):
+    module = load_file(write_agent(tmp_path / "one", "one") / "tools.py")
+    assert module.word == "one"
+    assert module.deep.later() == '["one", "one"]'
+
+
 def test_files_of_two_folders_import_their_own_neighbours_of_one_name(tmp_path):
-    first, second = (write_agent(tmp_path / name, name) for name in ("one", "two"))
-    modules = [load_file(folder / "tools.py") for folder in (first, second)]
+    folders = [write_agent(tmp_path / name, name, dot=".") for name in ("one", "two")]
+    modules = [load_file(folder / "tools.py") for folder in folders]
     assert [module.word for module in modules] == ["one", "two"]
     assert [m.deep.later() for m in modules] == ['["one", "one"]', '["two", "two"]']
     assert not {"helpers", "more", "tools"} & set(sys.modules)
 
 
+def test_a_plain_import_that_would_find_the_file_of_another_folder_is_refused(tmp_path):
+    first, second = (write_agent(tmp_path / name, name) for name in ("one", "two"))
+    load_file(first / "tools.py")
+    expected = f"line 1 imports helpers, which is {first / 'helpers.py'} and not the file beside it"
+    with pytest.raises(ImportError, match=re.escape(f"{expected}; write from . import helpers")):
+        load_file(second / "tools.py")
+    # The same where only a function imports it.
+    (second / "late.py").write_text("def later():\n    import helpers\n")
+    with pytest.raises(ImportError, match="line 2 imports helpers"):
+        load_file(second / "late.py")
+    # What has no such neighbour may use the other's, and relative imports do not mind.
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "tools.py").write_text("import helpers\n")
+    assert load_file(tmp_path / "three" / "tools.py").helpers.word == "one"
+    relative = write_agent(tmp_path / "four", "four", dot=".")
+    assert load_file(relative / "tools.py").word == "four"
+
+
 def test_a_module_of_a_folder_is_the_one_that_its_files_import(tmp_path):
-    folder = write_agent(tmp_path / "one", "one")
+    folder = write_agent(tmp_path / "one", "one", dot=".")
     assert load_module(folder, "more.deep") is load_file(folder / "tools.py").deep
     with pytest.raises(ModuleNotFoundError):
         load_module(folder, "more.missing")

@@ -20,7 +20,8 @@ except PlugrlError as error:
 HOOKS = """
 import json, sys
 from plugrl.core.plugins.discovery import load_hook_plugins
-result = load_hook_plugins()
+from plugrl.core.plugins.registry import default_registry
+result = load_hook_plugins(default_registry())
 print(json.dumps({
     "loaded": [entry.name for entry in result.loaded],
     "registered": sorted(name for name, plugin in result.manager.list_name_plugin() if plugin),
@@ -171,14 +172,18 @@ def test_blocked_hook_plugins_are_never_imported(python):
 
 
 def test_strict_makes_a_failing_hook_plugin_fatal(python):
-    script = HOOKS.replace("load_hook_plugins()", "load_hook_plugins(strict=True)")
+    script = HOOKS.replace("(default_registry())", "(default_registry(), strict=True)")
     done = python("-c", script, only="misspelt")
     assert done.returncode == 1
     assert "PluginError: plugin 'misspelt' of plugrl-test-misspelt 1.0" in done.stderr
 
 
 def test_a_broken_plugin_is_named_when_a_component_is_missing(python):
-    script = "from plugrl.core.plugins.discovery import load_hook_plugins\nload_hook_plugins()\n"
+    script = (
+        "from plugrl.core.plugins.discovery import load_hook_plugins\n"
+        "from plugrl.core.plugins.registry import default_registry\n"
+        "load_hook_plugins(default_registry())\n"
+    )
     script += RESOLVE
     done = python("-c", script, "trainer", "meant_to_be_there", only="misspelt")
     assert "not loaded: plugin 'misspelt' of plugrl-test-misspelt" in done.stderr.splitlines()[-1]

@@ -20,7 +20,7 @@ def work(texts, queue):
 
 if __name__ == "__main__":
     registry = default_registry()
-    load_hook_plugins(registry=registry)
+    load_hook_plugins(registry)
     records = [
         registry.resolve("trainer", "good"),
         registry.resolve("loss", "found_at_run_time"),

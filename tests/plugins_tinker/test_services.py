@@ -10,8 +10,9 @@ from servers import against
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest, ModelSpec
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.models import Model
 from plugrl.core.text.remote.service import Datum

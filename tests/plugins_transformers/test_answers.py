@@ -3,8 +3,8 @@
 import pytest
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest
 from plugrl.plugins.transformers.engine.request_rows import Row
 
 

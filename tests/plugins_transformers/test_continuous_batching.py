@@ -10,8 +10,8 @@ import torch
 from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest
 from plugrl.plugins.transformers.engine.serving import Turns
 
 LONG = 20

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest
 from plugrl.plugins.transformers.engine.head import Head
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest
 from plugrl.plugins.transformers.engine.lean import LeanBody
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.loading import load_model

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from plugrl.core.text.dialogue.prompts import DialoguePrompts
-from plugrl.core.text.dialogue.configuration import SpeakingConfig
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
@@ -18,7 +16,9 @@ from transformers import (
 from transformers import AutoModelForSequenceClassification as Classifier
 
 from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.dialogue.configuration import SpeakingConfig
 from plugrl.core.text.dialogue.dialogue import Dialogue
+from plugrl.core.text.dialogue.prompts import DialoguePrompts
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
 from plugrl.core.text.inference.chat import (
     encode_continuation,

@@ -12,8 +12,9 @@ import plugrl
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest, ModelSpec
+from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.remote.service import Datum
 from plugrl.plugins.transformers.in_process import InProcessTrainService

@@ -12,8 +12,8 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import GenerationRequest
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.remote.service import Datum
 

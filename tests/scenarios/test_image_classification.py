@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 
 import plugrl
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import Layout
 from plugrl.scenarios.bodies.image_latent import ImageLatentBody

@@ -7,7 +7,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor, ValueOperator
 
-from plugrl.core.tensordict.agents.distributions import distribution_for
+from plugrl.core.tensordict.agents.distributions.choice import distribution_for
 
 
 class TableAgent(nn.Module):

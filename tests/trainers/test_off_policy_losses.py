@@ -16,8 +16,9 @@ from torchrl.data import Bounded
 from torchrl.modules import Actor, QValueActor
 from torchrl.objectives import DQNLoss, SACLoss, TD3Loss
 
-from plugrl.core.tensordict.agents.agents import Agent, build_agents
-from plugrl.core.tensordict.agents.distributions import Squash
+from plugrl.core.tensordict.agents.agent import Agent
+from plugrl.core.tensordict.agents.building import build_agents
+from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.trainers.critics import Critics, polyak_update
 from plugrl.trainers.dqn import DqnLoss

@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.trainers.a2c import A2cLoss

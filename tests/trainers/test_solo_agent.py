@@ -15,7 +15,7 @@ from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.loaded_run import checkpoint_of, opened
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.labelled import Labelled
 from plugrl.core.tensordict.environment.layout import Layout

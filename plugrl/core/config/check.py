@@ -31,7 +31,7 @@ from plugrl.core.config.sources.origins import (
 )
 from plugrl.core.config.view import ConfigView, is_validated, plain
 from plugrl.core.errors import ConfigError, PluginError
-from plugrl.core.plugins.loading import readable
+from plugrl.core.plugins.user_files import readable
 from plugrl.core.suggest import close_names
 
 if TYPE_CHECKING:

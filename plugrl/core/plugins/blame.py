@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import RunError
+from plugrl.core.plugins.user_files import readable
 from plugrl.core.terminal import LONGEST_RECORD, bounded
 
 if TYPE_CHECKING:
@@ -94,8 +95,6 @@ def first_line(error: BaseException) -> str:
 
 def one_line(error: BaseException) -> str:
     """Type and message of an exception on one line."""
-    from plugrl.core.plugins.loading import readable
-
     text = " ".join(readable(said(error)).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

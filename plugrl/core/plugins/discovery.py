@@ -17,36 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.errors import PluginError, PlugrlError
 from plugrl.core.plugins.installed import (
-    COMMAND_GROUP,
     HOOK_GROUP,
     EntryPoint,
     PluginSelection,
-    forget,
-    normalize,
-    scan,
 )
 from plugrl.core.plugins.loading import describe_error, import_target, user_modules
+from plugrl.core.plugins.observed import HookRegistry
 from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import pluggy
 
-    from plugrl.core.plugins.registry import Registry
-
-__all__ = [
-    "COMMAND_GROUP",
-    "HOOK_GROUP",
-    "EntryPoint",
-    "LoadFailure",
-    "LoadedPlugins",
-    "PluginSelection",
-    "check_hook_plugin",
-    "forget",
-    "hook_plugin_name",
-    "load_hook_plugins",
-    "normalize",
-    "scan",
-]
 
 logger = logging.getLogger(__name__)
 Phase = Literal["import", "api", "hooks", "components"]
@@ -110,10 +91,10 @@ def new_manager() -> pluggy.PluginManager:
 
 
 def load_hook_plugins(
+    registry: HookRegistry,
     selection: PluginSelection | None = None,
     *,
     strict: bool = False,
-    registry: Registry | None = None,
     entries: Iterable[EntryPoint] | None = None,
 ) -> LoadedPlugins:
     """Load the selected hook plugins and let them register their components.
@@ -121,17 +102,14 @@ def load_hook_plugins(
     Modules that ``-p`` named are plugins too, if they have hooks.
 
     Args:
+        registry: receives the components.
         selection: which plugins; by default the registry's selection.
         strict: raise on the first failure instead of logging one warning for it.
-        registry: receives the components; by default that of the process.
         entries: the installed entry points; by default the registry's.
 
     Raises:
         PluginError: a plugin failed and ``strict`` is set, or a module of ``-p`` has wrong hooks.
     """
-    from plugrl.core.plugins.registry import default_registry
-
-    registry = registry if registry is not None else default_registry()
     selection = selection if selection is not None else registry.selection
     chosen = [
         entry
@@ -158,7 +136,7 @@ def load_hook_plugins(
 
 
 def _load_hooks_of(
-    name: str, module: ModuleType, manager: pluggy.PluginManager, registry: Registry
+    name: str, module: ModuleType, manager: pluggy.PluginManager, registry: HookRegistry
 ) -> None:
     """Use the hooks of a module that ``-p`` named, if it has some.
 
@@ -182,7 +160,7 @@ def _load_hooks_of(
         raise PluginError(f"-p {name}: {said}") from error
 
 
-def _load(entry: EntryPoint, result: LoadedPlugins, registry: Registry) -> LoadFailure | None:
+def _load(entry: EntryPoint, result: LoadedPlugins, registry: HookRegistry) -> LoadFailure | None:
     started = time.perf_counter()
     phase: Phase = "import"
     plugin: Any = None
@@ -216,7 +194,9 @@ def _load(entry: EntryPoint, result: LoadedPlugins, registry: Registry) -> LoadF
     return None
 
 
-def _register_components(manager: pluggy.PluginManager, plugin: Any, registry: Registry) -> None:
+def _register_components(
+    manager: pluggy.PluginManager, plugin: Any, registry: HookRegistry
+) -> None:
     for implementation in manager.hook.plugrl_register_components.get_hookimpls():
         if implementation.plugin is plugin:
             arguments = {"registry": registry}

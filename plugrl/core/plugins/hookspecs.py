@@ -15,15 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pluggy
 
-if TYPE_CHECKING:
-    from plugrl.core.config.validated import ValidatedConfig
-    from plugrl.core.plugins.registry import Registry
-    from plugrl.core.run.run import Run
-    from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.plugins.observed import Registrar, Run, Trajectory, ValidatedConfig
 
 HOOK_API = 1
 
@@ -32,7 +27,7 @@ hookimpl = pluggy.HookimplMarker("plugrl")
 
 
 @hookspec
-def plugrl_register_components(registry: Registry) -> None:
+def plugrl_register_components(registry: Registrar) -> None:
     """Register components that are only known at run time.
 
     Called once in each process that needs the components, right after the plugin was loaded.

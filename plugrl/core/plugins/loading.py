@@ -6,30 +6,26 @@ Whatever goes wrong while foreign code is imported, ``sys.exit`` included, becom
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
 import os
-import re
 import sys
 import traceback
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
 from plugrl.core.errors import MissingNameError, PluginError
 from plugrl.core.places import same_working_folder
+from plugrl.core.plugins.blame import line_of, raised_at, said
 from plugrl.core.plugins.kinds import KINDS, OWN, Record
-from plugrl.core.plugins.sibling_imports import FOLDERS, UserLoader, install_finder
-from plugrl.core.plugins.sibling_imports import USER_PACKAGE_PREFIX as USER_PACKAGE_PREFIX
 from plugrl.core.plugins.signatures import signature_fault
+from plugrl.core.plugins.user_files import load_file, load_module, readable
 from plugrl.core.suggest import did_you_mean
 
 #: What ``-p`` imported, one name a line, for the child processes.
 IMPORTS_VARIABLE = "PLUGRL_IMPORTS"
 _imported: dict[str, ModuleType | None] = {}
-_USER_MODULE = re.compile(rf"({USER_PACKAGE_PREFIX}[0-9a-f]{{12}})((?:\.\w+)*)")
 
 
 def describe_error(error: BaseException, target: str = "") -> str:
@@ -37,8 +33,6 @@ def describe_error(error: BaseException, target: str = "") -> str:
 
     ``target`` is the component that was imported: its own package is no library to leave out.
     """
-    from plugrl.core.plugins.blame import line_of, raised_at, said
-
     name = type(error).__name__
     if isinstance(error, SyntaxError):
         file, line = (error.filename, error.lineno or 1) if error.filename else _unreadable(error)
@@ -60,19 +54,6 @@ def _unreadable(error: SyntaxError) -> tuple[str, int]:
     return "", 1
 
 
-def readable(text: str) -> str:
-    """``text`` with the files of users in place of the names that their modules have here."""
-    return _USER_MODULE.sub(lambda match: _file_of(match[1], match[2] or ""), text)
-
-
-def _file_of(package: str, module: str) -> str:
-    folder = FOLDERS.get(package)
-    if folder is None:
-        return package + module
-    path = os.path.join(folder, *module.split(".")[1:])
-    return path if not module or os.path.isdir(path) else f"{path}.py"
-
-
 def import_target(target: str) -> Any:
     """Import ``module:attribute.path`` (or just ``module``) and return the object.
 
@@ -90,52 +71,6 @@ def _attribute(value: Any, path: str, owner: str) -> Any:
             raise AttributeError(f"{owner} has no attribute {part!r}{close}")
         value = getattr(value, part)
     return value
-
-
-def user_module_name(path: str | os.PathLike[str]) -> str:
-    """The module name of a user's file: the same in every process that sees the same path."""
-    file = os.path.realpath(path)
-    folder, name = os.path.split(file)
-    digest = hashlib.sha256(folder.encode()).hexdigest()[:12]
-    return f"{USER_PACKAGE_PREFIX}{digest}.{os.path.splitext(name)[0]}"
-
-
-def load_file(path: str | os.PathLike[str]) -> ModuleType:
-    """Import a Python file as a module of a package made of its folder.
-
-    ``from .neighbour import f`` therefore works in it, and so does ``import neighbour`` for files
-    of its own folder. A second call returns the same module.
-    Raises whatever the file raises, and ``FileNotFoundError`` or ``ImportError`` when it is no
-    Python file.
-    """
-    file = os.path.realpath(path)
-    if not os.path.isfile(file):
-        raise FileNotFoundError(f"there is no file {os.fspath(path)}")
-    name = user_module_name(file)
-    if name in sys.modules:
-        return sys.modules[name]
-    package = _user_package(name.partition(".")[0], os.path.dirname(file))
-    if os.path.basename(file) == "__init__.py":
-        return package
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is not None and type(spec.loader) is SourceFileLoader:
-        spec.loader = UserLoader(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is not a Python file (.py)")
-    module = _execute(spec)
-    setattr(package, name.partition(".")[2], module)
-    return module
-
-
-def load_module(folder: str | os.PathLike[str], module: str) -> ModuleType:
-    """Import a module, such as ``tools.maths``, of the package that is made of a folder.
-
-    Raises whatever the import raises.
-    """
-    top = os.path.realpath(folder)
-    package = user_module_name(os.path.join(top, "module.py")).partition(".")[0]
-    _user_package(package, top)
-    return importlib.import_module(f"{package}.{module}")
 
 
 def import_named(where: str) -> ModuleType:
@@ -156,38 +91,6 @@ def _installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
-
-
-def _user_package(name: str, folder: str) -> ModuleType:
-    if name in sys.modules:
-        return sys.modules[name]
-    install_finder()
-    FOLDERS[name] = folder
-    initial = os.path.join(folder, "__init__.py")
-    if os.path.isfile(initial):
-        spec = importlib.util.spec_from_file_location(
-            name, initial, submodule_search_locations=[folder]
-        )
-        if spec is not None:
-            spec.loader = UserLoader(name, initial)
-            return _execute(spec)
-    spec = ModuleSpec(name, None, is_package=True)
-    spec.submodule_search_locations = [folder]
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[name] = package
-    return package
-
-
-def _execute(spec: ModuleSpec) -> ModuleType:
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        if spec.loader is not None:
-            spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(spec.name, None)
-        raise
-    return module
 
 
 def import_component(record: Record) -> Any:

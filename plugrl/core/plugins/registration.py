@@ -10,7 +10,7 @@ from typing import Any
 
 from plugrl.core.plugins.installed import EntryPoint, PluginSelection, owner_of
 from plugrl.core.plugins.kinds import Record
-from plugrl.core.plugins.loading import USER_PACKAGE_PREFIX
+from plugrl.core.plugins.user_files import USER_PACKAGE_PREFIX
 
 _MAIN = ("__main__", "__mp_main__")
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from plugrl.core.errors import PluginError, PlugrlDeprecationWarning, UsageError
 from plugrl.core.plugins import installed
+from plugrl.core.plugins.discovery import load_hook_plugins
 from plugrl.core.plugins.installed import EntryPoint, PluginSelection, normalize
 from plugrl.core.plugins.kinds import (
     KIND_OF_GROUP,
@@ -35,10 +36,10 @@ from plugrl.core.plugins.loading import (
     import_component,
     import_exported,
     label,
-    user_module_name,
 )
 from plugrl.core.plugins.registration import Loading, Registration, Snapshot, describe
 from plugrl.core.plugins.resolution import check_installed, known_kind, pick, record_of, unknown
+from plugrl.core.plugins.user_files import user_module_name
 
 __all__ = [
     "KINDS",
@@ -262,10 +263,8 @@ class Registry:
 
     def _run_hooks(self, distribution: str) -> None:
         """Let the hooks of one package register its components, as they did in the driver."""
-        from plugrl.core.plugins.discovery import load_hook_plugins
-
         only = PluginSelection(only=frozenset({normalize(distribution)}))
-        load_hook_plugins(only, registry=self)
+        load_hook_plugins(self, only)
 
     def get(self, kind: str, name: str) -> Any:
         """``load(resolve(kind, name))``, with the errors of both."""

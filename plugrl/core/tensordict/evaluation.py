@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from plugrl.core.scenario import ScenarioInstance
-    from plugrl.core.tensordict.agents.agents import Policies
+    from plugrl.core.tensordict.agents.agent import Policies
     from plugrl.core.tensordict.collect.normalisers import Normalisers
     from plugrl.core.tensordict.environment.environment import VectorEnvironment
 

@@ -17,7 +17,8 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.tensordict.agents.acting import acting_for
-from plugrl.core.tensordict.agents.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.agents.agent import Agent, Policies
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.loading import learning_state, restore_learning, restore_policies
 from plugrl.core.tensordict.agents.preflight import (
     agent_faults,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.agents import AgentConfig
+from plugrl.core.tensordict.agents.config import AgentConfig
 from plugrl.core.tensordict.learn.message_regression import MessageRegressionConfig
 
 

@@ -12,7 +12,7 @@ import torch
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError
 from plugrl.core.states import refuse_state
-from plugrl.core.tensordict.agents.distributions import Squash
+from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.agents.loading import TrainedWeights
 from plugrl.core.tensordict.progress import total_num_iterations
 from plugrl.core.tensordict.sections import TENSORDICT
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.run.run import Run
     from plugrl.core.scenario import ScenarioInstance
-    from plugrl.core.tensordict.agents.agents import Agent, Policies
+    from plugrl.core.tensordict.agents.agent import Agent, Policies
 
 
 @dataclass

@@ -8,14 +8,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import (
-    Completion,
-    GenerationRequest,
-    InferenceService,
-    ModelSpec,
-    Tokenizer,
-)
+from plugrl.core.text.inference.services import InferenceService, ModelSpec
+from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.plugins.openai import handshake, settings, wire
 from plugrl.plugins.openai.conversation import ANSWER, Conversation
 from plugrl.plugins.openai.transport import Again, Refused

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugrl.core.errors import ContractError
-from plugrl.core.text.inference.chat import Message
+from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.jobs.fine_tuning import (
     ASSISTANT,
     Examples,

@@ -14,7 +14,7 @@ from plugrl.core.errors import UsageError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from plugrl.core.text.inference.services import Tokenizer
+    from plugrl.core.text.inference.tokenizer import Tokenizer
     from plugrl.plugins.transformers.saving import SourceForm
 
 

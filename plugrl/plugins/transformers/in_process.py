@@ -19,7 +19,8 @@ from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.inference.services import ModelSpec, Tokenizer
+from plugrl.core.text.inference.services import ModelSpec
+from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Loss, WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.remote.service import (

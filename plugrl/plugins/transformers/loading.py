@@ -14,7 +14,8 @@ import torch
 from plugrl.core.errors import ConfigError
 from plugrl.core.memory import ANY_HOST, TRAINED_COPIES, too_large
 from plugrl.core.run import threads
-from plugrl.core.text.inference.services import ModelSpec, Tokenizer
+from plugrl.core.text.inference.services import ModelSpec
+from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.plugins.transformers.outline import parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 

@@ -27,7 +27,8 @@ from plugrl.plugins.transformers.loading import hub_tokenizer, without_bars
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.inference.services import Tokenizer, TrainService
+    from plugrl.core.text.inference.services import TrainService
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 #: Decimals of a reward: those below depend on which answers are scored together.
 _DECIMALS = 4

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plugrl.core.config.view import ConfigView
-    from plugrl.core.text.inference.services import Tokenizer
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 _GENERATION = "generation_config.json"
 

@@ -12,7 +12,8 @@ import torch
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.inference.services import ModelSpec, Tokenizer, TrainService
+from plugrl.core.text.inference.services import ModelSpec, TrainService
+from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig, load_optimizer
 from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from plugrl.core.protocol.protocol import Verdict
-from plugrl.core.tensordict.agents.scripts import Script
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.environment import AgentSpaces, Script
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 from plugrl.scenarios.bodies.graph_marks import exchanges
 from plugrl.scenarios.graph_isomorphism.colours import first_colours, mixed, of_graph, refined

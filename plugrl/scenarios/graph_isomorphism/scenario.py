@@ -16,8 +16,7 @@ from plugrl.scenarios.protocol_task import ProtocolTask, ProtocolTaskConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.agents.scripts import Script
-    from plugrl.core.tensordict.environment.environment import Split
+    from plugrl.core.tensordict.environment.environment import Script, Split
     from plugrl.core.tensordict.environment.labelled import Labelled
     from plugrl.core.tensordict.environment.message_space import MessageSpace
 

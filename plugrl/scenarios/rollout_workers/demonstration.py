@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.inference.chat import encode_reply
-from plugrl.core.text.rollout.worker import RolloutTask, written
+from plugrl.core.text.rollout.task import RolloutTask
+from plugrl.core.text.rollout.worker import written
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 

@@ -33,8 +33,9 @@ from plugrl.core.text.endpoint.clients.slots import Patience, Slots
 from plugrl.core.text.endpoint.server import MISSING, installed
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
+from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.rollout.time_limits import PATIENCE, caught
-from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker, RolloutWorkerConfig
+from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:

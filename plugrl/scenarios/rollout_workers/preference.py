@@ -11,7 +11,8 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.inference.chat import encode_reply
 from plugrl.core.text.learn.pairs import PREFERRED
-from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorkerConfig, written
+from plugrl.core.text.rollout.task import RolloutTask
+from plugrl.core.text.rollout.worker import RolloutWorkerConfig, written
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 

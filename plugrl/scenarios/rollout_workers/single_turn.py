@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker, trajectory_of
+from plugrl.core.text.rollout.task import RolloutTask
+from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:

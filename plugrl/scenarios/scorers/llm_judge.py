@@ -17,9 +17,9 @@ from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
 from plugrl.core.text.inference.chat import chat_tokenizer
 from plugrl.core.text.inference.completions import EngineError
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.requests import ask_all
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion, GenerationRequest
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.preflight import model_findings
 from plugrl.scenarios.evaluators.numbers import parse_number

@@ -32,8 +32,9 @@ from plugrl.core.text.evaluate.evaluator import (
     evaluate_async,
     works_on_batches,
 )
-from plugrl.core.text.inference.services import Completion
-from plugrl.core.text.rollout.judge import Judgement, judge_batch, make_evaluator
+from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.rollout.judge import judge_batch, make_evaluator
+from plugrl.core.text.rollout.task import Judgement
 from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.testing.processes import Elsewhere, location
 

@@ -17,7 +17,8 @@ from plugrl.core.tensordict.agents.acting import (
     TorchActor,
     acting_for,
 )
-from plugrl.core.tensordict.agents.agents import Agent, build_agents
+from plugrl.core.tensordict.agents.agent import Agent
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 
 SEEN = spaces.Box(-1, 1, (4,), np.float32)

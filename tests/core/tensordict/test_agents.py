@@ -16,7 +16,8 @@ from torchrl.modules import ProbabilisticActor
 from torchrl.objectives import ClipPPOLoss
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.agents.agent import Agent, Policies
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 
 SEEN = spaces.Box(-1, 1, (4,), np.float32)
@@ -165,7 +166,7 @@ def test_weights_depend_on_seed_and_name_alone() -> None:
 def test_weights_are_equal_in_every_process() -> None:
     code = (
         "import numpy as np; from gymnasium import spaces\n"
-        "from plugrl.core.tensordict.agents.agents import build_agents\n"
+        "from plugrl.core.tensordict.agents.building import build_agents\n"
         "from plugrl.core.tensordict.environment.environment import AgentSpaces\n"
         "its = AgentSpaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3))\n"
         "agent = build_agents({'agent': its}, {}, seed=5).policies['agent']\n"

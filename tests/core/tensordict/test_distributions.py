@@ -15,7 +15,8 @@ from torch import distributions as reference
 from torchrl.modules import TanhNormal
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.distributions import ActionDistribution, distribution_for
+from plugrl.core.tensordict.agents.distributions.choice import distribution_for
+from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
 
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 3.0], np.float32)
 MOST = float(np.finfo(np.float32).max)

@@ -9,8 +9,9 @@ import pytest
 from gymnasium import spaces
 
 from plugrl.core.tensordict.agents.acting import acting_for
-from plugrl.core.tensordict.agents.agents import Agent, build_agents
-from plugrl.core.tensordict.agents.distributions import distribution_for
+from plugrl.core.tensordict.agents.agent import Agent
+from plugrl.core.tensordict.agents.building import build_agents
+from plugrl.core.tensordict.agents.distributions.choice import distribution_for
 from plugrl.core.tensordict.collect.exploration import EpsilonGreedy, Explorer, GaussianNoise
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.tensordict.agents.acting import acting_for
-from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import Layout
 

@@ -12,7 +12,7 @@ from plugrl import GeneralisedAdvantage, Registry, ScenarioInstance
 from plugrl.core import estimators
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.acting import TorchActor
-from plugrl.core.tensordict.agents.agents import build_agents
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.normalisers import Normalisers
 from plugrl.core.tensordict.environment.turns import finished

@@ -1,7 +1,8 @@
 """Engines without a model, for tests of rollouts."""
 
+from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import stream_seeds, uniforms
-from plugrl.core.text.inference.services import Completion, InferenceService
+from plugrl.core.text.inference.services import InferenceService
 
 
 class Letters:

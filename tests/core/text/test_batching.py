@@ -12,8 +12,8 @@ from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.text.inference import batching
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion, GenerationRequest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Unloaded

@@ -23,12 +23,13 @@ from plugrl.core.text.evaluate.evaluator import (
     evaluate_async,
 )
 from plugrl.core.text.evaluate.function_evaluator import as_evaluator
+from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion
 from plugrl.core.text.rollout.function_worker import as_worker
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics
-from plugrl.core.text.rollout.worker import CURRENT, RolloutWorker, trajectory_of, written
+from plugrl.core.text.rollout.task import CURRENT
+from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of, written
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Unloaded

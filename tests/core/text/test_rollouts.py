@@ -10,8 +10,8 @@ import pytest
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.text.data.files import FileItem
 from plugrl.core.text.data.loader import Prompt
+from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion
 from plugrl.core.text.rollout.attribution import Attribution
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of

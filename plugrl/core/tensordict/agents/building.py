@@ -6,21 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import nn
 
 from plugrl.core.config.check import Checker
 from plugrl.core.config.sources.origins import raise_faults
 from plugrl.core.config.view import ConfigView, plain
 from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
 from plugrl.core.memory import Growing
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.suggest import did_you_mean
+from plugrl.core.tensordict.agents.agent import Agent, Policies
 from plugrl.core.tensordict.agents.config import AgentConfig
-from plugrl.core.tensordict.agents.distributions import ActionDistribution, Squash, distribution_for
+from plugrl.core.tensordict.agents.distributions.choice import Squash, distribution_for
+from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
+from plugrl.core.tensordict.agents.loading import load_parts
 from plugrl.core.tensordict.agents.observations import Encoder, encoder_for
 from plugrl.core.tensordict.agents.parts import Body, Head, initialise, seeded
+from plugrl.core.tensordict.agents.scripts import script_for
+from plugrl.core.tensordict.environment.environment import Script
 
 if TYPE_CHECKING:
-    from plugrl.core.factory import Factory
     from plugrl.core.plugins.kinds import Record
     from plugrl.core.tensordict.environment.environment import AgentSpaces
 
@@ -241,3 +248,75 @@ class Builder:
             if config.use_orthogonal_initialisation:
                 initialise(head, config.orthogonal_initialisation_gain, config[part].gain)
         return head
+
+
+def build_agents(
+    spaces: Mapping[str, AgentSpaces],
+    section: Mapping[str, Any],
+    factory: Factory | None = None,
+    *,
+    shared_body: bool = False,
+    critic: bool = True,
+    squash: Squash = False,
+    labels: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    load: bool = True,
+    runs_folder: str = "runs",
+) -> Policies:
+    """Build the networks of all agents of an environment.
+
+    Weights depend on the seed and the policy's name alone, so that neither the order of agents
+    nor what was drawn before changes them.
+
+    Args:
+        spaces: of each agent.
+        section: ``agents``: settings by agent or policy; ``_default`` has those of the others.
+        factory: builds bodies; by default with what is installed.
+        shared_body: one body for both heads.
+        critic: whether there are value heads.
+        squash: bound continuous actions by a tanh.
+        labels: give agents one body and a head that guesses one of so many labels, and neither
+            policy nor critic.
+        seed: of the run.
+        device: where the networks are.
+        load: whether ``load_from`` is honoured; a resumed run brings its weights itself.
+        runs_folder: where ``load_from`` is looked up.
+
+    Raises:
+        ConfigError: a name, a space, a shape or a run to load from is wrong.
+        UsageError: ``load_from`` names no run or checkpoint, or more than one run.
+        RunError: the checkpoint is damaged.
+    """
+    records: dict[str, Record] = {}
+    settings = settings_of(spaces, section, records)
+    registry = default_registry() if factory is None else factory.registry
+    if factory is not None:
+        # What the run began with, rather than what its section means by now.
+        records |= factory.below("agents")
+    builder = Builder(
+        Factory(registry, records),
+        shared_body=shared_body,
+        critic=critic,
+        squash=squash,
+        labels=labels,
+        seed=seed,
+    )
+    policies: dict[str, Agent] = {}
+    for each in settings:
+        parts = builder.parts(each, spaces)
+        agent = Agent(each.policy, spaces[each.members[0]], *parts, each.config)
+        if each.config.scripted is not None:
+            agent.follow(_script_of(each, agent))
+        if load and each.config.load_from is not None:
+            load_parts(agent, each.path, runs_folder)
+        policies[each.policy] = agent.to(device)
+    policy_of = {member: each.policy for each in settings for member in each.members}
+    return Policies(policies, {agent: policy_of[agent] for agent in spaces})
+
+
+def _script_of(settings: Settings, agent: Agent) -> Script:
+    try:
+        return script_for(settings.config.scripted, agent.spaces)
+    except ConfigError as error:
+        raise ConfigError(f"{settings.path}.scripted: {error}") from error

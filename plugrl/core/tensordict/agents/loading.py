@@ -19,7 +19,7 @@ from plugrl.core.suggest import did_you_mean
 if TYPE_CHECKING:
     import numpy as np
 
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
     from plugrl.core.tensordict.learn.learner import Learner
 
 #: What a part may be taken from where the other run has no part of its name.

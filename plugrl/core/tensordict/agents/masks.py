@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.discrete import Categorical, MultiCategorical
+from plugrl.core.tensordict.agents.distributions.discrete import Categorical, MultiCategorical
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.agents.distributions import ActionDistribution
+    from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
     from plugrl.core.tensordict.environment.environment import AgentSpaces
 
 

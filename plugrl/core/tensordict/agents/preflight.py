@@ -11,7 +11,8 @@ import torch
 
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError
 from plugrl.core.factory import Factory
-from plugrl.core.tensordict.agents.agents import Agent, Policies, build_agents
+from plugrl.core.tensordict.agents.agent import Agent, Policies
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.loading import loading_faults
 from plugrl.core.tensordict.learn.message_regression import regression_fault
 

@@ -9,8 +9,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.agents.acting import Actor
-    from plugrl.core.tensordict.agents.continuous import SquashedNormal
-    from plugrl.core.tensordict.agents.distributions import ActionDistribution
+    from plugrl.core.tensordict.agents.distributions.continuous import SquashedNormal
+    from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
 
 Chosen = tuple[np.ndarray, "np.ndarray | None"]
 

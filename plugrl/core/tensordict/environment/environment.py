@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,14 +11,22 @@ if TYPE_CHECKING:
     import numpy as np
     from gymnasium import Space
 
-    from plugrl.core.tensordict.agents.scripts import Script
     from plugrl.core.tensordict.environment.layout import Layout
 
 #: What an environment is made for: training, evaluation, or evaluation with frames to look at.
 Split = Literal["train", "test", "film"]
 
+#: A hand-made policy: spaces, observations ``[N, *observation]`` and a generator to actions
+#: ``[N, *action]``.
+Script = Callable[["AgentSpaces", "np.ndarray", "np.random.Generator"], "np.ndarray"]
+
 #: The name of the only agent of an environment that has one.
 AGENT = "agent"
+
+
+def space_text(space: Space[Any]) -> str:
+    """A space on one line, for messages."""
+    return " ".join(str(space).split())
 
 
 @dataclass(frozen=True, slots=True)

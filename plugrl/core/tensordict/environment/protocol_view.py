@@ -10,8 +10,7 @@ from gymnasium.spaces import MultiDiscrete
 
 from plugrl.core.errors import ContractError
 from plugrl.core.protocol.protocol import Protocol, ProtocolState, Verdict
-from plugrl.core.tensordict.agents.scripts import Script
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.environment import AgentSpaces, Script
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 from plugrl.core.tensordict.environment.message_space import SILENCE, MessageSpace
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.agents.distributions import ActionDistribution
+    from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
     from plugrl.core.tensordict.environment.environment import VectorEnvironment
 
 #: Maps a policy and the places of rows to their observations.

@@ -16,7 +16,7 @@ from plugrl.core.estimators import discounted_sum, gae, gae_in_turns
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
 
 
 class GeneralisedAdvantage:

@@ -25,7 +25,7 @@ from plugrl.core.tensordict.learn.optimizer import AgentOptimizer, ParameterGrou
 if TYPE_CHECKING:
     import numpy as np
 
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
 
 #: Called with the name and value of what is not finite; it raises, or the step is left out.
 NotFinite = Callable[[str, float], object]

@@ -16,7 +16,7 @@ from plugrl.core.tensordict.learn.loss_contract import check_losses, total_loss
 from plugrl.core.tensordict.learn.optimizer import AgentOptimizer
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.agents.agents import Agent
+    from plugrl.core.tensordict.agents.agent import Agent
     from plugrl.core.tensordict.collect.rows import Rows
 
 

@@ -17,7 +17,8 @@ from plugrl.core.config.sources.origins import Fault, fault_at, raise_faults, sh
 from plugrl.core.config.sources.reader import read_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.tools import Tool, bind
-from plugrl.core.text.inference.chat import Message, as_messages
+from plugrl.core.text.inference.chat import as_messages
+from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.inference.chat import ChatTokenizer, Message, chat_tokenizer, unsaid
+from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, unsaid
+from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
 
 if TYPE_CHECKING:
+    from plugrl.core.text.inference.generation import Completion
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.inference.services import Completion
-    from plugrl.core.text.rollout.worker import RolloutTask
+    from plugrl.core.text.rollout.task import RolloutTask
 
 #: Asks a model: name, prompt tokens and sampling to a completion.
 Asks = Callable[[str, list[int], "SamplingParams"], Awaitable["Completion"]]

@@ -14,7 +14,8 @@ from typing import Any
 from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.blame import one_line
-from plugrl.core.plugins.loading import describe_error, import_target, load_module
+from plugrl.core.plugins.loading import describe_error, import_target
+from plugrl.core.plugins.user_files import load_module
 from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.agents.parsing import ToolCall
 from plugrl.core.text.rollout.fibers import Fibers, Overrun

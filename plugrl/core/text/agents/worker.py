@@ -18,8 +18,10 @@ from plugrl.core.text.agents.conversation import Budget, Conversation
 from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import Toolbox
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
-from plugrl.core.text.inference.chat import Message, is_messages
-from plugrl.core.text.rollout.worker import CURRENT, RolloutTask, RolloutWorker, RolloutWorkerConfig
+from plugrl.core.text.inference.chat import is_messages
+from plugrl.core.text.inference.chat_template import Message
+from plugrl.core.text.rollout.task import CURRENT, RolloutTask
+from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.configuration import sampling_of
-from plugrl.core.text.inference.chat import (
-    ChatTokenizer,
-    Message,
-    chat_tokenizer,
-    encode_continuation,
-)
+from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, encode_continuation
+from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.stops import ending
 
 if TYPE_CHECKING:

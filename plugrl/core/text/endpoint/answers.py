@@ -14,7 +14,7 @@ from typing import Any
 
 from plugrl.core.text.endpoint.replies import Choice, Piece
 from plugrl.core.text.endpoint.requests import ChatRequest, EndpointRequest
-from plugrl.core.text.inference.services import Tokenizer
+from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from plugrl.core.text.endpoint.faults import ApiError, invalid
-from plugrl.core.text.inference.chat import Message
+from plugrl.core.text.inference.chat_template import Message
 
 _ROLES = ("assistant", "developer", "system", "tool", "user")
 #: Keys of messages with the kind of their values; others are refused.

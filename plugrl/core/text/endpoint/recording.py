@@ -11,12 +11,13 @@ from plugrl.core.text.endpoint.faults import ApiError
 from plugrl.core.text.endpoint.messages import key_of
 from plugrl.core.text.inference.chat import (
     ChatTokenizer,
-    Message,
     chat_tokenizer,
     encode_continuation,
     unsaid,
 )
-from plugrl.core.text.inference.services import Completion, Tokenizer
+from plugrl.core.text.inference.chat_template import Message
+from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
 

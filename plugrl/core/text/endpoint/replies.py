@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall, parse_reply
-from plugrl.core.text.inference.chat import Message
-from plugrl.core.text.inference.services import Completion, Tokenizer
+from plugrl.core.text.inference.chat_template import Message
+from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.tokenizer import Tokenizer
 
 #: A stream has at most so many pieces of text.
 _MOST_PIECES = 64

@@ -10,7 +10,7 @@ from plugrl.core.config.schemas.temperature import LEAST
 from plugrl.core.text.endpoint.body import Body
 from plugrl.core.text.endpoint.faults import invalid, unsupported
 from plugrl.core.text.endpoint.messages import read_messages, read_tools
-from plugrl.core.text.inference.chat import Message
+from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.sampling import SamplingParams
 
 #: Answers to one request.

@@ -22,10 +22,10 @@ from plugrl.core.text.endpoint.requests import EndpointRequest
 from plugrl.core.text.endpoint.server import Server, bound
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference import completions
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion, GenerationRequest
 from plugrl.core.text.inference.stops import ending
-from plugrl.core.text.rollout.validate_rollout import TokenLimits
+from plugrl.core.text.rollout.token_limits import TokenLimits
 
 if TYPE_CHECKING:
     from plugrl.core.text.inference.services import InferenceService

@@ -21,8 +21,9 @@ from plugrl.core.text.rollout.fibers import Overrun, called
 from plugrl.core.text.rollout.time_limits import run_coroutine
 
 if TYPE_CHECKING:
+    from plugrl.core.text.inference.generation import Completion
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.inference.services import Completion, Tokenizer
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)

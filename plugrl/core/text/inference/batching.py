@@ -6,13 +6,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.inference import completions
-
-if TYPE_CHECKING:
-    from plugrl.core.text.inference.services import Completion, GenerationRequest, InferenceService
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 
 #: Seconds without a request after which the thread ends; the next request starts another.
 LINGER = 2.0
@@ -127,7 +124,7 @@ class RequestBatcher(RequestThread):
     asked; those cancelled during the call are abandoned.
     """
 
-    def __init__(self, service: InferenceService) -> None:
+    def __init__(self, service: completions.Engine) -> None:
         super().__init__(f"the request queue of {type(service).__name__}")
         self._service = service
 

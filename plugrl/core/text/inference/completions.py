@@ -5,17 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import countOf
-from typing import TYPE_CHECKING, get_args
+from typing import Protocol, get_args
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.plugins.blame import one_line, raised_at
-from plugrl.core.text.inference.services import Completion, GenerationRequest
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.trajectory import ROUNDING, FinishReason
 
-if TYPE_CHECKING:
-    from plugrl.core.text.inference.services import InferenceService
-
 _REASONS = get_args(FinishReason)
+
+
+class Engine(Protocol):
+    """What answers requests: an inference service."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids are below this number."""
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Answer all requests, in their order."""
+
+    async def complete(self, request: GenerationRequest) -> Completion:
+        """Answer one request while others are served too."""
 
 
 class EngineError(Exception):
@@ -34,7 +45,7 @@ def unanswered(
 
 
 def asked(
-    model: str, service: InferenceService, requests: Sequence[GenerationRequest]
+    model: str, service: Engine, requests: Sequence[GenerationRequest]
 ) -> list[Completion | EngineError]:
     """What ``service`` answers to ``requests``; an answer that no model gives is an error.
 
@@ -48,9 +59,7 @@ def asked(
     return [_unlikely(model, answer) or answer for answer in answers]
 
 
-async def completed(
-    model: str, service: InferenceService, request: GenerationRequest
-) -> Completion:
+async def completed(model: str, service: Engine, request: GenerationRequest) -> Completion:
     """The answer of ``service`` to one of many requests that it has at once.
 
     Raises:

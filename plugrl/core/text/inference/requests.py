@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.text.inference.completions import EngineError, asked, completed, unanswered
-from plugrl.core.text.inference.services import Completion, GenerationRequest, InferenceService
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.services import InferenceService
 from plugrl.core.text.rollout.time_limits import run_coroutine
 
 #: Finish reasons of answers that are none.

@@ -8,42 +8,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.text.inference.batching import RequestBatcher
+from plugrl.core.text.inference.completions import check_completions
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.trajectory import FinishReason
+from plugrl.core.text.inference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
 
     from plugrl.core.config.view import ConfigView
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.inference.batching import RequestBatcher
     from plugrl.core.text.learn.losses import WeightedLoss
 
 #: Held while a service makes what serves its requests, so that two threads make one.
 _STARTING = threading.Lock()
-
-
-class Tokenizer(Protocol):
-    """What plugrl asks of a tokenizer.
-
-    Three more are used where a tokenizer has them (see the modules ``stops`` and ``chat``):
-    ``end_token_ids`` and ``stop_strings``, the tokens besides ``eos_token_id`` and the texts that
-    end an answer, and ``encode_continuation``, for tokenizers whose ``encode`` puts something
-    before a text.
-    """
-
-    pad_token_id: int
-    eos_token_id: int
-
-    def encode(self, text: str, /) -> list[int]:
-        """Token ids of ``text`` from its beginning, with what it begins with, such as BOS."""
-
-    def decode(self, tokens: Sequence[int], /) -> str:
-        """Text of ``tokens``, special tokens left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,62 +45,6 @@ class ModelSpec:
     adapter: ConfigView | None = None
     trained: bool = False
     train_steps: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One request for a continuation of ``prompt_tokens``.
-
-    ``stream`` is (seed, step, item, run, turn): it orders the requests of a lockstep round and
-    seeds the request's own random numbers. ``prompt_logprobs`` asks for the log-probabilities of
-    the prompt too.
-
-    Raises:
-        ConfigError: the prompt is empty, so that nothing says what the first token follows.
-    """
-
-    prompt_tokens: Sequence[int]
-    sampling: SamplingParams
-    stream: tuple[int, int, int, int, int]
-    prompt_logprobs: bool = False
-
-    def __post_init__(self) -> None:
-        if not len(self.prompt_tokens):
-            raise ConfigError("a prompt has no tokens; at least one is needed")
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """An answer: the sampled token ids with their log-probabilities under the sampler.
-
-    The log-probabilities are those of the model at the request's temperature (1 when it is
-    greedy), before top-k, top-p or ``min_new_tokens`` take tokens away. ``version`` is the policy
-    version that sampled the first token; ``versions`` has one for each token, and is given only
-    when the weights changed on the way. ``prompt_logprobs``, when asked for, has the
-    log-probability of each prompt token given the ones before it, 0.0 for the first.
-    ``temperature`` is that of the log-probabilities; the rollout that asked fills it in.
-    """
-
-    tokens: list[int]
-    logprobs: list[float]
-    finish_reason: FinishReason
-    version: int
-    versions: list[int] | None = None
-    prompt_logprobs: list[float] | None = None
-    temperature: float | None = None
-
-    def at(self, temperature: float) -> Completion:
-        """A copy that says at which temperature the log-probabilities are taken."""
-        # By hand, since dataclasses.replace takes as long as a request's other costs together.
-        return type(self)(
-            self.tokens,
-            self.logprobs,
-            self.finish_reason,
-            self.version,
-            self.versions,
-            self.prompt_logprobs,
-            temperature,
-        )
 
 
 class InferenceService(Component, ABC):
@@ -198,8 +125,6 @@ class InferenceService(Component, ABC):
             batcher.close()
 
     def _batcher(self) -> RequestBatcher:
-        from plugrl.core.text.inference.batching import RequestBatcher
-
         with _STARTING:
             if self._batching is None:
                 self._batching = RequestBatcher(self)
@@ -213,8 +138,6 @@ class InferenceService(Component, ABC):
         Raises:
             ContractError: the engine gives no log-probabilities of prompts.
         """
-        from plugrl.core.text.inference.completions import check_completions
-
         sampling = SamplingParams(temperature=temperature, max_new_tokens=0)
         requests = [
             GenerationRequest(tokens, sampling, (0, 0, i, 0, 0), prompt_logprobs=True)

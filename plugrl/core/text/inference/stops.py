@@ -10,7 +10,8 @@ from plugrl.core.text.inference.chat import end_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.inference.services import InferenceService, Tokenizer
+    from plugrl.core.text.inference.services import InferenceService
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
 def stop_texts(value: Sequence[str] | str) -> tuple[str, ...]:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
-from plugrl.core.text.inference.chat import Message, as_messages
+from plugrl.core.text.inference.chat import as_messages
+from plugrl.core.text.inference.chat_template import Message
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
-    from plugrl.core.text.inference.services import InferenceService, ModelSpec, Tokenizer
+    from plugrl.core.text.inference.services import InferenceService, ModelSpec
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 #: States that a job leaves by itself.

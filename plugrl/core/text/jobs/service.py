@@ -24,7 +24,8 @@ from plugrl.core.text.models import load_state
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.inference.services import InferenceService, Tokenizer
+    from plugrl.core.text.inference.services import InferenceService
+    from plugrl.core.text.inference.tokenizer import Tokenizer
     from plugrl.core.text.jobs.fine_tuning import JobContext
 
 logger = logging.getLogger(__name__)

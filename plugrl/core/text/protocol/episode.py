@@ -13,7 +13,7 @@ import numpy as np
 from plugrl.core.errors import ConfigError
 from plugrl.core.protocol.state import ProtocolState, Verdict, scattered
 from plugrl.core.text.agents.conversation import Budget, Conversation
-from plugrl.core.text.protocol.heard import facts_of
+from plugrl.core.text.protocol.prompts import Heard
 from plugrl.core.text.protocol.signals import signals_of
 from plugrl.core.text.protocol.speaking import Said, Script, Speaker, Stage
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
@@ -21,7 +21,9 @@ from plugrl.core.text.trajectory import WRITTEN, Trajectory
 if TYPE_CHECKING:
     from plugrl.core.text.agents.conversation import Asks
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.rollout.worker import RolloutTask
+    from plugrl.core.text.rollout.task import RolloutTask
+
+_WORDS = {Verdict.ACCEPT: "accept", Verdict.REJECT: "reject", Verdict.UNDECIDED: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +272,48 @@ def _seed(task: RolloutTask) -> int:
     """Of the problem's turn, so that all attempts at it have the same roles."""
     seed, _, turn, _ = task.seed if len(task.seed) == 4 else (0, 0, task.item, 0)
     return int(scattered(seed, turn) >> np.uint64(1))
+
+
+def facts_of(episode: Episode, agent: str) -> dict[str, Any]:
+    """What templates of ``agent`` may use before its next turn."""
+    stage, protocol = episode.stage, episode.stage.protocol
+    place, turn = protocol.index(agent), int(episode.state.round[0])
+    channels = episode.channels(agent)
+    deciding = episode.may_decide(agent)
+    stance = Verdict(int(protocol.stances(episode.state.seed)[0, place]))
+    return {
+        "question": episode.question,
+        "solution": episode.solution,
+        "item": episode.task.data,
+        "agent": agent,
+        "provers": list(protocol.prover_names),
+        "verifiers": list(protocol.verifier_names),
+        "stance": _WORDS[stance],
+        "round": turn + 1,
+        "rounds": protocol.max_message_rounds,
+        "channels": [stage.reader.channel_name(channel) for channel in channels],
+        "headers": [stage.reader.header(channel) for channel in channels],
+        "heard": heard_by(episode, agent),
+        "accept": stage.reader.decision(Verdict.ACCEPT),
+        "reject": stage.reader.decision(Verdict.REJECT),
+        "may_decide": deciding,
+        "must_decide": deciding and episode.must_decide(agent),
+    }
+
+
+def heard_by(episode: Episode, agent: str) -> list[Heard]:
+    """What others have said to ``agent`` since it was asked last, in the order that it is shown."""
+    stage, protocol = episode.stage, episode.stage.protocol
+    turns = [n for n, each in enumerate(episode.rounds) if any(s.agent == agent for s in each.said)]
+    sees = protocol.sees(agent)
+    order = protocol.channel_order(agent, np.array([episode.seed]))[0]
+    heard = []
+    # Whoever spoke at the same time as the agent was not heard then.
+    for played in episode.rounds[turns[-1] if turns else 0 :]:
+        for channel in (sees[number] for number in order):
+            heard += [
+                Heard(stage.reader.channel_name(channel), said.agent, said.messages[channel])
+                for said in played.said
+                if said.agent != agent and channel in said.messages
+            ]
+    return heard

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.blame import one_line
 from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.inference.chat import Message
+from plugrl.core.text.inference.chat_template import Message
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.protocol import Protocol

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import ConfigError
 from plugrl.core.protocol.state import Verdict
 from plugrl.core.text.inference.chat import encode_reply
-from plugrl.core.text.inference.services import Completion
+from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.trajectory import NOT_SAMPLED
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.protocol import Protocol
-    from plugrl.core.text.inference.chat import Message
+    from plugrl.core.text.inference.chat_template import Message
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.protocol.prompts import AgentPrompts
     from plugrl.core.text.protocol.replies import ReplyReader
-    from plugrl.core.text.rollout.worker import RolloutTask
+    from plugrl.core.text.rollout.task import RolloutTask
 
 
 @dataclass(frozen=True, slots=True)

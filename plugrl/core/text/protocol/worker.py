@@ -15,7 +15,8 @@ from plugrl.core.text.protocol.prompts import load_prompts
 from plugrl.core.text.protocol.replies import ReplyReader
 from plugrl.core.text.protocol.settings import ProtocolWorkerConfig, SpeakerConfig
 from plugrl.core.text.protocol.speaking import Speaker, Stage
-from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker
+from plugrl.core.text.rollout.task import RolloutTask
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.unused_options import warn_of, written
 
 if TYPE_CHECKING:

@@ -14,21 +14,23 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.copies import own_copy
 from plugrl.core.errors import PlugrlError
 from plugrl.core.plugins.blame import failure_key, warn_once
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion, GenerationRequest
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.rollout.failures import failed, located, overrun, raised
 from plugrl.core.text.rollout.fibers import PLAIN, Fibers, Overrun
+from plugrl.core.text.rollout.task import CURRENT, RolloutTask
 from plugrl.core.text.rollout.time_limits import PATIENCE, Clock, Marked
-from plugrl.core.text.rollout.validate_rollout import TokenLimits, check_request, checked
-from plugrl.core.text.rollout.worker import CURRENT, RolloutTask, RolloutWorker
+from plugrl.core.text.rollout.token_limits import TokenLimits
+from plugrl.core.text.rollout.validate_rollout import check_request, checked
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
-    from plugrl.core.text.inference.services import Tokenizer
-    from plugrl.core.text.rollout.judge import BatchWork, Judgement
+    from plugrl.core.text.inference.tokenizer import Tokenizer
     from plugrl.core.text.rollout.lockstep import Round
+    from plugrl.core.text.rollout.task import BatchWork, Judgement
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from plugrl.core.plugins.function_components import class_of
-from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker
+from plugrl.core.text.rollout.task import RolloutTask
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 
 

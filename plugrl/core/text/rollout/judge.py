@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError
@@ -13,7 +12,6 @@ from plugrl.core.text.evaluate.evaluator import (
     MODEL_ACCESS,
     BaseEvaluationTarget,
     EvaluationFailedError,
-    EvaluationItem,
     EvaluationRunResult,
     Evaluator,
     checked,
@@ -26,12 +24,13 @@ from plugrl.core.text.evaluate.evaluator import (
 )
 from plugrl.core.text.rollout.coroutine_limits import stepped
 from plugrl.core.text.rollout.fibers import Overrun, called, end_if_left_behind
+from plugrl.core.text.rollout.task import Judgement, RolloutTask
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
+    from plugrl.core.text.inference.generation import Completion
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.inference.services import Completion, Tokenizer
-    from plugrl.core.text.rollout.worker import RolloutTask
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
 class _TaskModelAccess:
@@ -52,20 +51,6 @@ class _TaskModelAccess:
             # An unknown model or a broken engine is no matter of one answer.
             self.fatal = error
             raise
-
-
-@dataclass(slots=True)
-class Judgement:
-    """One answer that waits to be judged with others, and what came of it."""
-
-    item: EvaluationItem
-    outcome: EvaluationRunResult | EvaluationFailedError | None = None
-
-
-#: Fills in the outcomes of several judgements.
-BatchWork = Callable[[Sequence[Judgement]], Awaitable[None]]
-#: Has that done on a judgement, along with those of the other open attempts.
-BatchJudge = Callable[[Judgement, BatchWork], Awaitable[None]]
 
 
 async def judgement(

@@ -11,7 +11,7 @@ from plugrl.core.text.rollout.attribution import Attribution
 from plugrl.core.text.rollout.lockstep import Pending, Round, serve
 from plugrl.core.text.rollout.stream import AttemptStream, LocalStream, Spent
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.core.text.rollout.validate_rollout import TokenLimits
+from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.rollout.failures import (
@@ -15,32 +14,12 @@ from plugrl.core.text.rollout.failures import (
     numbers_fault,
     place_of,
 )
+from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
 
 if TYPE_CHECKING:
-    from plugrl.core.text.inference.services import GenerationRequest, InferenceService
+    from plugrl.core.text.inference.generation import GenerationRequest
     from plugrl.core.text.rollout.worker import RolloutWorker
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLimits:
-    """What bounds the tokens of a model.
-
-    Attributes:
-        vocabulary: token ids are below it.
-        context: a sequence has at most so many tokens.
-    """
-
-    vocabulary: int
-    context: int
-
-    @classmethod
-    def of(cls, services: Mapping[str, InferenceService]) -> dict[str, Self]:
-        """The limits of several models by name."""
-        return {
-            name: cls(service.vocabulary_size, service.max_sequence_length)
-            for name, service in services.items()
-        }
 
 
 def checked(

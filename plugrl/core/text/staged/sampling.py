@@ -13,7 +13,7 @@ from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
 from plugrl.core.text.rollout.lockstep import Pending, Round, serve
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.core.text.rollout.validate_rollout import TokenLimits
+from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.core.text.staged.journal import as_plain, from_plain, trajectories_of
 from plugrl.core.text.staged.limits import LimitReachedError, Usage
 from plugrl.core.text.trajectory import Trajectory
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
     from plugrl.core.text.inference.services import InferenceService
     from plugrl.core.text.protocol.episode import Episode
-    from plugrl.core.text.rollout.worker import RolloutTask, RolloutWorker
+    from plugrl.core.text.rollout.task import RolloutTask
+    from plugrl.core.text.rollout.worker import RolloutWorker
     from plugrl.core.text.staged.journal import Key, RolloutJournal
     from plugrl.core.text.staged.limits import Meter
 

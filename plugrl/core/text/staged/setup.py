@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt, PromptLoader
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
-    from plugrl.core.text.rollout.worker import RolloutTask
+    from plugrl.core.text.rollout.task import RolloutTask
     from plugrl.core.text.staged.journal import RolloutJournal
     from plugrl.core.text.staged.sampling import Play, Sampled
     from plugrl.core.trainer import TrainerContext

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.jobs.model_groups import SharedModelGroup
     from plugrl.core.text.models import Model, Models
     from plugrl.core.text.protocol.episode import Episode
-    from plugrl.core.text.rollout.worker import RolloutTask
+    from plugrl.core.text.rollout.task import RolloutTask
     from plugrl.core.text.staged.journal import RolloutJournal
     from plugrl.core.text.trajectory import Trajectory
 

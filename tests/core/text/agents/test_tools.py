@@ -26,10 +26,21 @@ def test_two_agents_have_modules_of_one_name(tmp_path):
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "tools.py").write_text("from helpers import word\ndef say(): return word\n")
+        (folder / "tools.py").write_text("from .helpers import word\ndef say(): return word\n")
         (folder / "helpers.py").write_text(f"word = {name!r}\n")
         found.append(bind("tools:say", folder))
     assert [function() for function in found] == ["one", "two"]
+
+
+def test_a_plain_import_works_and_is_refused_where_it_would_find_another_agents_module(tmp_path):
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "tools.py").write_text("from helpers import word\ndef say(): return word\n")
+        (folder / "helpers.py").write_text(f"word = {name!r}\n")
+    assert bind("tools:say", tmp_path / "one")() == "one"
+    with pytest.raises(ConfigError, match=r"line 1 imports helpers, .*; write from \. import hel"):
+        bind("tools:say", tmp_path / "two")
 
 
 @pytest.mark.parametrize(

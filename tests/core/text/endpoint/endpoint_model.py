@@ -13,9 +13,10 @@ from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.server import Server, bound
 from plugrl.core.text.endpoint.serving import ServedSessions, ServiceSource
 from plugrl.core.text.endpoint.session import Offer, Session
+from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion, InferenceService
-from plugrl.core.text.rollout.validate_rollout import TokenLimits
+from plugrl.core.text.inference.services import InferenceService
+from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 from plugrl.scenarios.parsers.hermes import HermesParser
 

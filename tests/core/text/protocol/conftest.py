@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
-from plugrl.core.text.rollout.validate_rollout import TokenLimits
-from plugrl.core.text.rollout.worker import RolloutTask
+from plugrl.core.text.rollout.task import RolloutTask
+from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"

@@ -7,7 +7,7 @@ import text_agents
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.text.protocol.heard import facts_of
+from plugrl.core.text.protocol.episode import facts_of
 from plugrl.core.text.protocol.prompts import FACTS
 
 

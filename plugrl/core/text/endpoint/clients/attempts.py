@@ -16,9 +16,9 @@ from plugrl.core.text.endpoint.faults import ApiError, ended
 from plugrl.core.text.endpoint.requests import EndpointRequest
 from plugrl.core.text.endpoint.server import Server, bound
 from plugrl.core.text.endpoint.session import Offer, Session
+from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import Completion
-from plugrl.core.text.rollout.worker import RolloutTask
+from plugrl.core.text.rollout.task import RolloutTask
 
 HOST = "127.0.0.1"
 #: Seconds without a session after which the server ends; the next session starts another.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from plugrl.core.text.endpoint.session import Session
-from plugrl.core.text.rollout.worker import RolloutTask
+from plugrl.core.text.rollout.task import RolloutTask
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.plugins.blame import one_line
-from plugrl.core.plugins.loading import USER_PACKAGE_PREFIX, load_file
-from plugrl.core.text.rollout.validate_rollout import TokenLimits
+from plugrl.core.plugins.user_files import USER_PACKAGE_PREFIX, load_file
+from plugrl.core.text.rollout.token_limits import TokenLimits
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
     from plugrl.core.plugins.kinds import Record
-    from plugrl.core.text.inference.services import InferenceService, Tokenizer
+    from plugrl.core.text.inference.services import InferenceService
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

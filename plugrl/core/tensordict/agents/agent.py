@@ -1,4 +1,4 @@
-"""Agents: the networks of a policy, made of parts that a configuration names."""
+"""``Agent``: the networks of a policy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from plugrl.core.errors import ConfigError
-from plugrl.core.factory import Factory
-from plugrl.core.plugins.registry import default_registry
-from plugrl.core.tensordict.agents.building import Builder, Settings, settings_of
 from plugrl.core.tensordict.agents.config import PARTS
-from plugrl.core.tensordict.agents.config import AgentConfig as AgentConfig
-from plugrl.core.tensordict.agents.distributions import ActionDistribution, Squash
+from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
 from plugrl.core.tensordict.agents.masks import mask_for
 from plugrl.core.tensordict.agents.observations import Encoder
 from plugrl.core.tensordict.learn.schedules import is_update_iteration
@@ -25,9 +20,7 @@ if TYPE_CHECKING:
     from tensordict.nn import TensorDictModule
     from torchrl.modules import ProbabilisticActor
 
-    from plugrl.core.plugins.kinds import Record
-    from plugrl.core.tensordict.agents.scripts import Script
-    from plugrl.core.tensordict.environment.environment import AgentSpaces
+    from plugrl.core.tensordict.environment.environment import AgentSpaces, Script
 
 Role = Literal["actor", "critic"]
 
@@ -163,16 +156,21 @@ class Agent(nn.Module):
     @cached_property
     def policy_operator(self) -> ProbabilisticActor:
         """In TensorDicts: ``observation`` to ``params``, ``action`` and ``action_log_prob``."""
-        from plugrl.core.tensordict.agents.operators import policy_operator
+        from plugrl.core.tensordict.agents.operators import PolicyModule, policy_operator
 
-        return policy_operator(self)
+        assert self.policy_body is not None, "an agent that acts at random has no networks"
+        assert self.policy_head is not None
+        policy = PolicyModule(self.policy_body, self.policy_head, self.encoder, self.mask)
+        return policy_operator(policy, self.distribution)
 
     @cached_property
     def value_operator(self) -> TensorDictModule | None:
         """In TensorDicts: ``observation`` to ``state_value [..., 1]``; None: no critic."""
-        from plugrl.core.tensordict.agents.operators import value_operator
+        from plugrl.core.tensordict.agents.operators import ValueModule, value_operator
 
-        return None if self.value_head is None else value_operator(self)
+        if self.value_body is None or self.value_head is None:
+            return None
+        return value_operator(ValueModule(self.value_body, self.value_head, self.encoder))
 
     def parameter_groups(self) -> list[PartGroup]:
         """The parameters part by part, each with the factor of its learning rate.
@@ -206,79 +204,3 @@ class Policies:
 
     policies: dict[str, Agent]
     policy_of: dict[str, str]
-
-
-def build_agents(
-    spaces: Mapping[str, AgentSpaces],
-    section: Mapping[str, Any],
-    factory: Factory | None = None,
-    *,
-    shared_body: bool = False,
-    critic: bool = True,
-    squash: Squash = False,
-    labels: int | None = None,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    load: bool = True,
-    runs_folder: str = "runs",
-) -> Policies:
-    """Build the networks of all agents of an environment.
-
-    Weights depend on the seed and the policy's name alone, so that neither the order of agents
-    nor what was drawn before changes them.
-
-    Args:
-        spaces: of each agent.
-        section: ``agents``: settings by agent or policy; ``_default`` has those of the others.
-        factory: builds bodies; by default with what is installed.
-        shared_body: one body for both heads.
-        critic: whether there are value heads.
-        squash: bound continuous actions by a tanh.
-        labels: give agents one body and a head that guesses one of so many labels, and neither
-            policy nor critic.
-        seed: of the run.
-        device: where the networks are.
-        load: whether ``load_from`` is honoured; a resumed run brings its weights itself.
-        runs_folder: where ``load_from`` is looked up.
-
-    Raises:
-        ConfigError: a name, a space, a shape or a run to load from is wrong.
-        UsageError: ``load_from`` names no run or checkpoint, or more than one run.
-        RunError: the checkpoint is damaged.
-    """
-    records: dict[str, Record] = {}
-    settings = settings_of(spaces, section, records)
-    registry = default_registry() if factory is None else factory.registry
-    if factory is not None:
-        # What the run began with, rather than what its section means by now.
-        records |= factory.below("agents")
-    builder = Builder(
-        Factory(registry, records),
-        shared_body=shared_body,
-        critic=critic,
-        squash=squash,
-        labels=labels,
-        seed=seed,
-    )
-    policies: dict[str, Agent] = {}
-    for each in settings:
-        parts = builder.parts(each, spaces)
-        agent = Agent(each.policy, spaces[each.members[0]], *parts, each.config)
-        if each.config.scripted is not None:
-            agent.follow(_script_of(each, agent))
-        if load and each.config.load_from is not None:
-            from plugrl.core.tensordict.agents.loading import load_parts
-
-            load_parts(agent, each.path, runs_folder)
-        policies[each.policy] = agent.to(device)
-    policy_of = {member: each.policy for each in settings for member in each.members}
-    return Policies(policies, {agent: policy_of[agent] for agent in spaces})
-
-
-def _script_of(settings: Settings, agent: Agent) -> Script:
-    from plugrl.core.tensordict.agents.scripts import script_for
-
-    try:
-        return script_for(settings.config.scripted, agent.spaces)
-    except ConfigError as error:
-        raise ConfigError(f"{settings.path}.scripted: {error}") from error

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from plugrl.core.tensordict.agents.distributions import ActionDistribution, Array
+from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution, Array
 
 #: Stands for the logarithm of 0, which times 0 is no number; a probability like this is 0 too.
 _LEAST_LOG = -1e30

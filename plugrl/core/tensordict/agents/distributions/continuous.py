@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from plugrl.core.tensordict.agents.distributions import ActionDistribution, Array
+from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution, Array
 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)

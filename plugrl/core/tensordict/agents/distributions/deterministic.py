@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from plugrl.core.tensordict.agents.continuous import SquashedNormal
-from plugrl.core.tensordict.agents.distributions import Array
+from plugrl.core.tensordict.agents.distributions.continuous import SquashedNormal
+from plugrl.core.tensordict.agents.distributions.distribution import Array
 
 
 class SquashedPoint(SquashedNormal):
