@@ -80,16 +80,16 @@ if TYPE_CHECKING:
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
     from plugrl.core.tensordict.agents.parts import Body as Body
-    from plugrl.core.tensordict.environment.environment import AgentSpaces as AgentSpaces
-    from plugrl.core.tensordict.environment.environment import AgentStep as AgentStep
-    from plugrl.core.tensordict.environment.environment import (
-        VectorEnvironment as VectorEnvironment,
-    )
-    from plugrl.core.tensordict.environment.labelled import Labelled as Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled as Labelled
     from plugrl.core.tensordict.environment.layout import Layout as Layout
     from plugrl.core.tensordict.environment.message_space import MessageSpace as MessageSpace
     from plugrl.core.tensordict.environment.protocol_environment import (
         ProtocolEnvironment as ProtocolEnvironment,
+    )
+    from plugrl.core.tensordict.environment.vector_environment import AgentSpaces as AgentSpaces
+    from plugrl.core.tensordict.environment.vector_environment import AgentStep as AgentStep
+    from plugrl.core.tensordict.environment.vector_environment import (
+        VectorEnvironment as VectorEnvironment,
     )
     from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage as GeneralisedAdvantage
     from plugrl.core.tensordict.progress import IterationContext as IterationContext
@@ -242,12 +242,12 @@ _MODULES = {
     "plugrl.core.sandboxes": ("LocalSandbox", "Sandbox"),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
     "plugrl.core.tensordict.learn.advantages": ("GeneralisedAdvantage",),
-    "plugrl.core.tensordict.environment.environment": (
+    "plugrl.core.tensordict.environment.vector_environment": (
         "AgentSpaces",
         "AgentStep",
         "VectorEnvironment",
     ),
-    "plugrl.core.tensordict.environment.labelled": ("Labelled",),
+    "plugrl.core.tensordict.environment.labelled_dataset": ("Labelled",),
     "plugrl.core.tensordict.environment.layout": ("Layout",),
     "plugrl.core.tensordict.environment.message_space": ("MessageSpace",),
     "plugrl.core.tensordict.agents.parts": ("Body",),

@@ -13,8 +13,12 @@ from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.environment import AgentSpaces, Split, VectorEnvironment
-    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled
+    from plugrl.core.tensordict.environment.vector_environment import (
+        AgentSpaces,
+        Split,
+        VectorEnvironment,
+    )
 
 #: One problem: its prompt, its reference answer and whatever else the task needs.
 DataItem = Mapping[str, Any]

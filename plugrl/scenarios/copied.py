@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from plugrl.core.errors import ConfigError, NonFiniteError, PlugrlError, RunError
-from plugrl.core.tensordict.environment.environment import VectorEnvironment
+from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 from plugrl.scenarios.crashes import Crashes
-from plugrl.scenarios.gymnasium.spaces import Spaces
 
 logger = logging.getLogger(__name__)
 #: Steps after which a copy must be where another is.

@@ -10,7 +10,7 @@ from plugrl.core.plugins.blame import one_line
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 
 def film_faults(check: Preflight, make: Callable[[], VectorEnvironment]) -> Iterator[Finding]:

@@ -14,9 +14,13 @@ from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.environment import Script, Split, VectorEnvironment
-    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled
     from plugrl.core.tensordict.environment.message_space import MessageSpace
+    from plugrl.core.tensordict.environment.vector_environment import (
+        Script,
+        Split,
+        VectorEnvironment,
+    )
 
 
 @dataclass

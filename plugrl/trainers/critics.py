@@ -17,7 +17,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.distributions.continuous import SquashedNormal
-from plugrl.core.tensordict.environment.environment import space_text
+from plugrl.core.tensordict.environment.vector_environment import space_text
 from plugrl.core.tensordict.off_policy import OffPolicyTrainer, ReplayConfig
 
 Distance = Literal["l2", "smooth_l1", "l1"]

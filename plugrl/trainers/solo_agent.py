@@ -32,7 +32,7 @@ from plugrl.core.trainer import TrainingResult
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled
     from plugrl.core.tensordict.environment.layout import Layout
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import pytest
 import plugrl
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import load_run
-from plugrl.core.tensordict.environment.labelled import Labelled
+from plugrl.core.tensordict.environment.labelled_dataset import Labelled
 from plugrl.scenarios.graph_isomorphism.hand_made import checking_verifier, matching_prover
 from plugrl.scenarios.graph_isomorphism.pairs import Recipe, make_pairs
 from plugrl.scenarios.graph_isomorphism.scenario import (

@@ -10,8 +10,8 @@ import torch
 from gymnasium.spaces import MultiDiscrete
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.scenarios.bodies.graph_marks import exchanges
 from plugrl.scenarios.bodies.graph_pair import GraphPairBody
 

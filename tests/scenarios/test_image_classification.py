@@ -14,8 +14,8 @@ from gymnasium.spaces import Box, MultiDiscrete
 import plugrl
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.scenarios.bodies.image_latent import ImageLatentBody
 from plugrl.scenarios.image_classification.images import Images, load_images
 from plugrl.scenarios.image_classification.scenario import ImageClassificationScenario

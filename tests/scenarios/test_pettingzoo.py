@@ -8,7 +8,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
 from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
-from plugrl.scenarios.pettingzoo.making import Maker
+from plugrl.scenarios.pettingzoo.maker import Maker
 from plugrl.scenarios.pettingzoo.scenario import PettingZooScenario
 from plugrl.scenarios.pettingzoo.two_cartpoles import TwoCartPoles
 

@@ -8,7 +8,7 @@ from pettingzoo import ParallelEnv
 
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
-from plugrl.scenarios.pettingzoo.making import Maker
+from plugrl.scenarios.pettingzoo.maker import Maker
 
 SPACE = Box(-np.inf, np.inf, (1,), np.float32)
 LENGTH = 5

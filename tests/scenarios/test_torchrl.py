@@ -9,7 +9,7 @@ from torchrl.envs.utils import check_env_specs
 
 from plugrl.core.errors import ConfigError, NonFiniteError, RunError
 from plugrl.scenarios.torchrl.environment import TorchrlEnvironment
-from plugrl.scenarios.torchrl.making import Maker
+from plugrl.scenarios.torchrl.maker import Maker
 from plugrl.scenarios.torchrl.scenario import TorchrlScenario
 
 OWN = str(Path(__file__).with_name("torchrl_environments.py"))

@@ -5,7 +5,11 @@ from collections.abc import Mapping
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.vector_environment import (
+    AgentSpaces,
+    AgentStep,
+    VectorEnvironment,
+)
 
 #: Whoever commits to the second row gets the column player to choose the second column and earns
 #: 3; where both learn alone, the first row, which is better against every column, ends with 2.

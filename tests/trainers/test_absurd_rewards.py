@@ -12,7 +12,11 @@ from gymnasium.spaces import Box, Discrete
 from plugrl.core.errors import NonFiniteError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.vector_environment import (
+    AgentSpaces,
+    AgentStep,
+    VectorEnvironment,
+)
 
 FIRST = 3
 

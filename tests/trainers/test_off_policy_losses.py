@@ -19,7 +19,7 @@ from torchrl.objectives import DQNLoss, SACLoss, TD3Loss
 from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.distributions.choice import Squash
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.trainers.critics import Critics, polyak_update
 from plugrl.trainers.dqn import DqnLoss
 from plugrl.trainers.sac import SacLoss

@@ -17,7 +17,11 @@ from plugrl.core.experiment import load_run, prepare
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.collect.exploration import EpsilonGreedy
-from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.vector_environment import (
+    AgentSpaces,
+    AgentStep,
+    VectorEnvironment,
+)
 from plugrl.core.tensordict.off_policy import ReplayConfig
 from plugrl.trainers.dqn import DqnConfig
 from plugrl.trainers.sac import SacConfig

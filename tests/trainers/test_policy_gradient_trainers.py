@@ -16,7 +16,11 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import load_run, prepare
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.vector_environment import (
+    AgentSpaces,
+    AgentStep,
+    VectorEnvironment,
+)
 from plugrl.core.tensordict.sections import OnPolicyRlConfig
 from plugrl.trainers.a2c import A2cConfig
 from plugrl.trainers.reinforce import ReinforceConfig

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.trainers.a2c import A2cLoss
 from plugrl.trainers.critics import Critics

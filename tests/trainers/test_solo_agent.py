@@ -16,9 +16,9 @@ from plugrl.core.loaded_run import checkpoint_of, opened
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.environment.environment import AgentSpaces
-from plugrl.core.tensordict.environment.labelled import Labelled
+from plugrl.core.tensordict.environment.labelled_dataset import Labelled
 from plugrl.core.tensordict.environment.layout import Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.scenarios.image_classification.scenario import ImageClassificationScenario
 from plugrl.trainers.solo_agent import (
     LabelLoss,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plugrl.core.scenario import ScenarioInstance
     from plugrl.core.tensordict.agents.agent import Policies
     from plugrl.core.tensordict.collect.normalisers import Normalisers
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 logger = logging.getLogger(__name__)
 #: An episode longer than this is taken to be endless, and one of the second length is told of.

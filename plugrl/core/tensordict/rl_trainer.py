@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from torch import nn
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.parts import ACTIVATIONS, Activation, Body
-from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.scenarios.bodies.graph_heads import Parts, Pointer, PooledHead
 from plugrl.scenarios.bodies.graph_marks import exchanges
 

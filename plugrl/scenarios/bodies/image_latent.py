@@ -12,8 +12,8 @@ from torch import nn
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.parts import ACTIVATIONS, Activation, Body
-from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 #: Parts of an observation that are read as maps, or say only what may be done.
 _MAPS = ("image", "messages", "last_message", ACTION_MASK)

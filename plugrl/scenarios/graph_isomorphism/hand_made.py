@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from plugrl.core.protocol.protocol import Verdict
-from plugrl.core.tensordict.environment.environment import AgentSpaces, Script
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, Script
 from plugrl.scenarios.bodies.graph_marks import exchanges
 from plugrl.scenarios.graph_isomorphism.colours import first_colours, mixed, of_graph, refined
 

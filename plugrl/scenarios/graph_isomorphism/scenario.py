@@ -16,9 +16,9 @@ from plugrl.scenarios.protocol_task import ProtocolTask, ProtocolTaskConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import Script, Split
-    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled
     from plugrl.core.tensordict.environment.message_space import MessageSpace
+    from plugrl.core.tensordict.environment.vector_environment import Script, Split
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class GraphIsomorphismScenario(ProtocolTask):
 
     def data(self, split: Split, seed: int) -> Labelled:
         """The pairs of a split; no graph looks like one of the other split after two rounds."""
-        from plugrl.core.tensordict.environment.labelled import Labelled
+        from plugrl.core.tensordict.environment.labelled_dataset import Labelled
         from plugrl.scenarios.graph_isomorphism.pairs import ISOMORPHIC, Recipe, make_pairs
 
         config, test = self.config, split != "train"

@@ -9,11 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from plugrl.core.errors import RunError
-from plugrl.core.tensordict.environment.environment import AGENT, AgentSpaces, VectorEnvironment
-from plugrl.scenarios.gymnasium import engines
-from plugrl.scenarios.gymnasium.copies import too_often
-from plugrl.scenarios.gymnasium.making import Recipe
-from plugrl.scenarios.gymnasium.spaces import Spaces
+from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.tensordict.environment.vector_environment import (
+    AGENT,
+    AgentSpaces,
+    VectorEnvironment,
+)
+from plugrl.scenarios.gymnasium import simulators
+from plugrl.scenarios.gymnasium.local_copy import too_often
+from plugrl.scenarios.gymnasium.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +33,7 @@ class GymnasiumEnvironment(VectorEnvironment):
     """
 
     def __init__(self, recipe: Recipe, num_envs: int, spaces: Spaces, max_restarts: int) -> None:
-        engines.register()
+        simulators.register()
         self.num_envs = num_envs
         self.spaces: Mapping[str, AgentSpaces] = {AGENT: spaces.agent}
         self.crashes = 0

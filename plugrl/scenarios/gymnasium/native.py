@@ -11,13 +11,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError
 from plugrl.core.plugins.blame import one_line, raised_at
-from plugrl.core.tensordict.environment.environment import AGENT, AgentStep
+from plugrl.core.tensordict.environment.spaces import Spaces
 from plugrl.core.tensordict.environment.state import Unsavable, capture, restore
-from plugrl.scenarios.gymnasium.copies import unfit
+from plugrl.core.tensordict.environment.vector_environment import AGENT, AgentStep
 from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
-from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.local_copy import unfit
+from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.seeding import copy_seeds, restart_seed, seed_spaces
-from plugrl.scenarios.gymnasium.spaces import Spaces
 from plugrl.scenarios.gymnasium.trial import unsaved
 
 #: To look for it takes a fifth of the time of ``.any()``, in each step of a small environment.

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
-from plugrl.core.tensordict.environment.environment import AGENT
+from plugrl.core.tensordict.environment.vector_environment import AGENT
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import AgentSpaces, Split, VectorEnvironment
-    from plugrl.scenarios.gymnasium.making import Recipe
-    from plugrl.scenarios.gymnasium.spaces import Spaces
+    from plugrl.core.tensordict.environment.spaces import Spaces
+    from plugrl.core.tensordict.environment.vector_environment import (
+        AgentSpaces,
+        Split,
+        VectorEnvironment,
+    )
+    from plugrl.scenarios.gymnasium.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 #: From how many copies on code of the environment's own is faster than one step after the other.
@@ -105,7 +109,7 @@ class GymnasiumScenario(Scenario):
         return {AGENT: self._spaces(self._recipe("train")).agent}
 
     def _recipe(self, split: Split) -> Recipe:
-        from plugrl.scenarios.gymnasium.making import Recipe, find_spec
+        from plugrl.scenarios.gymnasium.recipe import Recipe, find_spec
 
         config = self.config
         recipe = Recipe(
@@ -162,7 +166,7 @@ class GymnasiumScenario(Scenario):
                 vector.close()
 
     def _spaces(self, recipe: Recipe) -> Spaces:
-        from plugrl.scenarios.gymnasium.spaces import Spaces
+        from plugrl.core.tensordict.environment.spaces import Spaces
 
         made = recipe.make()
         try:
@@ -208,7 +212,7 @@ class GymnasiumScenario(Scenario):
 
     def _undrawn(self) -> str | None:
         """Why no frame of the environment can be drawn."""
-        from plugrl.scenarios.gymnasium.drawing import drawing_fault
+        from plugrl.scenarios.gymnasium.rendering import drawing_fault
 
         return drawing_fault(self._recipe("film"))
 

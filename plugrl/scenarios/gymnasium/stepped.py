@@ -9,13 +9,13 @@ import numpy as np
 
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.blame import one_line
-from plugrl.core.tensordict.environment.environment import AGENT, AgentStep
-from plugrl.scenarios.gymnasium.copies import Copy, Outcome
+from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.tensordict.environment.vector_environment import AGENT, AgentStep
 from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
-from plugrl.scenarios.gymnasium.making import Recipe
-from plugrl.scenarios.gymnasium.remote import RemoteCopy
+from plugrl.scenarios.gymnasium.local_copy import Copy, Outcome
+from plugrl.scenarios.gymnasium.recipe import Recipe
+from plugrl.scenarios.gymnasium.remote_copy import RemoteCopy
 from plugrl.scenarios.gymnasium.seeding import copy_seeds
-from plugrl.scenarios.gymnasium.spaces import Spaces
 
 _FPS = 30.0
 

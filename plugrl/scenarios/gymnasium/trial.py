@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from plugrl.core.tensordict.environment.state import unproven
-from plugrl.scenarios.gymnasium import engines
+from plugrl.scenarios.gymnasium import simulators
 from plugrl.scenarios.gymnasium.seeding import seed_spaces
 
 
@@ -20,7 +20,7 @@ def unsaved(make: Callable[[], Any]) -> str | None:
     Args:
         make: makes an environment, or a vector environment.
     """
-    engines.register()
+    simulators.register()
     return unproven(make, _play)
 
 

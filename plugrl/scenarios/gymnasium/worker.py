@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from plugrl.core.plugins.blame import one_line
-from plugrl.scenarios.gymnasium.copies import Copy
-from plugrl.scenarios.gymnasium.making import import_registered
+from plugrl.scenarios.gymnasium.local_copy import Copy
+from plugrl.scenarios.gymnasium.recipe import import_registered
 
 #: Seconds between two looks at whether the parent still lives.
 _LOOK = 1.0

@@ -14,9 +14,9 @@ from plugrl.scenarios.protocol_task import ProtocolTask, ProtocolTaskConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import Split
-    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled
     from plugrl.core.tensordict.environment.message_space import MessageSpace
+    from plugrl.core.tensordict.environment.vector_environment import Split
 
 _CLASSES = {"cifar100": 100}
 
@@ -85,7 +85,7 @@ class ImageClassificationScenario(ProtocolTask):
 
     def data(self, split: Split, seed: int) -> Labelled:
         """The pictures of a split with their labels."""
-        from plugrl.core.tensordict.environment.labelled import Labelled
+        from plugrl.core.tensordict.environment.labelled_dataset import Labelled
         from plugrl.scenarios.image_classification import two_labels
         from plugrl.scenarios.image_classification.images import load_images
 

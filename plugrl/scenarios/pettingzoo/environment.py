@@ -10,11 +10,11 @@ import numpy as np
 
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.blame import one_line
-from plugrl.core.tensordict.environment.environment import AgentStep
+from plugrl.core.tensordict.environment.vector_environment import AgentStep
 from plugrl.scenarios.copied import CopiedEnvironment
 from plugrl.scenarios.crashes import Crashes
-from plugrl.scenarios.pettingzoo.copies import Copy, Outcome
-from plugrl.scenarios.pettingzoo.making import Maker, agents_of, raw_spaces, spaces_of
+from plugrl.scenarios.pettingzoo.maker import Maker, agents_of, raw_spaces, spaces_of
+from plugrl.scenarios.pettingzoo.parallel_copy import Copy, Outcome
 
 
 class PettingZooEnvironment(CopiedEnvironment):

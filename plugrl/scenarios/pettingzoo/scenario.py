@@ -11,11 +11,11 @@ from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
 from plugrl.scenarios.films import film_faults
-from plugrl.scenarios.pettingzoo.making import MISSING, Maker, installed, spaces_of
+from plugrl.scenarios.pettingzoo.maker import MISSING, Maker, installed, spaces_of
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import Split, VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import Split, VectorEnvironment
 
 
 @dataclass

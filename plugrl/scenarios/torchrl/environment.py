@@ -10,12 +10,12 @@ import numpy as np
 from tensordict import TensorDictBase
 from torchrl.envs import SerialEnv
 
-from plugrl.core.tensordict.environment.environment import AgentStep
+from plugrl.core.tensordict.environment.vector_environment import AgentStep
 from plugrl.scenarios.copied import CopiedEnvironment
 from plugrl.scenarios.crashes import Crashes
-from plugrl.scenarios.torchrl.copies import Copy
 from plugrl.scenarios.torchrl.layout import Layout
-from plugrl.scenarios.torchrl.making import Maker
+from plugrl.scenarios.torchrl.maker import Maker
+from plugrl.scenarios.torchrl.tensordict_copy import Copy
 
 
 class TorchrlEnvironment(CopiedEnvironment):

@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDictBase
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.environment.environment import AGENT
-from plugrl.scenarios.gymnasium.spaces import Spaces
+from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.tensordict.environment.vector_environment import AGENT
 from plugrl.scenarios.torchrl.specs import Converter, converter
 
 Key = tuple[str, ...]

@@ -14,8 +14,8 @@ from plugrl.scenarios.films import film_faults
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import Split, VectorEnvironment
-    from plugrl.scenarios.torchrl.making import Maker
+    from plugrl.core.tensordict.environment.vector_environment import Split, VectorEnvironment
+    from plugrl.scenarios.torchrl.maker import Maker
 
 
 @dataclass
@@ -116,7 +116,7 @@ class TorchrlScenario(Scenario):
         return
 
     def _maker(self) -> Maker:
-        from plugrl.scenarios.torchrl.making import Maker
+        from plugrl.scenarios.torchrl.maker import Maker
 
         section = self.config
         transforms = [_transform(plain(each)) for each in section.transforms]

@@ -12,7 +12,7 @@ from plugrl.trainers.opponent_shaping.gradients import STACKELBERG
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 _KEY = "spg.stackelberg_sequence"
 

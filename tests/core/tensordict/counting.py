@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.vector_environment import (
+    AgentSpaces,
+    AgentStep,
+    VectorEnvironment,
+)
 
 
 class Counting(VectorEnvironment):

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 import gymnasium
 import numpy as np
 
-from plugrl.core.tensordict.environment.environment import AgentSpaces, AgentStep, VectorEnvironment
+from plugrl.core.tensordict.environment.vector_environment import (
+    AgentSpaces,
+    AgentStep,
+    VectorEnvironment,
+)
 
 
 class Speaking(VectorEnvironment):

@@ -19,7 +19,7 @@ from plugrl.core.tensordict.agents.acting import (
 )
 from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 SEEN = spaces.Box(-1, 1, (4,), np.float32)
 

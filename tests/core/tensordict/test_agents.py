@@ -18,7 +18,7 @@ from torchrl.objectives import ClipPPOLoss
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.agent import Agent, Policies
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 SEEN = spaces.Box(-1, 1, (4,), np.float32)
 CHOICE = AgentSpaces(SEEN, spaces.Discrete(3))
@@ -167,7 +167,7 @@ def test_weights_are_equal_in_every_process() -> None:
     code = (
         "import numpy as np; from gymnasium import spaces\n"
         "from plugrl.core.tensordict.agents.building import build_agents\n"
-        "from plugrl.core.tensordict.environment.environment import AgentSpaces\n"
+        "from plugrl.core.tensordict.environment.vector_environment import AgentSpaces\n"
         "its = AgentSpaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3))\n"
         "agent = build_agents({'agent': its}, {}, seed=5).policies['agent']\n"
         "print(sum(p.detach().double().sum().item() for p in agent.parameters()))\n"

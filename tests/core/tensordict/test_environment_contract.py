@@ -11,8 +11,8 @@ import pytest
 
 from plugrl.core.errors import ContractError
 from plugrl.core.scenario import ScenarioInstance
-from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from tests.core.tensordict.counting import Counting
 from tests.core.tensordict.test_rl_trainer import trained
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from plugrl.core.tensordict.collect.episodes import EpisodeStatistics
-from plugrl.core.tensordict.environment.environment import AgentStep
+from plugrl.core.tensordict.environment.vector_environment import AgentStep
 
 
 def step(reward, ended):

@@ -13,7 +13,7 @@ from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.distributions.choice import distribution_for
 from plugrl.core.tensordict.collect.exploration import EpsilonGreedy, Explorer, GaussianNoise
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 #: Values of three actions in four states, of which a network makes nothing else.
 VALUES = np.array([[1, 5, 2], [7, 0, 3], [2, 2.5, 9], [-3, -1, -2]], np.float32)

@@ -13,8 +13,8 @@ from torch.nn import functional
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.tensordict.agents.acting import acting_for
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.environment.environment import AgentSpaces
 from plugrl.core.tensordict.environment.layout import Layout
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 PARTS = {"graph": (2, 3), "round": (4,), "action_mask": (7,)}
 CHOICES = gymnasium.spaces.MultiDiscrete([4, 3])

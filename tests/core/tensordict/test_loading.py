@@ -18,7 +18,7 @@ from plugrl.core.loaded_run import checkpoint_of
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 

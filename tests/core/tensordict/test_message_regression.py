@@ -12,7 +12,7 @@ import torch
 import plugrl
 from plugrl.core.errors import ConfigError
 from plugrl.core.protocol.protocol import make_protocol
-from plugrl.core.tensordict.environment.labelled import Labelled
+from plugrl.core.tensordict.environment.labelled_dataset import Labelled
 from plugrl.core.tensordict.environment.message_space import SILENCE, MessageSpace
 from plugrl.core.tensordict.environment.protocol_environment import Ended, ProtocolEnvironment
 from plugrl.core.tensordict.learn.message_regression import (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tensordict.nn import TensorDictModule
     from torchrl.modules import ProbabilisticActor
 
-    from plugrl.core.tensordict.environment.environment import AgentSpaces, Script
+    from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, Script
 
 Role = Literal["actor", "critic"]
 

@@ -25,11 +25,11 @@ from plugrl.core.tensordict.agents.loading import load_parts
 from plugrl.core.tensordict.agents.observations import Encoder, encoder_for
 from plugrl.core.tensordict.agents.parts import Body, Head, initialise, seeded
 from plugrl.core.tensordict.agents.scripts import script_for
-from plugrl.core.tensordict.environment.environment import Script
+from plugrl.core.tensordict.environment.vector_environment import Script
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.kinds import Record
-    from plugrl.core.tensordict.environment.environment import AgentSpaces
+    from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 DEFAULT = AgentConfig.default_entry
 

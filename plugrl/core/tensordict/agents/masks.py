@@ -13,7 +13,7 @@ from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
-    from plugrl.core.tensordict.environment.environment import AgentSpaces
+    from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 
 class ActionMask:

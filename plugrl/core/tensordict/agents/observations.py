@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.environment.environment import space_text
+from plugrl.core.tensordict.environment.vector_environment import space_text
 
 Array = np.ndarray[Any, Any]
 

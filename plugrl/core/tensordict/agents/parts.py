@@ -17,7 +17,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.seeding import seed_of
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.environment import AgentSpaces
+    from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {

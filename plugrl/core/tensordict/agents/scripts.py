@@ -9,7 +9,7 @@ from plugrl.core.plugins.loading import describe_error, import_named
 from plugrl.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.environment import AgentSpaces, Script
+    from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, Script
 
 
 def script_for(name: str, spaces: AgentSpaces) -> Script:

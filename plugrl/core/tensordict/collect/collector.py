@@ -28,7 +28,7 @@ from plugrl.core.tensordict.environment.turns import Turns
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.agents.acting import Actor
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 
 #: Called after each step: its number in the batch, and what was collected so far by policy.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.environment import AgentStep
+    from plugrl.core.tensordict.environment.vector_environment import AgentStep
 
 
 class EpisodeStatistics:

@@ -10,7 +10,7 @@ import numpy as np
 from plugrl.core.tensordict.collect.normalisation import ObservationNormaliser, RewardNormaliser
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.environment import AgentSpaces
+    from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 
 def scaled_shape(spaces: AgentSpaces) -> tuple[int, ...] | None:

@@ -10,8 +10,8 @@ import numpy as np
 from plugrl.core.tensordict.environment.turns import finished
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.environment import AgentStep, VectorEnvironment
     from plugrl.core.tensordict.environment.turns import Asked
+    from plugrl.core.tensordict.environment.vector_environment import AgentStep, VectorEnvironment
 
 
 class Rows:

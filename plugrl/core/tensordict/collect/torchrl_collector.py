@@ -16,7 +16,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.acting import Actor, RandomActor
 from plugrl.core.tensordict.collect.collector import AfterStep, Collector
 from plugrl.core.tensordict.collect.rows import Rows
-from plugrl.core.tensordict.environment.environment import AgentStep
+from plugrl.core.tensordict.environment.vector_environment import AgentStep
 
 #: Where the actions of the networks are kept in TensorDicts, before the environment's encoding.
 _CHOSEN = "plugrl"

@@ -12,7 +12,7 @@ from plugrl.core.tensordict.environment.layout import ACTION_MASK
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.collect.rows import Rows
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 
 def check_reset(environment: VectorEnvironment, given: Any) -> None:
@@ -40,7 +40,7 @@ def check_step(environment: VectorEnvironment, given: Any) -> None:
     Raises:
         ContractError: an agent is missing, or an array has another shape.
     """
-    from plugrl.core.tensordict.environment.environment import AgentStep
+    from plugrl.core.tensordict.environment.vector_environment import AgentStep
 
     _check_agents(environment, "step()", given)
     for agent, step in given.items():

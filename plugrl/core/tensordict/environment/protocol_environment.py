@@ -10,11 +10,15 @@ import numpy as np
 from plugrl.core.errors import ContractError
 from plugrl.core.protocol.protocol import Protocol, ProtocolSignals, ProtocolState, Verdict
 from plugrl.core.protocol.state import scattered
-from plugrl.core.tensordict.environment.environment import AgentStep, Script, VectorEnvironment
-from plugrl.core.tensordict.environment.labelled import Labelled
+from plugrl.core.tensordict.environment.labelled_dataset import Labelled
 from plugrl.core.tensordict.environment.message_space import SILENCE, MessageSpace
 from plugrl.core.tensordict.environment.protocol_metrics import ProtocolMetrics
 from plugrl.core.tensordict.environment.protocol_view import Items, ProtocolView
+from plugrl.core.tensordict.environment.vector_environment import (
+    AgentStep,
+    Script,
+    VectorEnvironment,
+)
 from plugrl.core.tensordict.seeding import generator_of
 
 

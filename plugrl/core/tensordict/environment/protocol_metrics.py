@@ -9,7 +9,7 @@ import numpy as np
 from plugrl.core.protocol.protocol import Tally, Verdict
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled
 
 
 class ProtocolMetrics:

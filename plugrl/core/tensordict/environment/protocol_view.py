@@ -10,12 +10,12 @@ from gymnasium.spaces import MultiDiscrete
 
 from plugrl.core.errors import ContractError
 from plugrl.core.protocol.protocol import Protocol, ProtocolState, Verdict
-from plugrl.core.tensordict.environment.environment import AgentSpaces, Script
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 from plugrl.core.tensordict.environment.message_space import SILENCE, MessageSpace
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, Script
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.labelled import Labelled
+    from plugrl.core.tensordict.environment.labelled_dataset import Labelled
 
 
 class Items(Mapping[str, np.ndarray]):

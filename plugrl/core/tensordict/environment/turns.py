@@ -10,7 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 #: Maps a policy and the places of rows to their observations.
 Seen = Callable[[str, np.ndarray], np.ndarray]

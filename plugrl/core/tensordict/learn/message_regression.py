@@ -26,7 +26,7 @@ from plugrl.core.tensordict.seeding import generator_of
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.protocol import Protocol
-    from plugrl.core.tensordict.environment.environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 
 @dataclass

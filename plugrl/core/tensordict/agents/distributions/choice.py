@@ -17,7 +17,7 @@ from plugrl.core.tensordict.agents.distributions.discrete import (
     MultiCategorical,
 )
 from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution, Array
-from plugrl.core.tensordict.environment.environment import space_text
+from plugrl.core.tensordict.environment.vector_environment import space_text
 
 #: Widths of bounds within which float32 can scale actions and their gradients.
 _WIDTHS = (1e-30, 1e30)

@@ -10,7 +10,7 @@ import numpy as np
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.blame import one_line
-from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.recipe import Recipe
 
 
 def drawing_fault(recipe: Recipe) -> str | None:

@@ -19,7 +19,7 @@ from torchrl.envs import (
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.blame import one_line
-from plugrl.scenarios.imported import find
+from plugrl.scenarios.import_by_name import find
 
 _SILENT = (
     "{name} begins new episodes by itself and does not tell how the last ones ended; leave "

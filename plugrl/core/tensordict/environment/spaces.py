@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError
-from plugrl.core.tensordict.environment.environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 _OWN = (
     "write a gymnasium.ObservationWrapper whose observations are a Box and name it in "

@@ -13,7 +13,7 @@ import numpy as np
 from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.plugins.blame import one_line, raised_at
 from plugrl.core.tensordict.environment.state import Unsavable, capture, restore
-from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.seeding import restart_seed, seed_spaces
 from plugrl.scenarios.gymnasium.trial import unsaved
 

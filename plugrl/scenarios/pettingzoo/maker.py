@@ -15,8 +15,8 @@ from plugrl.core.config.schemas.plain_values import is_code_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.blame import one_line
 from plugrl.core.suggest import did_you_mean
-from plugrl.scenarios.gymnasium.spaces import Spaces
-from plugrl.scenarios.imported import find, submodules
+from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.scenarios.import_by_name import find, submodules
 
 MISSING = 'pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"'
 #: What modules of PettingZoo and packages like it call their environments, the best first.

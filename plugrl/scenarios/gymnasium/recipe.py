@@ -16,7 +16,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.blame import one_line, raised_at
 from plugrl.core.plugins.loading import import_exported
 from plugrl.core.suggest import close_names
-from plugrl.scenarios.imported import find
+from plugrl.scenarios.import_by_name import find
 
 #: The extra of plugrl with what environments of a module need.
 _EXTRAS = {

@@ -18,8 +18,8 @@ from typing import Any
 import cloudpickle
 
 from plugrl.core.errors import RunError
-from plugrl.scenarios.gymnasium.copies import Outcome, too_often
-from plugrl.scenarios.gymnasium.making import Recipe
+from plugrl.scenarios.gymnasium.local_copy import Outcome, too_often
+from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.seeding import restart_seed
 
 #: A fresh interpreter, and not ``multiprocessing``: that would run the user's script again.

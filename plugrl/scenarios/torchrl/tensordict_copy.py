@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from plugrl.core.errors import PlugrlError
-from plugrl.core.tensordict.environment.environment import AgentStep
+from plugrl.core.tensordict.environment.vector_environment import AgentStep
 from plugrl.scenarios.copied import LONGEST, Copied
 from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.torchrl.layout import Ends, Layout, Place
