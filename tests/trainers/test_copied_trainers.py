@@ -25,9 +25,7 @@ def copy(tmp_path):
         assert source.count(line) == 1
         file = tmp_path / "mine.py"
         file.write_text(source.replace(line, other), encoding="utf-8")
-        own = (
-            n for n, cls in vars(module).items() if n.endswith("Trainer") and is_own(cls, module)
-        )
+        trainers = [name for name, value in vars(module).items() if is_trainer_of(value, module)]
         return {
             "type": None,
             "custom_trainer_module_path": str(file),
