@@ -279,7 +279,7 @@ class TrajectoryTrainer(Trainer):
         states.begin(holds=last or self._validate_due(step))
         with self._timed("rollout", metrics):
             trajectories = collector.fill(self.models.trained, step)
-        metrics |= self._told(trajectories, step)
+        metrics |= self._report_rollouts(trajectories, step)
         batches = collector.take()
         states.take(collector.oldest)
         collector.meanwhile(step)
@@ -328,7 +328,7 @@ class TrajectoryTrainer(Trainer):
         columns: Sequence[str] = self.hyper_params.trajectory_pool.key_list
         return columns
 
-    def _told(self, trajectories: list[Trajectory], step: int) -> dict[str, float]:
+    def _report_rollouts(self, trajectories: list[Trajectory], step: int) -> dict[str, float]:
         """Guard the new trajectories, tell plugins of them, and give their metrics."""
         if self.uses_rewards and trajectories:
             self.run.guards.rewards(
