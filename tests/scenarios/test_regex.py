@@ -15,7 +15,8 @@ from plugrl.core.text.evaluate.evaluator import (
 )
 from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
 from plugrl.scenarios.evaluators.numbers import parse_number
-from plugrl.scenarios.evaluators.regex import RegexEvaluator, repeats
+from plugrl.scenarios.evaluators.patterns import repeats
+from plugrl.scenarios.evaluators.regex import RegexEvaluator
 
 
 def judged(answer, reference="2", **options):

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import regex
-
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.evaluator import (
@@ -18,12 +16,17 @@ from plugrl.core.text.evaluate.evaluator import (
     EvaluationRunResult,
     Evaluator,
 )
-from plugrl.core.text.inference.chat import as_messages, chat_tokenizer, is_messages
+from plugrl.core.text.inference.chat import as_messages, is_messages
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.preflight import model_findings
+from plugrl.scenarios.evaluators.judge_model import (
+    SCORE_PATTERN,
+    check_number_pattern,
+    last_number,
+    question_tokens,
+)
 from plugrl.scenarios.evaluators.numbers import parse_number
 from plugrl.scenarios.evaluators.references import reference_in
-from plugrl.scenarios.evaluators.regex import check_repeats
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -62,7 +65,7 @@ class LlmJudgeConfig:
     )
     parse: Literal["regex", "json"] = described("regex", "how a reply is read for its score")
     pattern: str = described(
-        r"score\s*[:=]\s*([-+]?[\d.]+(?:\s*/\s*\d+)?)",
+        SCORE_PATTERN,
         "regex: its first group in the last match is the score; case does not matter",
     )
     json_key: str = described("score", "json: key of the score in the last object of the reply")
@@ -76,13 +79,7 @@ class LlmJudgeConfig:
         named = set(_FIELDS.findall(self.template))
         if "answer" not in named:
             raise ConfigError("template has no {answer}, so the judge would not see it")
-        check_repeats("pattern", self.pattern)
-        try:
-            groups = regex.compile(self.pattern).groups
-        except regex.error as error:
-            raise ConfigError(f"pattern is no regular expression: {error}") from None
-        if groups < 1:
-            raise ConfigError("pattern needs a group (...) around the score")
+        check_number_pattern("pattern", self.pattern, "score")
         if not self.minimum < self.maximum:
             raise ConfigError("minimum must be below maximum")
         if self.temperature < 0:
@@ -151,8 +148,10 @@ class LlmJudgeEvaluator(Evaluator):
         sampling = SamplingParams(
             temperature=config.temperature, max_new_tokens=config.max_response_length
         )
-        completion = await self.ask(config.model, self._tokens(prompt), sampling)
-        reply = self.tokenizer(config.model).decode(completion.tokens)
+        tokenizer = self.tokenizer(config.model)
+        tokens = question_tokens(tokenizer, config.model, prompt, chat=config.chat)
+        completion = await self.ask(config.model, tokens, sampling)
+        reply = tokenizer.decode(completion.tokens)
         score = self._score(reply)
         if config.normalize:
             score = (score - config.minimum) / (config.maximum - config.minimum)
@@ -162,14 +161,6 @@ class LlmJudgeEvaluator(Evaluator):
             metrics={"judge_score": score, "judge_tokens": float(len(completion.tokens))},
             extra_info={"judge_reply": reply},
         )
-
-    def _tokens(self, prompt: str) -> list[int]:
-        tokenizer: Any = self.tokenizer(self.config.model)
-        prompt = tokenizer.writable(prompt) if hasattr(tokenizer, "writable") else prompt
-        if not self.config.chat:
-            return list(tokenizer.encode(prompt))
-        tokenizer = chat_tokenizer(tokenizer, self.config.model)
-        return tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
 
     def _score(self, reply: str) -> float:
         config = self.config
@@ -183,10 +174,7 @@ class LlmJudgeEvaluator(Evaluator):
         return float(number)
 
     def _pattern_score(self, reply: str) -> str | None:
-        found = None
-        for match in regex.finditer(self.config.pattern, reply, regex.IGNORECASE, timeout=1.0):
-            found = match.group(1)
-        return found
+        return last_number(self.config.pattern, reply)[0]
 
     def _json_score(self, reply: str) -> str | None:
         """The score of the last JSON object in the reply that has one."""

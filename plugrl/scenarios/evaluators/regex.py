@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,44 +12,8 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult
 from plugrl.scenarios.evaluators.numbers import close, parse_number
+from plugrl.scenarios.evaluators.patterns import compiled_pattern, flags_of
 from plugrl.scenarios.evaluators.references import ReferenceEvaluator, form
-
-#: A pattern with this many parts compiles in about a second.
-MOST_REPEATS = 1_000_000
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?:(\d+)(?:,\d*)?|,\d+)\}|.", re.DOTALL)
-
-
-def repeats(pattern: str) -> int:
-    """How many parts a pattern has, once what must be there several times is written out."""
-    sizes, last = [0], 0
-    for piece in _PIECE.finditer(pattern):
-        if piece[0] == "(":
-            sizes.append(0)
-            last = 0
-            continue
-        if piece[0] == ")" and len(sizes) > 1:
-            last = sizes.pop()
-            sizes[-1] += last
-        elif piece[1] is not None:
-            sizes[-1] += last * (max(int(piece[1][:9]), 1) - 1)
-            last *= max(int(piece[1][:9]), 1)
-        elif not piece[0].startswith("{,"):
-            last = 1
-            sizes[-1] += 1
-    return sum(sizes)
-
-
-def check_repeats(name: str, pattern: str) -> None:
-    """Refuse a pattern that would take minutes, or all memory, to compile.
-
-    Raises:
-        ConfigError: what it must match is longer than ``MOST_REPEATS``.
-    """
-    if repeats(pattern) > MOST_REPEATS:
-        raise ConfigError(
-            f"{name} has counts like {{1000}} inside each other, more than {MOST_REPEATS} "
-            "repeats in all, which would not be compiled in time; lower them"
-        )
 
 
 @dataclass
@@ -83,11 +46,7 @@ class RegexConfig:
     def __post_init__(self) -> None:
         for name in ("pattern", "reference_pattern"):
             written = getattr(self, name)
-            check_repeats(name, written or "")
-            try:
-                compiled = regex.compile(written or "")
-            except regex.error as error:
-                raise ConfigError(f"{name} is no regular expression: {error}") from None
+            compiled = compiled_pattern(name, written or "")
             if written is not None:
                 self._check_group(name, compiled)
         if self.time_limit <= 0:
@@ -119,10 +78,7 @@ class RegexEvaluator(ReferenceEvaluator):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        flags = regex.VERSION0
-        for name in ("ignore_case", "dotall", "multiline"):
-            if self.config[name]:
-                flags |= getattr(regex, name.replace("_", "").upper())
+        flags = flags_of(self.config)
         self._pattern = regex.compile(self.config.pattern, flags)
         written = self.config.reference_pattern
         self._reference = None if written is None else regex.compile(written, flags)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.errors import UsageError
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
@@ -16,6 +16,7 @@ from plugrl.core.text.evaluate.evaluator import (
     Evaluator,
     evaluate_async,
 )
+from plugrl.scenarios.evaluators.weights import check_row, check_rows, names_of, weights_of
 
 
 @dataclass
@@ -27,10 +28,7 @@ class CriterionConfig:
     name: str | None = described(None, "name in the metrics; null: the evaluator's type")
 
     def __post_init__(self) -> None:
-        if self.evaluator is None:
-            raise ConfigError("evaluator is missing; name what judges by this criterion")
-        if (not self.name and self.name is not None) or "/" in (self.name or ""):
-            raise ConfigError(f"name {self.name!r} must be a word without slashes")
+        check_row(self, "evaluator", "judges by this criterion")
 
 
 @dataclass
@@ -41,35 +39,7 @@ class WeightedConfig:
     normalize: bool = described(False, "divide by the sum of the weights")
 
     def __post_init__(self) -> None:
-        names = _names(self.criteria)
-        if not names:
-            raise ConfigError("criteria is empty; name at least one evaluator with its weight")
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"two criteria are named {twice!r}; give one another name")
-        if self.normalize and sum(_weights(self.criteria)) <= 0:
-            raise ConfigError("the weights add up to nothing above 0, so that normalize=true fails")
-
-
-def _names(criteria: Iterable[Any]) -> list[str]:
-    """What the metrics call the criteria."""
-    plain = [_plain(each) for each in criteria]
-    return [each.get("name") or _type_of(each["evaluator"]) for each in plain]
-
-
-def _weights(criteria: Iterable[Any]) -> list[float]:
-    return [float(_plain(each)["weight"]) for each in criteria]
-
-
-def _plain(criterion: Any) -> Mapping[str, Any]:
-    return criterion if isinstance(criterion, Mapping) else vars(criterion)
-
-
-def _type_of(section: Any) -> str:
-    if not isinstance(section, Mapping):
-        return str(section or "evaluator")
-    name = section.get("type") or section.get("custom_evaluator_class_name") or "evaluator"
-    return str(name).rpartition("/")[2]
+        check_rows("criteria", self.criteria, "evaluator", normalize=self.normalize)
 
 
 class WeightedEvaluator(Evaluator):
@@ -110,7 +80,7 @@ class WeightedEvaluator(Evaluator):
             raise UsageError(
                 f"{type(self).__name__} has no members yet; build it by make_evaluator"
             )
-        names = _names(self.config.criteria)
+        names = names_of(self.config.criteria, "evaluator")
         results = await asyncio.gather(
             *(
                 _judged(name, member, data, evaluation_target)
@@ -126,7 +96,7 @@ class WeightedEvaluator(Evaluator):
     def _sum(self, names: list[str], results: list[EvaluationRunResult]) -> EvaluationRunResult:
         metrics: dict[str, float] = {}
         reward = 0.0
-        weights = _weights(self.config.criteria)
+        weights = weights_of(self.config.criteria)
         for name, weight, result in zip(names, weights, results, strict=True):
             reward += weight * result.reward
             metrics[name] = result.reward

@@ -9,21 +9,23 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import regex
-
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
-from plugrl.core.text.inference.chat import chat_tokenizer
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.requests import ask_all
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.preflight import model_findings
+from plugrl.scenarios.evaluators.judge_model import (
+    SCORE_PATTERN,
+    check_number_pattern,
+    last_number,
+    question_tokens,
+)
 from plugrl.scenarios.evaluators.numbers import parse_number
-from plugrl.scenarios.evaluators.regex import check_repeats
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -61,7 +63,7 @@ class LlmJudgeScorerConfig(ScorerConfig):
     system_prompt: str = described("", "chat: what the judge is told first; empty: nothing")
     chat: bool = described(True, "send it as a chat message, by the model's template, or as text")
     pattern: str = described(
-        r"score\s*[:=]\s*([-+]?[\d.]+(?:\s*/\s*\d+)?)",
+        SCORE_PATTERN,
         "regex: its first group in the last match is the number; case does not matter",
     )
     categories: dict[str, str] = described(
@@ -80,7 +82,7 @@ class LlmJudgeScorerConfig(ScorerConfig):
             "pattern": self.pattern,
             **{f"categories.{name}": own for name, own in self.categories.items()},
         }.items():
-            _check_pattern(setting, written)
+            check_number_pattern(setting, written, "number")
         if not self.minimum < self.maximum:
             raise ConfigError("minimum must be below maximum")
         if self.max_response_length < 1:
@@ -96,16 +98,6 @@ def check_template(template: str, name: str = "template") -> None:
     if not set(_FIELDS.findall(template)) & set(_SHOWN):
         fields = ", ".join(f"{{{field}}}" for field in _SHOWN)
         raise ConfigError(f"{name} has none of {fields}, so the judge would not see what was said")
-
-
-def _check_pattern(setting: str, pattern: str) -> None:
-    check_repeats(setting, pattern)
-    try:
-        groups = regex.compile(pattern).groups
-    except regex.error as error:
-        raise ConfigError(f"{setting} is no regular expression: {error}") from None
-    if groups < 1:
-        raise ConfigError(f"{setting} needs a group (...) around the number")
 
 
 def _read(path: str) -> str:
@@ -190,15 +182,15 @@ class LlmJudgeScorer(Scorer):
         # Once over the template: what a dialogue holds in braces stays as it is.
         return _FIELDS.sub(lambda match: values[match[1]], self._template)
 
-    def _tokens(self, service: InferenceService, prompt: str) -> list[int]:
-        tokenizer: Any = service.tokenizer
-        prompt = tokenizer.writable(prompt) if hasattr(tokenizer, "writable") else prompt
-        if not self.config.chat:
-            return list(tokenizer.encode(prompt))
-        messages = [{"role": "user", "content": prompt}]
-        if self.config.system_prompt:
-            messages.insert(0, {"role": "system", "content": self.config.system_prompt})
-        return chat_tokenizer(tokenizer, self.config.model).apply_chat_template(messages)
+    def _tokens(self, service: InferenceService, question: str) -> list[int]:
+        config = self.config
+        return question_tokens(
+            service.tokenizer,
+            config.model,
+            question,
+            chat=config.chat,
+            system_prompt=config.system_prompt,
+        )
 
     def _read(self, service: InferenceService, answer: Completion | EngineError) -> Score:
         if isinstance(answer, EngineError):
@@ -217,9 +209,7 @@ class LlmJudgeScorer(Scorer):
 
     def _number(self, pattern: str, reply: str, cut: bool) -> float:
         low, high = self.config.minimum, self.config.maximum
-        found, end = None, 0
-        for match in regex.finditer(pattern, reply, regex.IGNORECASE, timeout=1.0):
-            found, end = match.group(1), match.end(1)
+        found, end = last_number(pattern, reply)
         number = None if found is None else parse_number(found)
         name = self.config.model
         if number is None or not low <= number <= high:

@@ -11,7 +11,7 @@ import regex
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.scenarios.evaluators.regex import check_repeats
+from plugrl.scenarios.evaluators.patterns import check_repeats, compiled_pattern, flags_of
 from plugrl.scenarios.scorers.finding import FindingConfig, FindingScorer, check_categories
 
 
@@ -49,12 +49,7 @@ def check_patterns(setting: str, patterns: Sequence[str]) -> None:
     for number, pattern in enumerate(patterns):
         where = f"{setting}[{number}]"
         check_repeats(where, pattern)
-        try:
-            regex.compile(pattern)
-        except regex.error as error:
-            raise ConfigError(
-                f"{where} {pattern!r:.60} is no regular expression: {error}"
-            ) from None
+        compiled_pattern(f"{where} {pattern!r:.60}", pattern)
         if not pattern:
             raise ConfigError(f"{where} is empty and matches every text; write a pattern")
 
@@ -72,10 +67,7 @@ class RegexScorer(FindingScorer):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        flags = regex.VERSION0
-        for name in ("ignore_case", "dotall", "multiline"):
-            if self.config[name]:
-                flags |= getattr(regex, name.replace("_", "").upper())
+        flags = flags_of(self.config)
         written = self.config
         self._patterns = [regex.compile(pattern, flags) for pattern in written.patterns]
         self._categories = {

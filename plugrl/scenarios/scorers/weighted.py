@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig, scored
+from plugrl.scenarios.evaluators.weights import check_row, check_rows, names_of, weights_of
 
 
 @dataclass
@@ -21,10 +22,7 @@ class PartConfig:
     name: str | None = described(None, "its name as a category; null: the scorer's type")
 
     def __post_init__(self) -> None:
-        if self.scorer is None:
-            raise ConfigError("scorer is missing; name what scores")
-        if (not self.name and self.name is not None) or "/" in (self.name or ""):
-            raise ConfigError(f"name {self.name!r} must be a word without slashes")
+        check_row(self, "scorer", "scores")
 
 
 @dataclass
@@ -36,37 +34,13 @@ class WeightedScorerConfig(ScorerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = _names(self.parts)
-        if not names:
-            raise ConfigError("parts is empty; name at least one scorer with its weight")
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"two parts are named {twice!r}; give one another name")
+        check_rows("parts", self.parts, "scorer", normalize=self.normalize)
         if self.reads != "response":
             raise ConfigError(
                 f"reads is {self.reads!r}, and each part reads for itself; set theirs"
             )
-        weights = [float(_plain(part)["weight"]) for part in self.parts]
-        if not any(weights):
+        if not any(weights_of(self.parts)):
             raise ConfigError("every weight is 0, so that every score would be; raise one")
-        if self.normalize and sum(weights) <= 0:
-            raise ConfigError("the weights add up to nothing above 0, so that normalize=true fails")
-
-
-def _names(parts: Iterable[Any]) -> list[str]:
-    plain = [_plain(part) for part in parts]
-    return [part.get("name") or _type_of(part["scorer"]) for part in plain]
-
-
-def _plain(part: Any) -> Mapping[str, Any]:
-    return part if isinstance(part, Mapping) else vars(part)
-
-
-def _type_of(section: Any) -> str:
-    if not isinstance(section, Mapping):
-        return str(section or "scorer")
-    name = section.get("type") or section.get("custom_scorer_class_name") or "scorer"
-    return str(name).rpartition("/")[2]
 
 
 class WeightedScorer(Scorer):
@@ -118,8 +92,8 @@ class WeightedScorer(Scorer):
         return [self._sum(row) for row in zip(*columns, strict=True)]
 
     def _sum(self, row: Sequence[Score]) -> Score:
-        names, total = _names(self.config.parts), 0.0
-        weights = [float(part.weight) for part in self.config.parts]
+        names, total = names_of(self.config.parts, "scorer"), 0.0
+        weights = weights_of(self.config.parts)
         categories: dict[str, float] = {}
         for name, weight, score in zip(names, weights, row, strict=True):
             if score.failure and weight:

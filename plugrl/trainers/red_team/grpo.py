@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.estimators import group_statistics
 from plugrl.core.text.learn.policy_options import KlLossConfig
 from plugrl.trainers.red_team.policy_gradient import PolicyGradientAlgorithm, PolicyGradientConfig
 from plugrl.trainers.red_team.trees import on_tokens, reference_of, returns_of
@@ -56,21 +58,25 @@ class HarnessGrpo(PolicyGradientAlgorithm):
     def flatten(self, tree: RolloutTree) -> Sequence[Trajectory]:
         """The probes of groups that differ in their returns."""
         returns = returns_of(tree, self.config.gamma)
+        groups = [[n for n in group if n.valid and n.probe_tokens] for group in tree.siblings()]
+        nodes = [node for group in groups for node in group]
+        group = torch.tensor([i for i, own in enumerate(groups) for _ in own], dtype=torch.long)
+        every = torch.ones(len(nodes), dtype=torch.bool)
+        worth = torch.tensor([returns[id(node)] for node in nodes], dtype=torch.float64)
+        # Each probe is a run of its own.
+        _, mean, std, _ = group_statistics(worth, group, torch.arange(len(nodes)), every)
+        advantages = worth - mean
+        if self.config.normalize:
+            advantages /= std + self.config.epsilon
         found = []
-        for group in tree.siblings():
-            kept = [node for node in group if node.valid and node.probe_tokens]
-            worth = [returns[id(node)] for node in kept]
-            if len(kept) < 2 or min(worth) == max(worth):
+        for node, advantage, compares in zip(nodes, advantages, std.isfinite(), strict=True):
+            if not compares:
                 continue
-            mean, scale = fmean(worth), 1.0
-            if self.config.normalize:
-                scale = 1.0 / (stdev(worth) + self.config.epsilon)
-            for node, value in zip(kept, worth, strict=True):
-                advantage = [(value - mean) * scale] * len(node.probe_tokens)
-                extra: dict[str, Any] = {"advantages": on_tokens(node, advantage)}
-                if self.needs_baseline:
-                    extra["ref_log_probs"] = reference_of(node, "grpo")
-                found.append(node.trajectory(**extra))
+            numbers = [float(advantage)] * len(node.probe_tokens)
+            extra: dict[str, Any] = {"advantages": on_tokens(node, numbers)}
+            if self.needs_baseline:
+                extra["ref_log_probs"] = reference_of(node, "grpo")
+            found.append(node.trajectory(**extra))
         return found
 
     @property

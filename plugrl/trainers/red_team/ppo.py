@@ -20,6 +20,7 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.estimators import gae, whiten
 from plugrl.core.text.learn.policy_options import ValueConfig
 from plugrl.trainers.red_team.policy_gradient import PolicyGradientAlgorithm, PolicyGradientConfig
 from plugrl.trainers.red_team.trees import check_share, on_tokens, rows
@@ -120,20 +121,18 @@ class HarnessPpo(PolicyGradientAlgorithm):
 
 def add_advantages(step: ProbeStep, gamma: float, lam: float) -> None:
     """Fill in the advantages of a probe's tokens; those that followed have theirs."""
-    later = step.following
-    value = gamma * fmean(s.values[0] for s in later) if later else 0.0
-    advantage = gamma * lam * fmean(s.advantages[0] for s in later) if later else 0.0
-    reward, found = step.node.reward, []
-    for own in reversed(step.values):
-        advantage = reward + value - own + advantage
-        found.append(advantage)
-        reward, value, advantage = 0.0, own, lam * advantage
-    step.advantages = found[::-1]
+    values = torch.tensor([step.values], dtype=torch.float64)
+    rewards = torch.zeros_like(values)
+    rewards[0, -1] = step.node.reward
+    if step.following:
+        # What comes after the last token is the mean over the ways on: g (V' + lambda A').
+        ahead = fmean(later.values[0] + lam * later.advantages[0] for later in step.following)
+        rewards[0, -1] += gamma * ahead
+    step.advantages = gae(rewards, values, 1.0, lam)[0].tolist()
 
 
 def normalized(advantages: Sequence[Sequence[float]], epsilon: float) -> list[list[float]]:
     """Advantages with mean 0 and deviation 1 over all tokens."""
     each = torch.tensor([a for row in advantages for a in row], dtype=torch.float64)
-    mean = float(each.mean())
-    scale = 1.0 / (float(each.std(unbiased=False)) + epsilon)
-    return [[(a - mean) * scale for a in row] for row in advantages]
+    scaled = iter(whiten(each, torch.ones_like(each, dtype=torch.bool), epsilon).tolist())
+    return [[next(scaled) for _ in row] for row in advantages]

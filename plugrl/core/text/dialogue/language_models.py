@@ -21,7 +21,7 @@ from plugrl.core.text.dialogue.system import Stream, System, Utterance
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.requests import ask_all
-from plugrl.core.text.learn.reference import check_same_tokens, score_batch
+from plugrl.core.text.learn.reference import FrozenModels
 from plugrl.core.text.models import Models
 from plugrl.core.text.saved_weights import load_weights
 
@@ -62,7 +62,7 @@ class LanguageModelSystem(System):
             )
         self._tester_prompts = DialoguePrompts(self._tester, self.config.tester, probes=True)
         self._target_prompts = DialoguePrompts(self._target, self.config.target, probes=False)
-        self._compared = False
+        self._frozen = FrozenModels(models)
         self._sampled: int | None = None
 
     @classmethod
@@ -112,12 +112,8 @@ class LanguageModelSystem(System):
         some = [i for i, node in enumerate(nodes) if node.probe_tokens]
         if not some:
             return found
-        name, service = self._tester.name, self._baseline.inference
-        batch = Batch.from_trajectories([nodes[i].trajectory(name) for i in some])
-        if not self._compared:
-            check_same_tokens(self._baseline.name, service, name, self._tester.inference, batch)
-            self._compared = True
-        scores = score_batch(service, batch)
+        batch = Batch.from_trajectories([nodes[i].trajectory(self._tester.name) for i in some])
+        scores = self._frozen.score(self._baseline.name, batch)
         for i, row in zip(some, scores, strict=True):
             start = len(nodes[i].prompt_tokens)
             found[i] = row[start : start + len(nodes[i].probe_tokens)].tolist()
