@@ -177,7 +177,25 @@ def test_a_saved_run_is_evaluated_with_the_model_of_its_last_job(whole):
     assert len(samples) == len(text_agents.claims())
 
 
-def test_weights_of_a_staged_run_are_those_of_its_last_job_and_need_nothing_else(whole, tmp_path):
+def assert_last_job(run, job, exported):
+    """What was exported is the model of a job, which is the last one."""
+    (folder,) = run.folder.glob(f"**/{job}")
+    weights = AutoModelForCausalLM.from_pretrained(exported).state_dict()
+    trained = JobFolder(folder.parent, job).model()
+    assert all(torch.equal(weights[name], value) for name, value in trained.items())
+
+
+def test_weights_of_a_staged_run_are_those_of_its_last_job(tmp_path):
+    run = trained(tmp_path, text_rl=SHORT)
+    with opened(str(run.folder)) as saved:
+        saved.trainer.export(saved.trainer.loaded_models()["policy"], tmp_path / "out")
+    job = run.checkpoint()["trainer"]["groups"]["policy"]["fine_tuned_model"]
+    assert job.endswith("iteration-1-policy")
+    assert_last_job(run, job, tmp_path / "out")
+
+
+@pytest.mark.integration
+def test_weights_of_the_last_job_need_nothing_else_and_are_evaluated(whole, tmp_path):
     state = whole.run.checkpoint()["trainer"]
     job = state["groups"]["policy"]["fine_tuned_model"]
     assert job.endswith("iteration-2-policy")
@@ -190,10 +208,7 @@ def test_weights_of_a_staged_run_are_those_of_its_last_job_and_need_nothing_else
     last = whole.run.last_metrics
     assert scores["test/accuracy"] == last["test/accuracy"]
     assert scores["test/prover/reward"] == last["test/prover/reward"]
-    (folder,) = whole.run.folder.glob(f"**/{job}")
-    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
-    trained = JobFolder(folder.parent, job).model()
-    assert all(torch.equal(exported[name], value) for name, value in trained.items())
+    assert_last_job(whole.run, job, tmp_path / "out")
 
 
 def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):

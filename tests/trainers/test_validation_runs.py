@@ -87,6 +87,7 @@ def test_the_best_checkpoint_is_kept_by_a_metric_of_a_source(tree):
 
 def test_another_column_may_tell_sources_apart_and_one_that_is_not_there_is_named(tree):
     tree["validate"]["data_source_key"] = "kind"
+    tree["trainer"]["total_train_steps"] = 1
     metrics = start(prepare(tree)).metrics[0]
     assert {"validation/k/reward", "validation/l/reward"} <= set(metrics)
     tree["validate"]["data_source_key"] = "gone"

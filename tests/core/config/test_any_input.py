@@ -77,7 +77,7 @@ CHANGED = given(
 )
 
 
-@FIXTURES
+@settings(FIXTURES, max_examples=20)
 @CHANGED
 @example(trainer=TRAINERS[0], changes=[(("defaults",), "0\n")])
 @example(trainer=TRAINERS[0], changes=[(("seed",), {"\n": "${"})])

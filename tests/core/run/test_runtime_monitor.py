@@ -103,7 +103,8 @@ def test_the_keys_survive_the_folder_of_the_run(tmp_path, trainer):
     from plugrl.trainers.sequence import SequenceTrainer
 
     sections = SequenceTrainer.conformance if trainer == "sequence" else {}
-    tree = tiny.config(trainer, tmp_path, sections)
+    tree = tiny.config(trainer, tmp_path, {**sections, "validate": {"enabled": False}})
+    tree["settings"]["checkpoint_every"] = 0
     monitor = {"health_check": {"enabled": True, "timeout": 7}, **policy("continue")}
     run = start(prepare({**tree, "runtime_monitor": monitor}))
     again = run.config["runtime_monitor"]
