@@ -79,7 +79,7 @@ def test_both_agents_learn_within_400_000_steps(words, seed, tmp_path):
     last = [row for row in trained.metrics if "validation/left/mean_episode_return" in row][-1]
     assert trained.metrics[-1]["step"] * trained.config.rl.frames_per_batch <= 400_000
     for agent in ("left", "right"):
-        assert last[f"test/{agent}/mean_episode_return"] >= 450
+        assert last[f"validation/{agent}/mean_episode_return"] >= 450
         recent = [
             (row[f"rollout/{agent}/mean_episode_return"], row[f"rollout/{agent}/episodes"])
             for row in trained.metrics[-80:]
