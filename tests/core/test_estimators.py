@@ -136,6 +136,17 @@ def test_groups_compare_runs_and_not_rows():
     assert found.runs.tolist() == [2, 2, 2, 0, 1, 3, 3, 3]
 
 
+def test_means_that_differ_by_rounding_alone_are_equal():
+    # The same rewards in another order: float64 loses other digits of the small ones.
+    rewards = torch.tensor([3e9, 0.1, 0.2, 0.1, 0.2, 3e9])
+    run = torch.tensor([0, 0, 0, 1, 1, 1])
+    found = estimators.group_statistics(
+        rewards, torch.zeros(6), run, torch.ones(6, dtype=torch.bool)
+    )
+    assert found.rewards[0] != found.rewards[3]
+    assert found.std.tolist() == [math.inf] * 6
+
+
 def test_no_valid_row_gives_no_statistics():
     none = torch.zeros(2, dtype=torch.bool)
     index = torch.tensor([0, 1])
