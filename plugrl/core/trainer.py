@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -151,6 +153,15 @@ class Trainer(ABC):
     def scenario_instance(self) -> ScenarioInstance | None:
         """The task's components, when the configuration has a scenario."""
         return self._bound("scenario_instance").scenario_instance
+
+    @contextmanager
+    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
+        """A phase of the run, if there is one; its seconds are added to ``time/PHASE``."""
+        started = time.perf_counter()
+        with nullcontext() if self._context is None else self.run.phase(phase):
+            yield
+        name = f"time/{phase}"
+        metrics[name] = metrics.get(name, 0.0) + time.perf_counter() - started
 
     @abstractmethod
     def train(self) -> TrainingResult | None:

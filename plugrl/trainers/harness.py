@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_type_hints
 
@@ -478,13 +477,6 @@ class HarnessTrainer(Trainer):
 
     def _progress(self, total: int) -> Any:
         return _Silent() if self._context is None else self.run.progress("Training", total)
-
-    @contextmanager
-    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
-        started = time.perf_counter()
-        with nullcontext() if self._context is None else self.run.phase(phase):
-            yield
-        metrics[f"time/{phase}"] = time.perf_counter() - started
 
     def _end_step(self, step: int, metrics: dict[str, float]) -> None:
         self._step = step

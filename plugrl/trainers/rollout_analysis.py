@@ -16,13 +16,14 @@ from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.start import read_tree
-from plugrl.core.text.inference.chat import chat_tokenizer
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.chat import chat_tokenizer, encode_question
+from plugrl.core.text.inference.completions import EngineError
+from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import ask_all
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
-from plugrl.core.text.rollout.lockstep import RolloutRequest, serve
 from plugrl.core.text.staged.analysis import (
     BUILT_IN,
     Inquiry,
@@ -36,7 +37,6 @@ from plugrl.core.trainer import Trainer, TrainingResult
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.protocol.protocol import Protocol
-    from plugrl.core.text.rollout.lockstep import CompletionOrError
 
 #: Questions that are asked at a time.
 _AT_ONCE = 64
@@ -166,29 +166,31 @@ class RolloutAnalysisTrainer(Trainer):
         """
         name = self.config.model
         service = models[name].inference
-        tokenizer: Any = chat_tokenizer(service.tokenizer, name)
+        tokenizer = chat_tokenizer(service.tokenizer, name)
         own = SamplingParams(
             temperature=self.config.temperature, max_new_tokens=self.config.max_answer_length
         )
-        sampling = ending(own, tokenizer)
-        requests = []
-        for number, each in enumerate(asked):
-            text = each.prompt
-            text = tokenizer.writable(text) if hasattr(tokenizer, "writable") else text
-            tokens = tokenizer.apply_chat_template([{"role": "user", "content": text}])
-            stream = (self.hyper_params.seed, self._step, number, 0, 0)
-            requests.append(
-                RolloutRequest(number, name, GenerationRequest(tokens, sampling, stream))
+        sampling, seed = ending(own, tokenizer), self.hyper_params.seed
+        requests = [
+            GenerationRequest(
+                encode_question(tokenizer, each.prompt, name),
+                sampling,
+                (seed, self._step, number, 0, 0),
             )
-        outcomes: list[CompletionOrError] = []
-        for start in range(0, len(requests), _AT_ONCE):
-            outcomes += serve({name: service}, requests[start : start + _AT_ONCE])
-        failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        if failed and len(failed) == len(outcomes):
+            for number, each in enumerate(asked)
+        ]
+        answers: list[Completion | EngineError] = []
+        try:
+            for start in range(0, len(requests), _AT_ONCE):
+                answers += ask_all(name, service, requests[start : start + _AT_ONCE])
+        except RunError as error:
+            raise RunError(f"model {name!r} answers no question: {error}") from error
+        failed = [answer for answer in answers if isinstance(answer, EngineError)]
+        if failed and len(failed) == len(answers):
             raise RunError(f"model {name!r} answers no question: {failed[0]}") from failed[0]
         return [
-            None if isinstance(each, Exception) else tokenizer.decode(each.tokens)
-            for each in outcomes
+            None if isinstance(each, EngineError) else tokenizer.decode(each.tokens)
+            for each in answers
         ]
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -387,14 +386,6 @@ class TrajectoryTrainer(Trainer):
     def _validated_splits(self) -> Sequence[str]:
         section = self.hyper_params.validate.data
         return ["validation"] if section.data_files else list(section.splits)
-
-    @contextmanager
-    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
-        started = time.perf_counter()
-        with self.run.phase(phase):
-            yield
-        name = f"time/{phase}"
-        metrics[name] = metrics.get(name, 0.0) + time.perf_counter() - started
 
     def _end_step(self, step: int, metrics: dict[str, float]) -> None:
         self._step = step

@@ -16,14 +16,13 @@ from plugrl.core.text.evaluate.evaluator import (
     EvaluationRunResult,
     Evaluator,
 )
-from plugrl.core.text.inference.chat import as_messages, is_messages
+from plugrl.core.text.inference.chat import as_messages, encode_question, is_messages
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.preflight import model_findings
-from plugrl.scenarios.evaluators.judge_model import (
+from plugrl.scenarios.evaluators.judge_replies import (
     SCORE_PATTERN,
     check_number_pattern,
     last_number,
-    question_tokens,
 )
 from plugrl.scenarios.evaluators.numbers import parse_number
 from plugrl.scenarios.evaluators.references import reference_in
@@ -149,7 +148,7 @@ class LlmJudgeEvaluator(Evaluator):
             temperature=config.temperature, max_new_tokens=config.max_response_length
         )
         tokenizer = self.tokenizer(config.model)
-        tokens = question_tokens(tokenizer, config.model, prompt, chat=config.chat)
+        tokens = encode_question(tokenizer, prompt, config.model, chat=config.chat)
         completion = await self.ask(config.model, tokens, sampling)
         reply = tokenizer.decode(completion.tokens)
         score = self._score(reply)

@@ -13,17 +13,17 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
+from plugrl.core.text.inference.chat import encode_question
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.requests import ask_all
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.preflight import model_findings
-from plugrl.scenarios.evaluators.judge_model import (
+from plugrl.scenarios.evaluators.judge_replies import (
     SCORE_PATTERN,
     check_number_pattern,
     last_number,
-    question_tokens,
 )
 from plugrl.scenarios.evaluators.numbers import parse_number
 
@@ -184,10 +184,10 @@ class LlmJudgeScorer(Scorer):
 
     def _tokens(self, service: InferenceService, question: str) -> list[int]:
         config = self.config
-        return question_tokens(
+        return encode_question(
             service.tokenizer,
-            config.model,
             question,
+            config.model,
             chat=config.chat,
             system_prompt=config.system_prompt,
         )

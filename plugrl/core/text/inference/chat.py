@@ -176,3 +176,24 @@ def encode_prompt(tokenizer: Tokenizer, value: Any, model: str = "policy") -> li
         return tokenizer.encode(str(value))
     messages = as_messages(value, "a prompt")
     return chat_tokenizer(tokenizer, model).apply_chat_template(messages)
+
+
+def encode_question(
+    tokenizer: Any, question: str, model: str, *, chat: bool = True, system_prompt: str = ""
+) -> list[int]:
+    """Token ids of a question that plugrl asks itself, such as one to a judge.
+
+    Args:
+        tokenizer: of the model; characters that it cannot write are left out.
+        question: as text.
+        model: its name, for messages.
+        chat: as a message of the user by the model's chat template; else as text.
+        system_prompt: what the model is told first, by chat; empty: nothing.
+
+    Raises:
+        ConfigError: the tokenizer has no template.
+    """
+    question = tokenizer.writable(question) if hasattr(tokenizer, "writable") else question
+    told = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    messages = [*told, {"role": "user", "content": question}]
+    return encode_prompt(tokenizer, messages if chat else question, model)

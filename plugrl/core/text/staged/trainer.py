@@ -6,7 +6,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -370,14 +370,6 @@ class PureTextRlTrainer(Trainer):
     def _heed_stop(self) -> None:
         if self.run.stop_requested:
             raise _StopAskedError
-
-    @contextmanager
-    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
-        started = time.perf_counter()
-        with self.run.phase(phase):
-            yield
-        name = f"time/{phase}"
-        metrics[name] = metrics.get(name, 0.0) + time.perf_counter() - started
 
     # Rollouts
 
