@@ -13,6 +13,7 @@ from plugrl.scenarios.pettingzoo.scenario import PettingZooScenario
 from plugrl.scenarios.pettingzoo.two_cartpoles import TwoCartPoles
 
 SCRIPTS = str(Path(__file__).with_name("scripted_agents.py"))
+DILEMMA = "plugrl.scenarios.pettingzoo.dilemma:IteratedDilemma"
 CARTPOLES = "plugrl.scenarios.pettingzoo.two_cartpoles:TwoCartPoles"
 
 
@@ -216,11 +217,11 @@ def test_a_copy_that_breaks_is_built_anew_and_its_episode_cut_off(caplog):
         (11, 1, False, False, None, True),
     ]
     assert environment.crashes == 1
-    assert "broke in step: RuntimeError: the engine stalled" in caplog.text
+    assert "copy 0 raised RuntimeError: the engine stalled in step()" in caplog.text
     assert "scripted_agents.py:" in caplog.text
     environment.step(zeros(environment))
     environment.step(zeros(environment))
-    with pytest.raises(RunError, match=r"crash 3 and scenario.max_restarts is 2"):
+    with pytest.raises(RunError, match=r"max_restarts=2 allows; at last copy 0 raised"):
         environment.step(zeros(environment))
 
 
@@ -361,19 +362,65 @@ def test_an_environment_that_does_not_listen_to_seeds_has_no_state():
     assert environment.state_dict() is None
 
 
-def test_an_episode_that_does_not_repeat_when_loaded_is_cut_off(caplog):
-    first = scripted(["a"], {"a": 10}, [STEP, STEP])
+@pytest.mark.parametrize("name", ["mpe2.simple_reference_v3", "mpe2.simple_tag_v3"])
+def test_environments_that_are_installed_can_be_saved(name):
+    environment = PettingZooEnvironment(Maker(name, {}), 1)
+    assert environment.unsaved is None
+    environment.close()
+
+
+def test_the_state_of_other_copies_is_refused():
+    first = PettingZooEnvironment(Maker(CARTPOLES, {}), 1)
     first.reset(1)
-    first.step(zeros(first))
     state = first.state_dict()
-    changed = scripted(["a"], {"a": 99}, [{"agents": ["a"], "a": (12, 1, False, False)}])
-    changed.reset(1)
-    changed.load_state_dict(state)
-    assert rows(changed.step(zeros(changed))["a"]) == (99, 0, False, True, 11, False)
-    assert rows(changed.step(zeros(changed))["a"]) == (12, 1, False, False, None, True)
-    assert "copy 0 did not go as before; its episode is cut off" in caplog.text
-    with pytest.raises(RunError, match=r"has 1 copies .* scenario.num_envs is 2; set it back"):
-        scripted(["a"], {"a": 10}, [STEP], num_envs=2).load_state_dict(state)
+    with pytest.raises(RunError, match=r"holds 1 copies of .*; set scenario\.num_envs=1"):
+        PettingZooEnvironment(Maker(CARTPOLES, {}), 2).load_state_dict(state)
+    other = PettingZooEnvironment(Maker(f"{DILEMMA}", {}), 1)
+    with pytest.raises(RunError, match=r"cannot take back its saved state .*; set scenario\.envir"):
+        other.load_state_dict(state)
+
+
+def as_version_0_1_saved(environment, actions):
+    """The state of one copy: the seed and number of its episode, and the actions since it began."""
+    (copy,) = environment._copies
+    return {
+        "crashes": 1,
+        "copies": [
+            {
+                "seed": 7,
+                "index": 0,
+                "episode": copy.episode,
+                "steps": max(map(len, actions.values())),
+                "lost": False,
+                "actions": {agent: np.array(taken) for agent, taken in actions.items()},
+                "last": {agent: np.array(seen) for agent, seen in copy.last.items()},
+                "open": sorted(actions),
+            }
+        ],
+    }
+
+
+def test_episodes_of_version_0_1_are_played_again():
+    first, second = (PettingZooEnvironment(Maker(CARTPOLES, {}), 1) for _ in range(2))
+    first.reset(7)
+    begun, actions = -1, {}
+    for number in range(40):
+        if first._copies[0].episode != begun:
+            begun, actions = first._copies[0].episode, {"left": [], "right": []}
+        present = list(first._copies[0].environment.agents)
+        first.step({agent: np.array([number % 2]) for agent in first.spaces})
+        for agent in present:
+            actions[agent].append(number % 2)
+    if first._copies[0].episode != begun:
+        actions = {"left": [], "right": []}
+    state = as_version_0_1_saved(first, actions)
+    second.load_state_dict(state)
+    assert second.crashes == 1
+    expected, got = (play(each, np.random.default_rng(2), 60) for each in (first, second))
+    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+    state["copies"][0]["last"]["left"] = np.ones(4)
+    with pytest.raises(RunError, match="episode is another one when it is played again"):
+        second.load_state_dict(state)
 
 
 def test_continuous_actions_are_clipped_or_rescaled():

@@ -10,14 +10,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError
-from plugrl.core.plugins.blame import one_line, raised_at
+from plugrl.core.tensordict.environment.copies import crash, restoring
 from plugrl.core.tensordict.environment.spaces import Spaces
-from plugrl.core.tensordict.environment.state import Unsavable, capture, restore
+from plugrl.core.tensordict.environment.state import capture, restore
 from plugrl.core.tensordict.environment.vector_environment import AGENT, AgentStep
-from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
-from plugrl.scenarios.gymnasium.local_copy import unfit
+from plugrl.scenarios.gymnasium.local_copy import SETTINGS
 from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.seeding import copy_seeds, restart_seed, seed_spaces
+from plugrl.scenarios.gymnasium.stepped import GymnasiumEnvironment
 from plugrl.scenarios.gymnasium.trial import unsaved
 
 #: To look for it takes a fifth of the time of ``.any()``, in each step of a small environment.
@@ -64,7 +64,7 @@ class NativeEnvironment(GymnasiumEnvironment):
     def _kind(self) -> str:
         return "native"
 
-    def _tried(self) -> str | None:
+    def _trial(self) -> str | None:
         return unsaved(lambda: self._recipe.make_vector(self.num_envs))
 
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
@@ -84,14 +84,14 @@ class NativeEnvironment(GymnasiumEnvironment):
     def _begun(self, seed: int | None) -> np.ndarray:
         seed_spaces(self._vector, seed)
         first = self._vector.reset(seed=seed)[0]
-        observed = self._spaces.observations(first)
-        self._spaces.check(observed, None, AGENT)
+        observed = self._space.observations(first)
+        self._space.check(observed, None, AGENT)
         self._ended, self._last = None, np.array(first)
         return observed
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
         """Take one action in every copy; see ``VectorEnvironment.step`` for shapes and errors."""
-        spaces = self._spaces
+        spaces = self._space
         batch = spaces.actions(actions[AGENT], self.num_envs)
         try:
             stepped = self._vector.step(batch)
@@ -126,13 +126,13 @@ class NativeEnvironment(GymnasiumEnvironment):
             )
         final = observed.copy()
         rows = np.flatnonzero(ended)
-        final[rows] = self._spaces.observations(np.stack([given[row] for row in rows]))
-        self._spaces.check(final, None, AGENT)
+        final[rows] = self._space.observations(np.stack([given[row] for row in rows]))
+        self._space.check(final, None, AGENT)
         return final
 
     def _cut_off(self, error: BaseException) -> AgentStep:
         """The step in which all copies broke, since nothing tells which one did."""
-        final, began = self._spaces.observations(self._last), self._ended
+        final, began = self._space.observations(self._last), self._ended
         observed = self._rebuilt("step()", error)
         truncated = np.ones(self.num_envs, bool) if began is None else ~began
         return AgentStep(
@@ -147,10 +147,8 @@ class NativeEnvironment(GymnasiumEnvironment):
     def _rebuilt(self, doing: str, error: BaseException) -> np.ndarray:
         while True:
             self._restarts += 1
-            package = str(self._recipe.spec.vector_entry_point).partition(":")[0]
-            at = raised_at(error, {package.partition(".")[0]})
-            what = f"{one_line(error)} in {doing}{f' at {at}' if at else ''}"
-            self._broke(f"all copies, one of which raised {what}")
+            what = crash(error, doing, str(self._recipe.spec.vector_entry_point))
+            self._crashes.add(f"all copies, one of which {what}", error)
             with suppress(Exception):
                 self._vector.close()
             try:
@@ -159,32 +157,21 @@ class NativeEnvironment(GymnasiumEnvironment):
             except (Exception, SystemExit) as again:
                 error = again
 
-    def _held(self) -> dict[str, Any] | None:
-        held = capture(self._vector)
-        if held is None:
-            return None
+    def _held(self) -> dict[str, Any]:
         ended = np.zeros(self.num_envs, bool) if self._ended is None else self._ended.copy()
         return {
-            "vector": held,
+            "vector": capture(self._vector),
             "ended": ended,
             "last": self._last.copy(),
             "seed": self._seed,
             "restarts": self._restarts,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave.
-
-        Raises:
-            RunError: it holds another number of copies.
-        """
-        self._check_state(state)
+    def _put_back(self, state: Mapping[str, Any]) -> None:
         # What is made by the first reset must be there to be filled.
         self._vector.reset(seed=0)
-        try:
+        with restoring(self.name, SETTINGS):
             restore(self._vector, state["vector"])
-        except (Unsavable, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise unfit(self._recipe.id, error) from error
         self._seed, self._restarts = state["seed"], state["restarts"]
         ended = np.array(state["ended"], bool)
         self._ended = ended if ended.any() else None

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,7 +18,9 @@ from typing import Any
 import cloudpickle
 
 from plugrl.core.errors import RunError
-from plugrl.scenarios.gymnasium.local_copy import Outcome, too_often
+from plugrl.core.tensordict.environment.copies import Crashes
+from plugrl.core.tensordict.environment.state import Unsavable
+from plugrl.scenarios.gymnasium.local_copy import Outcome
 from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.seeding import restart_seed
 
@@ -109,13 +111,13 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, socket: socke
 
 
 class RemoteCopy:
-    """One environment in a process of its own; see :class:`Copy` for what it does.
+    """One environment in a process of its own; see ``LocalCopy`` for what it does.
 
     Args:
         recipe: makes the environment.
         index: its place among the copies.
+        crashes: counts what breaks.
         allowed: how often it may break.
-        tell: called with one line when it has broken.
         seconds: how long a step may take; a process that takes longer is replaced.
     """
 
@@ -123,12 +125,12 @@ class RemoteCopy:
         self,
         recipe: Recipe,
         index: int,
+        crashes: Crashes,
         allowed: int,
-        tell: Callable[[str], None],
         seconds: float,
     ) -> None:
         self._made = (recipe, index, allowed)
-        self._tell = tell
+        self._crashes = crashes
         self._seconds = seconds
         self._seed: int | None = None
         self._restarts = 0
@@ -137,7 +139,7 @@ class RemoteCopy:
         self._is_new = True
 
     def begin_reset(self, seed: int | None) -> None:
-        """Ask for :meth:`Copy.reset`; :meth:`end_reset` gives what comes of it."""
+        """Ask for ``LocalCopy.reset``; :meth:`end_reset` gives what comes of it."""
         if seed is not None:
             self._seed = seed
         self._ask("reset", seed)
@@ -150,7 +152,7 @@ class RemoteCopy:
             return self._replaced(lost)
 
     def begin_step(self, action: Any) -> None:
-        """Ask for :meth:`Copy.step`; :meth:`end_step` gives what comes of it."""
+        """Ask for ``LocalCopy.step``; :meth:`end_step` gives what comes of it."""
         self._ask("step", action)
 
     def end_step(self) -> Outcome:
@@ -184,21 +186,17 @@ class RemoteCopy:
             raise reason
         good, value, told = self._process.receive()
         for line in told:
-            self._tell(line)
+            self._crashes.add(line)
         if not good:
             raise RunError(value)
         return value
 
     def _replaced(self, lost: _Lost) -> Any:
         """The first observation of a new process in place of one that is gone."""
-        recipe, index, allowed = self._made
         while True:
             self._restarts += 1
             self._process.end()
-            what = f"copy {index} {lost}"
-            if self._restarts > allowed:
-                raise too_often(recipe.id, what, allowed)
-            self._tell(what)
+            self._crashes.add(f"copy {self._made[1]} {lost}")
             self._process, self._is_new = _Process(*self._made), True
             try:
                 # Told apart from the seeds of copies that break without taking their process along.
@@ -207,10 +205,16 @@ class RemoteCopy:
             except _Lost as again:
                 lost = again
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """What :meth:`load_state_dict` needs; None: something cannot be saved."""
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` needs.
+
+        Raises:
+            Unsavable: something cannot be saved.
+        """
         held = self._call("state_dict")
-        return None if held is None else {**held, "replaced": [self._seed, self._restarts]}
+        if isinstance(held, Unsavable):
+            raise held
+        return {**held, "replaced": [self._seed, self._restarts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
@@ -228,7 +232,7 @@ class RemoteCopy:
     def unsaved(self) -> str | None:
         """Why environments like this one cannot be saved; None: they can. It tries others."""
         recipe, index, allowed = self._made
-        trial = RemoteCopy(recipe, index, allowed, self._tell, self._trial_seconds)
+        trial = RemoteCopy(recipe, index, self._crashes, allowed, self._trial_seconds)
         try:
             trial._ask("unsaved")
             reason: str | None = trial._answer()

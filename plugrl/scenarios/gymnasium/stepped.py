@@ -7,17 +7,57 @@ from typing import Any
 
 import numpy as np
 
-from plugrl.core.errors import ContractError
+from plugrl.core.errors import ContractError, RunError
 from plugrl.core.plugins.blame import one_line
+from plugrl.core.tensordict.environment.copies import ResumableEnvironment
 from plugrl.core.tensordict.environment.spaces import Spaces
 from plugrl.core.tensordict.environment.vector_environment import AGENT, AgentStep
-from plugrl.scenarios.gymnasium.environment import GymnasiumEnvironment
-from plugrl.scenarios.gymnasium.local_copy import Copy, Outcome
+from plugrl.scenarios.gymnasium import simulators
+from plugrl.scenarios.gymnasium.local_copy import LocalCopy, Outcome
 from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.remote_copy import RemoteCopy
 from plugrl.scenarios.gymnasium.seeding import copy_seeds
 
 _FPS = 30.0
+
+
+class GymnasiumEnvironment(ResumableEnvironment):
+    """Copies of an environment of gymnasium; subclasses step them.
+
+    Args:
+        recipe: makes a copy.
+        num_envs: how many copies.
+        spaces: those of the environment, as networks see them.
+        max_restarts: how often copies may break, all of them together.
+    """
+
+    def __init__(self, recipe: Recipe, num_envs: int, spaces: Spaces, max_restarts: int) -> None:
+        simulators.register()
+        super().__init__(recipe.id, num_envs, {AGENT: spaces}, max_restarts)
+        self._recipe = recipe
+        self._space = spaces
+
+    @property
+    def _kind(self) -> str:
+        """The value of ``scenario.vectorization`` that stands for how copies are stepped."""
+        raise NotImplementedError
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        kind = _kind_of(state)
+        if kind != self._kind:
+            raise RunError(
+                f"the checkpoint holds copies of environment {self.name} that were stepped by "
+                f"{kind}, and now it is {self._kind}; set scenario.vectorization={kind}"
+            )
+        self._check_count(
+            len(state["ended"] if kind == "native" else state["copies"]), self.num_envs
+        )
+
+
+def _kind_of(state: Mapping[str, Any]) -> str:
+    if "vector" in state:
+        return "native"
+    return "async" if "replaced" in state["copies"][0] else "sync"
 
 
 class SteppedEnvironment(GymnasiumEnvironment):
@@ -39,14 +79,14 @@ class SteppedEnvironment(GymnasiumEnvironment):
     ) -> None:
         super().__init__(recipe, num_envs, spaces, max_restarts)
         self._raw = np.zeros((num_envs, *spaces.shape), spaces.raw.dtype)
-        self._near: list[Copy] = []
+        self._near: list[LocalCopy] = []
         self._far: list[RemoteCopy] = []
         for i in range(num_envs):
             if seconds is None:
-                self._near.append(Copy(recipe, i, max_restarts, self._broke))
+                self._near.append(LocalCopy(recipe, i, self._crashes))
             else:
-                self._far.append(RemoteCopy(recipe, i, max_restarts, self._broke, seconds))
-        self._all: list[Copy | RemoteCopy] = [*self._near, *self._far]
+                self._far.append(RemoteCopy(recipe, i, self._crashes, max_restarts, seconds))
+        self._all: list[LocalCopy | RemoteCopy] = [*self._near, *self._far]
 
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
         """Begin all episodes anew, each copy from a seed of its own."""
@@ -58,8 +98,8 @@ class SteppedEnvironment(GymnasiumEnvironment):
         ]
         for i, observation in enumerate(first):
             self._fill(i, observation)
-        observations = self._spaces.observations(self._raw)
-        self._spaces.check(observations, None, AGENT)
+        observations = self._space.observations(self._raw)
+        self._space.check(observations, None, AGENT)
         return {AGENT: observations}
 
     def _fill(self, index: int, observation: Any) -> None:
@@ -86,7 +126,7 @@ class SteppedEnvironment(GymnasiumEnvironment):
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
         """Take one action in every copy; see ``VectorEnvironment.step`` for shapes and errors."""
-        count, spaces = self.num_envs, self._spaces
+        count, spaces = self.num_envs, self._space
         outcomes = self._outcomes(spaces.actions(actions[AGENT], count))
         reward = np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
@@ -137,23 +177,15 @@ class SteppedEnvironment(GymnasiumEnvironment):
     def _kind(self) -> str:
         return "async" if self._far else "sync"
 
-    def _tried(self) -> str | None:
+    def _trial(self) -> str | None:
         # Random actions may end the process of an environment that has one of its own.
-        return self._far[0].unsaved() if self._far else self._near[0].unsaved()
+        return self._all[0].unsaved()
 
-    def _held(self) -> dict[str, Any] | None:
+    def _held(self) -> dict[str, Any]:
         copies = [each.state_dict() for each in self._all]
-        if any(state is None for state in copies):
-            return None
         return {"copies": copies, "observation": self._raw.copy()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave.
-
-        Raises:
-            RunError: it holds another number of copies.
-        """
-        self._check_state(state)
+    def _put_back(self, state: Mapping[str, Any]) -> None:
         for each, held in zip(self._all, state["copies"], strict=True):
             each.load_state_dict(held)
         self._raw[...] = state["observation"]

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plugrl.core.tensordict.environment.state import unproven
+from plugrl.core.tensordict.environment.state import resume_fault
 from plugrl.scenarios.gymnasium import simulators
 from plugrl.scenarios.gymnasium.seeding import seed_spaces
 
@@ -21,7 +21,7 @@ def unsaved(make: Callable[[], Any]) -> str | None:
         make: makes an environment, or a vector environment.
     """
     simulators.register()
-    return unproven(make, _play)
+    return resume_fault(make, _play)
 
 
 def _play(environment: Any, seed: int | None, steps: range) -> list[Any]:

@@ -14,7 +14,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from plugrl.core.plugins.blame import one_line
-from plugrl.scenarios.gymnasium.local_copy import Copy
+from plugrl.core.tensordict.environment.copies import Crashes
+from plugrl.core.tensordict.environment.state import Unsavable
+from plugrl.scenarios.gymnasium.local_copy import LocalCopy
 from plugrl.scenarios.gymnasium.recipe import import_registered
 
 #: Seconds between two looks at whether the parent still lives.
@@ -23,12 +25,12 @@ _LOOK = 1.0
 
 def _serve(connection: Connection) -> None:
     told: list[str] = []
-    copy: Copy | None = None
+    copy: LocalCopy | None = None
     try:
         # Classes of a user's file are found after that is imported.
         import_registered(connection.recv())
         recipe, index, allowed = pickle.loads(connection.recv_bytes())
-        copy = Copy(recipe, index, allowed, told.append)
+        copy = LocalCopy(recipe, index, Crashes(recipe.id, allowed, told.append))
         answer: tuple[bool, Any, list[str]] = (True, None, [])
     except Exception as error:
         answer = (False, str(error), [])
@@ -38,6 +40,8 @@ def _serve(connection: Connection) -> None:
         try:
             answer = (True, getattr(copy, name)(*arguments), told)
             data = pickle.dumps(answer)
+        except Unsavable as error:
+            data = pickle.dumps((True, error, told))
         except Exception as error:
             data = pickle.dumps((False, str(error) or one_line(error), told))
         connection.send_bytes(data)

@@ -1,4 +1,4 @@
-"""``Copy``: one environment of several agents that come, go, and begin anew."""
+"""``ParallelCopy``: one environment of several agents that come, go, and begin anew."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
-from plugrl.scenarios.copied import LONGEST, Copied
-from plugrl.scenarios.crashes import Crashes
+from plugrl.core.tensordict.environment.copies import Crashes, EpisodeCopy
 
 _OF_RESET = ("observations", "infos")
 _OF_STEPS = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -30,7 +29,7 @@ class Outcome:
     real: bool = True
 
 
-class Copy(Copied):
+class ParallelCopy(EpisodeCopy):
     """One environment, and who of its agents takes part.
 
     Args:
@@ -40,6 +39,8 @@ class Copy(Copied):
         index: the place among the copies.
         crashes: counts what breaks.
     """
+
+    KEPT = ("episode", "last", "_open", "_ended", "_owed")
 
     def __init__(
         self,
@@ -58,21 +59,10 @@ class Copy(Copied):
         self._ended: set[str] = set()
         self._owed: dict[str, float] = dict.fromkeys(agents, 0.0)
 
-    def begin(self, seed: int) -> dict[str, Any]:
-        """Begin the first episode of ``seed``; give the agents' observations."""
-        self._seed, self.episode = seed, -1
-        self._reset()
-        return dict(self.last)
-
     def _reset(self) -> None:
-        """Begin the next episode; an environment that breaks is built anew."""
-
-        def begin(environment: Any) -> Mapping[Hashable, Any]:
-            begun = environment.reset(seed=self.episode_seed)
-            seen: Mapping[Hashable, Any] = self._mappings("reset", begun, _OF_RESET)[0]
-            return seen
-
-        observations = self._next_episode(begin)
+        self.episode += 1
+        begun = self.environment.reset(seed=self.episode_seed)
+        observations = self._mappings("reset", begun, _OF_RESET)[0]
         if not self.environment.agents:
             raise self._wrong("reset() leaves no agent in agents; list who takes part")
         self._open, self._ended = set(), set()
@@ -92,16 +82,12 @@ class Copy(Copied):
         Raises:
             RunError: the environment broke too often.
         """
-        if self._lost:
-            return self._cut_off()
         # A copy: some environments change the list in place.
         present = list(self.environment.agents)
         try:
             names = [self._own[agent] for agent in present]
         except KeyError as error:
             raise self._stranger(error.args[0]) from None
-        if len(self._taken) <= LONGEST:
-            self._taken.append({name: actions[name] for name in names})
         # Copies: an environment may change its actions in place.
         given = {self._agents[name]: _own_copy(actions[name]) for name in names}
         try:
@@ -111,8 +97,7 @@ class Copy(Copied):
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
-            self._drop()
-            self._crashes.add("step", error)
+            self._broke("step()", error)
             return self._cut_off()
         outcomes = {
             name: self._outcome(
@@ -205,7 +190,7 @@ class Copy(Copied):
             outcome.real = outcome.truncated = True
             outcome.final = self.last[name]
             outcome.reward += self._owed[name]
-        self._reset()
+        self._begin()
         for name, outcome in outcomes.items():
             outcome.observation = self.last[name]
 
@@ -215,7 +200,7 @@ class Copy(Copied):
         for name in self._open:
             outcomes[name].truncated = True
             outcomes[name].final = self.last[name]
-        self._reset()
+        self._begin()
         for name, outcome in outcomes.items():
             outcome.observation = self.last[name]
         return outcomes
@@ -227,50 +212,8 @@ class Copy(Copied):
             "list there all that may take part"
         )
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """The episode's seed and actions; None: it is too long."""
-        if len(self._taken) > LONGEST:
-            return None
-        actions: dict[str, list[Any]] = {name: [] for name in self._agents}
-        for taken in self._taken:
-            for name, action in taken.items():
-                actions[name].append(action)
-        return {
-            **self._episode_state(),
-            "actions": {k: np.array(v) for k, v in actions.items()},
-            "last": {k: np.array(v) for k, v in self.last.items()},
-            "open": sorted(self._open),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Play the episode of ``state`` again.
-
-        Returns:
-            Whether it went as before; if not, its agents' episodes will be cut off.
-        """
-        same = self._replayed(state)
-        if not same:
-            self.last = {name: np.array(value) for name, value in state["last"].items()}
-            self._open = set(state["open"])
-            self._lost = True
-        return same
-
-    def _replayed(self, state: Mapping[str, Any]) -> bool:
-        self._go_to(state)
-        self._reset()
-        queues = {name: iter(actions) for name, actions in state["actions"].items()}
-        for _ in range(state["steps"]):
-            present = [self._own[agent] for agent in self.environment.agents]
-            try:
-                self.step({name: next(queues[name]) for name in present})
-            except StopIteration:
-                return False
-        return (
-            not state["lost"]
-            and self.episode == state["episode"]
-            and sorted(self._open) == state["open"]
-            and all(np.array_equal(self.last[k], v) for k, v in state["last"].items())
-        )
+    def _present(self) -> list[str]:
+        return [self._own[agent] for agent in self.environment.agents]
 
 
 def _nothing(space: Space[Any]) -> np.ndarray:

@@ -10,15 +10,14 @@ import numpy as np
 from tensordict import TensorDictBase
 from torchrl.envs import SerialEnv
 
+from plugrl.core.tensordict.environment.copies import CopiesEnvironment, Crashes
 from plugrl.core.tensordict.environment.vector_environment import AgentStep
-from plugrl.scenarios.copied import CopiedEnvironment
-from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.torchrl.layout import Layout
 from plugrl.scenarios.torchrl.maker import Maker
-from plugrl.scenarios.torchrl.tensordict_copy import Copy
+from plugrl.scenarios.torchrl.tensordict_copy import TensorDictCopy
 
 
-class TorchrlEnvironment(CopiedEnvironment):
+class TorchrlEnvironment(CopiesEnvironment):
     """Copies of an environment, each of which may be a batch: N is the number of all their rows.
 
     Args:
@@ -60,34 +59,32 @@ class TorchrlEnvironment(CopiedEnvironment):
         #: What TorchRL's own collector steps; None: it is stepped here.
         self.torchrl_environment = first if collected else None
         spaces = {place.name: place.spaces for place in self._layout.places}
-        super().__init__(maker.name, spaces, count, self._layout.rows, max_restarts)
-        self._copies[0].environment = first
+        super().__init__(
+            maker.name,
+            spaces,
+            count,
+            rows=self._layout.rows,
+            max_restarts=max_restarts,
+            first=first,
+        )
 
-    def _new_copy(self, index: int, crashes: Crashes) -> Copy:
-        return Copy(self._build, self._layout, index, crashes)
+    def _new_copy(self, index: int, crashes: Crashes) -> TensorDictCopy:
+        return TensorDictCopy(self._build, self._layout, index, crashes)
 
     def _part(self, actions: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
         rows = slice(index * self._rows, (index + 1) * self._rows)
         return {agent: action[rows] for agent, action in actions.items()}
 
-    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
-        """Begin all episodes anew; without a seed they differ each time."""
-        begun = self._begun(seed)
-        observations = {agent: _stacked([b[agent] for b in begun]) for agent in self.spaces}
-        for agent, observation in observations.items():
-            self._check(agent, "observation", observation)
-        return observations
+    def _seen(self, agent: str, observations: Sequence[Any]) -> np.ndarray:
+        return np.concatenate(observations)
 
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
-        """Take one action of each agent in every copy; see the base class."""
-        stepped = self._stepped(actions)
-        joined = {agent: _joined([each[agent] for each in stepped]) for agent in self.spaces}
-        for agent, step in joined.items():
-            self._check(agent, "observation", step.observation)
-            self._check(agent, "reward", step.reward)
-            if step.final_observation is not None:
-                self._check(agent, "observation", step.final_observation)
-        return joined
+    def _joined(self, agent: str, steps: Sequence[AgentStep]) -> AgentStep:
+        return _joined(steps)
+
+    def _trial(self) -> str | None:
+        if self.torchrl_environment is not None:
+            return "TorchRL's collector holds what it saw last"
+        return super()._trial()
 
     def observe(self, tensordict: TensorDictBase) -> dict[str, np.ndarray]:
         """What each agent sees in a TensorDict of all copies; see ``TorchrlSource``."""
@@ -98,15 +95,12 @@ class TorchrlEnvironment(CopiedEnvironment):
 
     def write(self, tensordict: TensorDictBase, actions: Mapping[str, np.ndarray]) -> None:
         """Put the agents' actions into a TensorDict of all copies."""
-        taken = {a: self._spaces[a].actions(each, self.num_envs) for a, each in actions.items()}
-        self._layout.write(tensordict, taken)
+        self._layout.write(tensordict, self._taken(actions, self.num_envs))
 
     def told(self, tensordict: TensorDictBase) -> dict[str, AgentStep]:
         """What a step of all copies gave each agent."""
         steps = self._whole.told(tensordict)
-        for agent, step in steps.items():
-            self._check(agent, "observation", step.observation)
-            self._check(agent, "reward", step.reward)
+        self._check_steps(steps)
         return steps
 
     def anew(self) -> None:
@@ -114,8 +108,8 @@ class TorchrlEnvironment(CopiedEnvironment):
         self._whole.anew()
 
     @property
-    def _whole(self) -> Copy:
-        return cast(Copy, self._copies[0])
+    def _whole(self) -> TensorDictCopy:
+        return cast(TensorDictCopy, self._copies[0])
 
 
 def _joined(steps: Sequence[AgentStep]) -> AgentStep:

@@ -1,4 +1,4 @@
-"""``Copy``: one TorchRL environment, single or a batch, stepped through its TensorDict."""
+"""``TensorDictCopy``: a TorchRL environment, single or a batch, stepped by TensorDicts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import torch
 from tensordict import TensorDictBase
 
 from plugrl.core.errors import PlugrlError
+from plugrl.core.tensordict.environment.copies import Crashes, EpisodeCopy
 from plugrl.core.tensordict.environment.vector_environment import AgentStep
-from plugrl.scenarios.copied import LONGEST, Copied
-from plugrl.scenarios.crashes import Crashes
 from plugrl.scenarios.torchrl.layout import Ends, Layout, Place
 
 
-class Copy(Copied):
+class TensorDictCopy(EpisodeCopy):
     """One environment, and who of its agents takes part.
 
     Random numbers that it draws from torch's global generator come from one of its own, so that
     neither networks nor other copies change what it does. An environment that is no batch has a
-    seed for each episode, and its state is that seed and the actions since.
+    seed for each episode.
 
     Args:
         build: makes the environment.
@@ -30,6 +29,8 @@ class Copy(Copied):
         index: the place among the copies.
         crashes: counts what breaks.
     """
+
+    KEPT = ("episode", "last", "_random", "_tensordict", "_alive")
 
     def __init__(
         self, build: Callable[[], Any], layout: Layout, index: int, crashes: Crashes
@@ -41,26 +42,18 @@ class Copy(Copied):
         self._tensordict: TensorDictBase | None = None
         self._alive: dict[str, np.ndarray] = {}
 
-    def begin(self, seed: int) -> dict[str, np.ndarray]:
-        """Begin the first episodes of ``seed``; give the agents' observations ``[rows, ...]``."""
-        self._seed, self.episode = seed, -1
-        self._tensordict = self._reset()
-        self.last = self.observe(self._tensordict)
-        return dict(self.last)
-
-    def _reset(self) -> TensorDictBase:
-        """Begin the next episode; an environment that breaks is built anew."""
-
-        def begin(environment: Any) -> TensorDictBase:
-            self._random = torch.Generator().manual_seed(self.episode_seed).get_state()
-            with self._apart():
-                environment.set_seed(self.episode_seed)
-                begun: TensorDictBase = environment.reset()
-            return begun
-
-        begun = self._next_episode(begin)
+    def _reset(self) -> None:
+        self.episode += 1
+        self._random = torch.Generator().manual_seed(self.episode_seed).get_state()
+        with self._apart():
+            self.environment.set_seed(self.episode_seed)
+            self._follow(self.environment.reset())
         self.anew()
-        return begun
+
+    def _follow(self, tensordict: TensorDictBase) -> None:
+        """Go on from what the environment shows."""
+        self._tensordict = tensordict
+        self.last = self.observe(tensordict)
 
     def anew(self) -> None:
         """Let all agents take part, as at the beginning."""
@@ -84,11 +77,8 @@ class Copy(Copied):
         Raises:
             RunError: the environment broke too often.
         """
-        if self._lost or self._tensordict is None:
-            return self._cut_off()
-        if len(self._taken) <= LONGEST:
-            self._taken.append({name: np.array(action) for name, action in actions.items()})
         tensordict = self._tensordict
+        assert tensordict is not None, "an episode has begun"
         self._layout.write(tensordict, actions)
         try:
             with self._apart():
@@ -96,14 +86,13 @@ class Copy(Copied):
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
-            self._drop()
-            self._crashes.add("step", error)
+            self._broke("step()", error)
             return self._cut_off()
         steps = self.told(stepped)
         if following is None:
-            following = self._reset()
-        self._tensordict = following
-        self.last = self.observe(following)
+            self._begin()
+        else:
+            self._follow(following)
         for name, step in steps.items():
             step.observation = self.last[name]
         return steps
@@ -177,8 +166,7 @@ class Copy(Copied):
     def _cut_off(self) -> dict[str, AgentStep]:
         """End all open episodes where they are, with a step that nobody took part in."""
         final, alive = self.last, self._alive
-        self._tensordict = self._reset()
-        self.last = self.observe(self._tensordict)
+        self._begin()
         return {
             name: AgentStep(
                 observation=self.last[name],
@@ -190,41 +178,6 @@ class Copy(Copied):
             )
             for name in final
         }
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """The episode's seed and actions; None: it is too long, or a batch."""
-        if len(self._taken) > LONGEST or self.environment is None or self._layout.batch:
-            return None
-        names = [place.name for place in self._layout.places]
-        return {
-            **self._episode_state(),
-            "actions": {n: np.array([taken[n] for taken in self._taken]) for n in names},
-            "last": dict(self.last),
-            "alive": dict(self._alive),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Play the episode of ``state`` again.
-
-        Returns:
-            Whether it went as before; if not, it will be cut off.
-        """
-        self._go_to(state)
-        self._tensordict = self._reset()
-        self.last = self.observe(self._tensordict)
-        for number in range(state["steps"]):
-            self.step({name: actions[number] for name, actions in state["actions"].items()})
-        same = (
-            not state["lost"]
-            and self.episode == state["episode"]
-            and all(np.array_equal(self.last[k], v) for k, v in state["last"].items())
-            and all(np.array_equal(self._alive[k], v) for k, v in state["alive"].items())
-        )
-        if not same:
-            self.last = {name: np.array(value) for name, value in state["last"].items()}
-            self._alive = {name: np.array(value) for name, value in state["alive"].items()}
-            self._lost = True
-        return same
 
 
 def _all(ends: Ends) -> list[tuple[str, ...]]:
