@@ -1,4 +1,4 @@
-"""Problems in parquet, JSONL and CSV files."""
+"""Problems in parquet, JSONL, CSV and JSON files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import csv
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,18 @@ def place_of_problem(item: DataItem, index: int) -> str:
     return getattr(item, "place", "") or f"problem {index}"
 
 
-def read_files(paths: Sequence[str | Path]) -> list[DataItem]:
+def read_files(paths: Sequence[str | Path], *, text_column: str | None = None) -> list[DataItem]:
     """Problems from parquet, JSONL and CSV files, in order.
+
+    Args:
+        paths: of the files.
+        text_column: where it is given, a text in place of a problem is one with this column alone,
+            and JSON files with a list are read too.
 
     Raises:
         ConfigError: a file is missing, unreadable, of unknown type or malformed.
     """
-    return [item for path in paths for item in _read(Path(path))]
+    return [item for path in paths for item in _read(Path(path), text_column=text_column)]
 
 
 def first_problem(path: str | Path) -> DataItem | None:
@@ -52,8 +58,16 @@ def first_problem(path: str | Path) -> DataItem | None:
     return found[0] if found else None
 
 
-def _read(path: Path, limit: int | None = None) -> list[DataItem]:
-    readers = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
+def _read(
+    path: Path, limit: int | None = None, *, text_column: str | None = None
+) -> list[DataItem]:
+    readers: dict[str, Callable[[Path], Iterator[DataItem]]] = {
+        ".parquet": _parquet,
+        ".jsonl": partial(_jsonl, text_column=text_column),
+        ".csv": _csv,
+    }
+    if text_column is not None:
+        readers = {".csv": _csv, ".json": partial(_json, text_column=text_column), **readers}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise ConfigError(f"data file {path}: unknown type; use {', '.join(readers)}")
@@ -79,20 +93,50 @@ def _parquet(path: Path) -> Iterator[DataItem]:
         raise ConfigError(f"data file {path}: {first_line(error)}") from None
 
 
-def _jsonl(path: Path) -> Iterator[DataItem]:
+def _jsonl(path: Path, text_column: str | None = None) -> Iterator[DataItem]:
     with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
+            place = f"{path}:{number}"
             try:
-                item = json.loads(line)
+                value = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ConfigError(
-                    f"data file {path}:{number}: {getattr(error, 'msg', error)}"
-                ) from None
-            if not isinstance(item, dict):
-                raise ConfigError(f"data file {path}:{number}: an object is expected")
-            yield FileItem(item, f"{path}:{number}")
+                raise ConfigError(f"data file {place}: {getattr(error, 'msg', error)}") from None
+            yield _item(value, place, text_column)
+
+
+def _json(path: Path, text_column: str) -> Iterator[DataItem]:
+    text = path.read_text(encoding="utf-8-sig")
+    if not text.strip():
+        return
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"{path}:{line}" if line else str(path)
+        raise ConfigError(f"data file {place}: {getattr(error, 'msg', error)}") from None
+    if not isinstance(values, list):
+        raise ConfigError(
+            f"data file {path}: it holds {_kind(values)}; a list of texts or objects is expected"
+        )
+    for number, value in enumerate(values):
+        yield _item(value, f"{path}, item {number}", text_column)
+
+
+def _item(value: Any, place: str, text_column: str | None) -> FileItem:
+    if isinstance(value, dict):
+        return FileItem(value, place)
+    if text_column is None:
+        raise ConfigError(f"data file {place}: an object is expected")
+    if not isinstance(value, str):
+        raise ConfigError(f"data file {place}: {_kind(value)}; a text or an object is expected")
+    return FileItem({text_column: value}, place)
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", type(None): "null"}
+    return names.get(type(value), f"the value {value!r:.40}")
 
 
 def _csv(path: Path) -> Iterator[DataItem]:
