@@ -241,7 +241,7 @@ class HarnessTrainer(Trainer):
             return
         environment = self._make_environment()
         given = self._given if self._given is not None else self.config.algorithm
-        self._algorithm = self._named(given)
+        self._algorithm = self._make_algorithm(given)
         system: Any = environment.system
         self._harness = Harness(
             environment,
@@ -272,7 +272,7 @@ class HarnessTrainer(Trainer):
         if self._pending_state is not None:
             system.load_weights(self._pending_state["system"])
 
-    def _named(self, section: Any) -> HarnessAlgorithm:
+    def _make_algorithm(self, section: Any) -> HarnessAlgorithm:
         """The algorithm of a section, of a name, or one that code has put there."""
         if isinstance(section, HarnessAlgorithm):
             return section
@@ -310,11 +310,11 @@ class HarnessTrainer(Trainer):
             self._set_up()
             total = self.config.training_steps
             if self._step < 0:
-                self._end_step(0, self._tested(0))
+                self._end_step(0, self._evaluate_after(0))
             with closing(self._progress(total)) as progress:
-                while self._step < total and not self._finished():
+                while self._step < total and not self._stops_early():
                     self._end_step(self._step + 1, self._one_step(self._step + 1))
-                    progress.update(self._step, **self._shown())
+                    progress.update(self._step, **self._progress_numbers())
             if self._context is not None:
                 self.run.guards.any_valid(self._step)
         return TrainingResult(steps=self._step, metrics=dict(self._last_metrics))
@@ -322,9 +322,9 @@ class HarnessTrainer(Trainer):
     @property
     def complete(self) -> bool:
         """Whether the last step has ended."""
-        return self._step >= self.config.training_steps or self._finished()
+        return self._step >= self.config.training_steps or self._stops_early()
 
-    def _finished(self) -> bool:
+    def _stops_early(self) -> bool:
         """Whether training ends before its last step."""
         return False
 
@@ -333,12 +333,12 @@ class HarnessTrainer(Trainer):
         metrics: dict[str, float] = {}
         with self._timed("rollout", metrics):
             batches = self.harness.experience()
-        metrics |= self._told(step)
+        metrics |= self._report_rollouts(step)
         with self._timed("train", metrics):
-            metrics |= self._learned(batches, step)
-        return metrics | self._tested(step)
+            metrics |= self._train_on(batches, step)
+        return metrics | self._evaluate_after(step)
 
-    def _learned(self, batches: Iterable[Any], step: int) -> dict[str, float]:
+    def _train_on(self, batches: Iterable[Any], step: int) -> dict[str, float]:
         """Add up the gradients of ``batches``, and update as often as there are enough."""
         logs = Means()
         for batch in batches:
@@ -382,7 +382,7 @@ class HarnessTrainer(Trainer):
         self._optimizer.zero_grad(set_to_none=True)
         return {"grad_norm": norm}
 
-    def _told(self, step: int) -> dict[str, float]:
+    def _report_rollouts(self, step: int) -> dict[str, float]:
         """Guard the new rollouts, show some, tell plugins of them, and give their metrics."""
         metrics = dict(self.harness.metrics)
         if self._context is None:
@@ -413,9 +413,9 @@ class HarnessTrainer(Trainer):
 
     # What is held out
 
-    def _tested(self, step: int) -> dict[str, float]:
+    def _evaluate_after(self, step: int) -> dict[str, float]:
         """Metrics of the held-out split before the first step and after the last."""
-        ends = step >= self.config.training_steps or self._finished()
+        ends = step >= self.config.training_steps or self._stops_early()
         if self._context is None or not (step == 0 or ends):
             return {}
         metrics: dict[str, float] = {}
@@ -484,7 +484,7 @@ class HarnessTrainer(Trainer):
         if self._context is not None:
             self.run.end_step(step, metrics)
 
-    def _shown(self) -> dict[str, float]:
+    def _progress_numbers(self) -> dict[str, float]:
         return {k: v for k, v in self._last_metrics.items() if k.endswith(("/reward", "/loss"))}
 
     # What is handed over and saved

@@ -247,20 +247,20 @@ class HFASTTrainer(HarnessTrainer):
 
     # What is held out, and what is kept
 
-    def _finished(self) -> bool:
+    def _stops_early(self) -> bool:
         return self._stopped
 
-    def _tested(self, step: int) -> dict[str, float]:
+    def _evaluate_after(self, step: int) -> dict[str, float]:
         last = step >= self.config.training_steps
         every = self.eval_every
         due = bool(every) and step > 0 and (last or step % every == 0)
-        metrics = self._developed(step) if due else {}
+        metrics = self._evaluate_dev(step) if due else {}
         if due or last or self._stopped:
             with self._timed("export", metrics):
                 self._save(_LAST, step)
-        return metrics | super()._tested(step)
+        return metrics | super()._evaluate_after(step)
 
-    def _developed(self, step: int) -> dict[str, float]:
+    def _evaluate_dev(self, step: int) -> dict[str, float]:
         """Evaluate on the development prompts; keep the tester if it is better than ever."""
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
@@ -274,7 +274,7 @@ class HFASTTrainer(HarnessTrainer):
         if score is None:
             logger.warning("step %d: too few scores of development dialogues for %s", step, by)
         else:
-            self._judge(score, step)
+            self._compare_score(score, step)
         return metrics | found
 
     def eval_dev(self) -> tuple[dict[str, float], list[RolloutTree]]:
@@ -287,7 +287,7 @@ class HFASTTrainer(HarnessTrainer):
             prompts = self._prompts(self.options.dev_split)
         return held_out(self.environment, prompts, prefix="dev")
 
-    def _judge(self, score: float, step: int) -> None:
+    def _compare_score(self, score: float, step: int) -> None:
         if self._best is None or score > self._best:
             self._best = score
             self._save(_BEST, step)
