@@ -94,7 +94,7 @@ class PreferenceTrainer(SelfHostedTrainer):
     def _unit_size(self) -> int:
         return 2 if self._compares else 1
 
-    def _on_trial(self, batch: Batch) -> Batch:
+    def _dry_run_rows(self, batch: Batch) -> Batch:
         rows = torch.arange(len(batch))
         batch.metadata |= {
             PREFERRED: (rows + 1) % 2,
@@ -138,7 +138,7 @@ class PreferenceTrainer(SelfHostedTrainer):
             ConfigError: a row is not what the worker expects.
         """
         trajectories = self._rollouts.collect(prompts, 0, self._sampling)
-        batch, _ = self._prepared(self._batch_of(trajectories))
+        batch, _ = self._prepare_for_loss(self._batch_of(trajectories))
         batch.values[LOSS_WEIGHTS] = self._weights(batch.values["loss_mask"])
         return batch
 

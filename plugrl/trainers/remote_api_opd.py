@@ -21,7 +21,7 @@ from plugrl.core.text.remote_api import (
 )
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.kit import FROZEN, NAMED_LOSSES
-from plugrl.trainers.teachers import TaughtTrainer, TeacherOptions
+from plugrl.trainers.teachers import DistillationTrainer, TeacherOptions
 
 
 @dataclass
@@ -40,7 +40,7 @@ class RemoteApiOpdConfig(RemoteApiTrainerConfig):
     )
 
 
-class RemoteApiOpdTrainer(TaughtTrainer, RemoteApiTrainer):
+class RemoteApiOpdTrainer(DistillationTrainer, RemoteApiTrainer):
     """Moves a student towards a teacher on what the student samples; rewards play no part."""
 
     Config: ClassVar[type] = RemoteApiOpdConfig

@@ -29,7 +29,7 @@ from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrai
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @dataclass
@@ -52,7 +52,7 @@ class BradleyTerryConfig:
     compares_pairs=True,
     takes_margins=True,
 )
-def bradley_terry(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+def bradley_terry(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """The loss of each pair on the last trained token of both rows, [B, T].
 
     Source: InstructGPT (arXiv 2203.02155), equation 1. With r the value of an answer: loss =

@@ -23,11 +23,11 @@ from plugrl.core.text.self_hosted import (
 )
 
 if TYPE_CHECKING:
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @traits(Config=NoConfig, reads=())
-def cross_entropy(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+def cross_entropy(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """Cross-entropy of each token, [B, T]: -log p(token)."""
     return -logp, {"log_prob": masked_sum(logp, batch.values["loss_mask"])}
 

@@ -34,12 +34,12 @@ from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.kit import FROZEN, JUDGED
 from plugrl.trainers.losses.kto import KL_REFERENCE, mismatched
-from plugrl.trainers.losses.preferences import awake, pair_metrics
+from plugrl.trainers.losses.preferences import fill_probe, pair_metrics
 from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 #: The value of ``reference`` that does without one.
 NO_REFERENCE = "none"
@@ -59,8 +59,13 @@ class DpoConfig:
             raise ConfigError("label_smoothing must be from 0 to below 0.5")
 
 
-@traits(Config=DpoConfig, reads=("ref_log_probs", "preferred"), compares_pairs=True, awake=awake)
-def dpo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+@traits(
+    Config=DpoConfig,
+    reads=("ref_log_probs", "preferred"),
+    compares_pairs=True,
+    fill_probe=fill_probe,
+)
+def dpo(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """The loss of each pair on the last trained token of both rows, [B, T], and metrics.
 
     Source: equation 7. With h = (log p(chosen) - log ref(chosen)) - (log p(rejected) -

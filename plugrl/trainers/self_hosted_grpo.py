@@ -35,7 +35,7 @@ from plugrl.core.text.self_hosted import (
 from plugrl.trainers.losses.clip_range import ClipRange
 
 if TYPE_CHECKING:
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @dataclass
@@ -88,7 +88,7 @@ class ClippedConfig(ClipRange):
 
 
 @traits(Config=ClippedConfig, reads=("advantages", "old_log_probs"), skips_zero_advantage=True)
-def clipped(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+def clipped(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """The clipped policy-gradient loss of each token, [B, T], and metrics as (sum, count).
 
     Source: PPO (arXiv 1707.06347), equation 7, with separate lower and upper ranges (DAPO, arXiv

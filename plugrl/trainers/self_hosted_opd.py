@@ -31,10 +31,10 @@ from plugrl.core.text.self_hosted import (
     SelfHostedTrainerConfig,
 )
 from plugrl.trainers.kit import FROZEN
-from plugrl.trainers.teachers import TaughtTrainer, TeacherOptions
+from plugrl.trainers.teachers import DistillationTrainer, TeacherOptions
 
 if TYPE_CHECKING:
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @dataclass
@@ -76,7 +76,7 @@ def opd(
 
 
 @traits(Config=NoConfig, reads=("advantages", "old_log_probs"), skips_zero_advantage=True)
-def importance_sampling(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+def importance_sampling(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """The policy gradient with importance sampling and no clip, [B, T].
 
     Source: the surrogate of conservative policy iteration, L^CPI in PPO (arXiv 1707.06347),
@@ -111,7 +111,7 @@ class SelfHostedOpdConfig(SelfHostedTrainerConfig):
     )
 
 
-class SelfHostedOpdTrainer(TaughtTrainer, SelfHostedTrainer):
+class SelfHostedOpdTrainer(DistillationTrainer, SelfHostedTrainer):
     """Moves a student towards a frozen teacher on what the student samples; rewards play no part.
 
     The teacher scores the student's tokens, all of which must mean the same to both.

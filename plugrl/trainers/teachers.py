@@ -39,7 +39,7 @@ class TeacherOptions:
             raise ConfigError("teacher must name at least one entry of models")
 
 
-class TaughtTrainer(TrajectoryTrainer):
+class DistillationTrainer(TrajectoryTrainer):
     """A trajectory trainer whose ``algorithm`` section has :class:`TeacherOptions`."""
 
     @classmethod
@@ -55,9 +55,9 @@ class TaughtTrainer(TrajectoryTrainer):
         key = section.algorithm.teacher_key
         return {} if key is None else {"trainer.algorithm.teacher_key": key}
 
-    def _kept_columns(self) -> Sequence[str]:
+    def _carried_columns(self) -> Sequence[str]:
         key = self.config.algorithm.teacher_key
-        columns = super()._kept_columns()
+        columns = super()._carried_columns()
         return columns if key is None else [*columns, key]
 
     def _add_teachers(self, batch: Batch) -> Batch:

@@ -21,7 +21,7 @@ from plugrl import (
 )
 from plugrl.core.errors import ConfigError, PluginError, RunError
 from plugrl.core.experiment import prepare
-from plugrl.core.text.prepared import run_ids_warning
+from plugrl.core.text.validate_prepared import run_ids_warning
 
 FIELDS = ["input_ids", "attention_mask", "position_ids", "loss_mask"]
 

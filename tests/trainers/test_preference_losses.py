@@ -19,7 +19,7 @@ from plugrl.core.text.learn.pairs import row_sums
 from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.trainers.losses.kto import mismatched
-from plugrl.trainers.losses.preferences import awake
+from plugrl.trainers.losses.preferences import fill_probe
 from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -136,7 +136,7 @@ def test_a_probe_has_log_ratios_from_minus_2_to_2_nats_a_row_whatever_its_length
     mask = (torch.arange(9) < torch.arange(2000)[:, None] % 10).long()
     probe = Batch({"loss_mask": mask})
     logp = torch.randn(mask.shape, generator=generator, requires_grad=True)
-    awake(probe, logp)
+    fill_probe(probe, logp)
     assert not probe.values["ref_log_probs"].requires_grad
     ratios = row_sums(logp.detach() - probe.values["ref_log_probs"], probe.values["loss_mask"])
     nothing = mask.sum(1) == 0

@@ -107,7 +107,7 @@ def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Bat
         pad_token_id=inference.tokenizer.pad_token_id,
         temperature=worker.get("temperature") or 1.0,
     )  # fmt: skip
-    batch, _ = trainer._prepared(trainer._on_trial(made))
+    batch, _ = trainer._prepare_for_loss(trainer._dry_run_rows(made))
     if "advantages" in batch.values:
         # Rows without an advantage are left out of a step; here each must count.
         signs = 1.0 - 2.0 * (torch.arange(len(batch)) % 2)[:, None]

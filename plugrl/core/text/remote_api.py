@@ -18,13 +18,13 @@ from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.minibatches import PassesConfig, splits
 from plugrl.core.text.learn.step import aggregation_weights, check_aggregation
 from plugrl.core.text.models import load_state
-from plugrl.core.text.prepared import check_parameters, trajectories_fault
 from plugrl.core.text.remote.datums import datum_of, said, with_logprobs
 from plugrl.core.text.remote.preflight import loss_fault, remote_findings
 from plugrl.core.text.remote.service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
 from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
+from plugrl.core.text.validate_prepared import check_parameters, trajectories_fault
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -140,13 +140,13 @@ class RemoteApiTrainer(TrajectoryTrainer):
                 datums, algorithm.loss_fn, algorithm.loss_fn_config
             ).result()
             service.fitting(datums, answer.logprobs)
-            evidence = partial(self._evidence, service, part[0].model, datums, answer)
-            guards.keep(step, f"minibatch {number}", evidence)
-            finite = guards.check_finite("loss", answer.loss, step=step, batch=evidence)
+            contents = partial(self._dump_contents, service, part[0].model, datums, answer)
+            guards.keep(step, f"minibatch {number}", contents)
+            finite = guards.check_finite("loss", answer.loss, step=step, batch=contents)
             report = service.apply()
             if finite and "grad_norm" in report:
                 norm = report["grad_norm"]
-                finite = guards.check_finite("gradient norm", norm, step=step, batch=evidence)
+                finite = guards.check_finite("gradient norm", norm, step=step, batch=contents)
             applied = applied or finite
             means.add(said(datums, answer))
             steps.add({k: (v, 1) for k, v in report.items()} if finite else {})
@@ -173,7 +173,7 @@ class RemoteApiTrainer(TrajectoryTrainer):
         )
         return [datum for datum in made if datum is not None]
 
-    def _evidence(
+    def _dump_contents(
         self,
         service: RemoteTrainService,
         model: str,

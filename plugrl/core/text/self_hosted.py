@@ -14,6 +14,7 @@ from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.compatibility import compatibility_findings
 from plugrl.core.text.inference.services import TrainService
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.batch_shaping import Shaper
@@ -30,13 +31,12 @@ from plugrl.core.text.learn.step import (
 )
 from plugrl.core.text.learn.token_rewards import rewards_of_tokens
 from plugrl.core.text.models import load_state
-from plugrl.core.text.prepared import batch_fault, check_parameters
-from plugrl.core.text.reach import reach_findings
 from plugrl.core.text.remote.preflight import unfit_services
 from plugrl.core.text.rollout.metrics import Means, rollout_metrics
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
 from plugrl.core.text.unused_options import warn_of_unused
+from plugrl.core.text.validate_prepared import batch_fault, check_parameters
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -80,7 +80,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
     """
 
     Config: ClassVar[type] = SelfHostedTrainerConfig
-    _probed = False
+    _coefficients_checked = False
     #: Metrics of the rewards of the batch that is prepared.
     _shaped: Mapping[str, float] = {}
 
@@ -95,7 +95,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         yield from super().preflight(check)
         yield from unfit_services(check, TrainService)
         yield from policy_findings(check)
-        yield from reach_findings(check, cls)
+        yield from compatibility_findings(check, cls)
         warn_of_unused(check)
 
     @abstractmethod
@@ -106,15 +106,15 @@ class SelfHostedTrainer(TrajectoryTrainer):
         """Train the model of ``trajectories`` once; its version grows by one."""
         model = trajectories[0].model
         service = self.models[model].trained()
-        batch, metrics = self._prepared(self._batch_of(trajectories))
+        batch, metrics = self._prepare_for_loss(self._batch_of(trajectories))
         report = self._optimize(service, batch)
         service.version += 1
         return report | metrics
 
-    def _prepared(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+    def _prepare_for_loss(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """``batch`` with everything that the loss needs, and metrics of it."""
         self._shaped = self._shaper.prepare(batch, self.models)
-        batch, metrics = self._check_answer(self._prepare_batch(batch))
+        batch, metrics = self._check_prepared(self._prepare_batch(batch))
         self._shaper.check_shaped(type(self).__name__)
         return advantages.mirror(batch), self._shaped | metrics
 
@@ -129,7 +129,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         batch.values["loss_mask"] *= batch.metadata["valid"][:, None]
         return batch
 
-    def _check_answer(self, prepared: Any) -> tuple[Batch, dict[str, float]]:
+    def _check_prepared(self, prepared: Any) -> tuple[Batch, dict[str, float]]:
         fault = batch_fault(prepared)
         if fault is not None:
             # The place is looked up here alone: it reads the method's source.
@@ -144,11 +144,11 @@ class SelfHostedTrainer(TrajectoryTrainer):
         parts = map(self._before_optimizer_step, self._minibatches(batch, loss))
         return optimizer_steps(
             service,
-            self._probed_once(loss, parts),
+            self._check_coefficients_once(loss, parts),
             loss,
             step=self._step + 1,
             guards=self.run.guards,
-            evidence=partial(self._evidence, service),
+            dump_contents=partial(self._dump_contents, service),
         )
 
     def _minibatches(self, batch: Batch, loss: WeightedLoss) -> Iterator[Batch]:
@@ -156,18 +156,20 @@ class SelfHostedTrainer(TrajectoryTrainer):
         algorithm = self.config.algorithm
         return minibatches(batch, loss, passes=algorithm, seed=seed, weights=self._weights)
 
-    def _probed_once(self, loss: WeightedLoss, parts: Iterable[Batch]) -> Iterator[Batch]:
+    def _check_coefficients_once(
+        self, loss: WeightedLoss, parts: Iterable[Batch]
+    ) -> Iterator[Batch]:
         """``parts``; with the first one of a run, dead coefficients are looked for."""
         for part in parts:
             guards = self.run.guards
-            if not self._probed and guards.policy.dead_coefficients != "ignore":
-                self._probed = True
+            if not self._coefficients_checked and guards.policy.dead_coefficients != "ignore":
+                self._coefficients_checked = True
                 dead = dead_coefficients(loss, part)
                 guards.dead_coefficients("trainer.algorithm.loss", dead)
                 guards.dead_coefficients("trainer.algorithm", dead_terms(loss, part))
             yield part
 
-    def _evidence(
+    def _dump_contents(
         self, service: TrainService, part: Batch, totals: Mapping[str, tuple[float, float]]
     ) -> dict[str, Any]:
         """What :meth:`replay` needs to repeat one optimizer step."""
@@ -218,7 +220,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         """Rows of a unit, see :mod:`plugrl.core.text.learn.minibatches`."""
         return 1
 
-    def _on_trial(self, batch: Batch) -> Batch:
+    def _dry_run_rows(self, batch: Batch) -> Batch:
         """The rows of a dry run with what the trajectories of this algorithm have besides."""
         return batch
 

@@ -20,7 +20,6 @@ from plugrl.core.text.evaluate.scores import evaluated_sample, report_evaluation
 from plugrl.core.text.inference.chat import encode_prompt
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import text_findings
-from plugrl.core.text.prepared import run_ids_warning
 from plugrl.core.text.rollout.judge import make_evaluator
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics_by_model
@@ -29,6 +28,7 @@ from plugrl.core.text.rollout.worker import RolloutWorker, check_stops, sampling
 from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.schedule.state_machine import SYNC, Versions
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.validate_prepared import run_ids_warning
 from plugrl.core.trainer import Trainer, TrainingResult
 
 if TYPE_CHECKING:
@@ -170,9 +170,9 @@ class TrajectoryTrainer(Trainer):
         self._validation = self._make_validation()
         self._syncs = parts.make_syncs(params, models)
         self._states = parts.make_states(params, models)
-        common = (params, self._loader, self._pool, self._sampling, self._kept_columns())
+        common = (params, self._loader, self._pool, self._sampling, self._carried_columns())
         self._collector = parts.make_collector(
-            common, self._rollouts, self._states, self.config.total_train_steps, self._spent
+            common, self._rollouts, self._states, self.config.total_train_steps, self._note_attempts
         )
         models.load_weights(self._initial_weights)
         if self._pending_state is not None:
@@ -182,7 +182,7 @@ class TrajectoryTrainer(Trainer):
             version = models.trained[name].version
             self._states.models[name] = Versions(version, version)
 
-    def _spent(self, attempts: int, seconds: float) -> None:
+    def _note_attempts(self, attempts: int, seconds: float) -> None:
         """Note attempts that ran in the background in the timeline; from any thread."""
         timeline = self.run.timeline
         timeline.note("rollout", "attempts", timeline.now() - seconds, attempts=attempts)
@@ -299,7 +299,7 @@ class TrajectoryTrainer(Trainer):
             sync.observe([t for t in trajectories if t.model == name])
         due = states.sync_due
         if due:
-            self._settled(collector.before_sync, metrics)
+            self._settle(collector.before_sync, metrics)
             states.sync(collector.open)
         if due or states.rules.mode == SYNC:
             with self._timed("sync", metrics):
@@ -307,7 +307,7 @@ class TrajectoryTrainer(Trainer):
         if due:
             states.synced()
 
-    def _settled(self, settle: Callable[[], None], metrics: dict[str, float]) -> None:
+    def _settle(self, settle: Callable[[], None], metrics: dict[str, float]) -> None:
         """Let rollouts that overlap come to what ``settle`` waits for: it is they that may hang."""
         if self._collector.overlaps:
             with self._timed("rollout", metrics):
@@ -316,13 +316,13 @@ class TrajectoryTrainer(Trainer):
     def _validate_alone(self, step: int) -> dict[str, float]:
         """Validate with a sampler that has the trained weights and nothing else to do."""
         metrics: dict[str, float] = {}
-        self._settled(self._collector.alone, metrics)
+        self._settle(self._collector.alone, metrics)
         self._states.validate(self._collector.open)
         metrics |= self._validate(step)
         self._states.validated()
         return metrics
 
-    def _kept_columns(self) -> Sequence[str]:
+    def _carried_columns(self) -> Sequence[str]:
         """Columns of the data that trajectories carry along as extra fields."""
         columns: Sequence[str] = self.hyper_params.trajectory_pool.key_list
         return columns

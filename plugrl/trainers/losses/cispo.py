@@ -19,7 +19,7 @@ from plugrl.core.text.learn.losses import masked_sum
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @dataclass
@@ -34,7 +34,7 @@ class CispoConfig:
 
 
 @traits(Config=CispoConfig, reads=("advantages", "old_log_probs"), skips_zero_advantage=True)
-def cispo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+def cispo(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """REINFORCE with clipped importance weights per token, [B, T].
 
     Raises:

@@ -22,7 +22,7 @@ from plugrl.trainers.losses.clip_range import ClipRange
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @dataclass
@@ -33,7 +33,7 @@ class GspoConfig(ClipRange):
     clip_ratio_high: float = described(4e-4, "the sequence's ratio is clipped above at 1 + this")
 
 
-def awake(probe: Batch, logp: torch.Tensor) -> None:
+def fill_probe(probe: Batch, logp: torch.Tensor) -> None:
     """Give a probe rows whose ratios lie around the narrow clips."""
     mask = probe.values["loss_mask"]
     generator = torch.Generator().manual_seed(1)
@@ -44,9 +44,12 @@ def awake(probe: Batch, logp: torch.Tensor) -> None:
 
 
 @traits(
-    Config=GspoConfig, reads=("advantages", "old_log_probs"), awake=awake, skips_zero_advantage=True
+    Config=GspoConfig,
+    reads=("advantages", "old_log_probs"),
+    fill_probe=fill_probe,
+    skips_zero_advantage=True,
 )
-def gspo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+def gspo(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """Clipped loss with the ratio of the row at each token, [B, T].
 
     Raises:

@@ -17,11 +17,11 @@ from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.learn.pairs import Pairs, on_last_token, row_sums
-from plugrl.trainers.losses.preferences import awake, pair_metrics
+from plugrl.trainers.losses.preferences import fill_probe, pair_metrics
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @dataclass
@@ -35,8 +35,13 @@ class IpoConfig:
             raise ConfigError("beta must be above 0")
 
 
-@traits(Config=IpoConfig, reads=("ref_log_probs", "preferred"), compares_pairs=True, awake=awake)
-def ipo(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+@traits(
+    Config=IpoConfig,
+    reads=("ref_log_probs", "preferred"),
+    compares_pairs=True,
+    fill_probe=fill_probe,
+)
+def ipo(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """The loss of each pair on the last trained token of both rows, [B, T].
 
     Raises:

@@ -20,10 +20,10 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch, row_temperatures
 from plugrl.core.text.learn.pairs import PREFERRED, on_last_token, preferred_rows, row_sums
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.trainers.losses.preferences import awake
+from plugrl.trainers.losses.preferences import fill_probe
 
 if TYPE_CHECKING:
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 #: Key of the reference point z in a batch's metadata, one number.
 KL_REFERENCE = "kl_reference"
@@ -47,8 +47,8 @@ class KtoConfig:
             raise ConfigError("desirable_weight and undesirable_weight must not both be 0")
 
 
-def _awake(probe: Batch, logp: torch.Tensor) -> None:
-    awake(probe, logp)
+def _fill_probe(probe: Batch, logp: torch.Tensor) -> None:
+    fill_probe(probe, logp)
     # One step may hold answers of one kind only.
     probe.metadata[PREFERRED] = torch.arange(len(probe)) % 2
 
@@ -58,9 +58,9 @@ def _awake(probe: Batch, logp: torch.Tensor) -> None:
     reads=("ref_log_probs", "preferred"),
     compares_pairs=False,
     needs_reference_point=True,
-    awake=_awake,
+    fill_probe=_fill_probe,
 )
-def kto(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+def kto(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """The loss of each answer on its last trained token, [B, T].
 
     Raises:

@@ -27,7 +27,7 @@ def pair_metrics(rewards: torch.Tensor, pairs: Pairs) -> Metrics:
     }
 
 
-def awake(probe: Batch, logp: torch.Tensor) -> None:
+def fill_probe(probe: Batch, logp: torch.Tensor) -> None:
     """Give a probe log-ratios of a few nats a row, where no sigmoid of them is flat.
 
     Sums over long answers would be flat at most rows, and a number would seem to have no effect.

@@ -22,7 +22,7 @@ from plugrl.core.text.learn.losses import masked_sum
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
-    from plugrl.core.text.learn.losses import LossAnswer
+    from plugrl.core.text.learn.losses import LossOutput
 
 
 @dataclass
@@ -41,7 +41,7 @@ class ReverseKlConfig:
             raise ConfigError("clip_ratio must be above 0, or null")
 
 
-def awake(probe: Batch, logp: torch.Tensor) -> None:
+def fill_probe(probe: Batch, logp: torch.Tensor) -> None:
     """Give a probe teachers that find tokens likelier and less likely, whatever their ratio is."""
     mask = probe.values["loss_mask"]
     generator = torch.Generator().manual_seed(1)
@@ -49,8 +49,8 @@ def awake(probe: Batch, logp: torch.Tensor) -> None:
     probe.values["teacher_log_probs"] = (logp.detach() - gaps) * mask
 
 
-@traits(Config=ReverseKlConfig, reads=("teacher_log_probs", "old_log_probs"), awake=awake)
-def reverse_kl(logp: torch.Tensor, batch: Batch, config: Any) -> LossAnswer:
+@traits(Config=ReverseKlConfig, reads=("teacher_log_probs", "old_log_probs"), fill_probe=fill_probe)
+def reverse_kl(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     """The weighted divergence per token, [B, T]; advantages play no part.
 
     Raises:

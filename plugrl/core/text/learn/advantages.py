@@ -90,16 +90,16 @@ def signal_metrics(advantages: torch.Tensor) -> dict[str, float]:
 def mirror(batch: Batch) -> Batch:
     """Give ``values`` the advantages that a trainer wrote into ``metadata`` only.
 
-    What :func:`written_fault` finds wrong must be refused before.
+    What :func:`metadata_fault` finds wrong must be refused before.
     """
-    if _mirrored(batch):
+    if _only_in_metadata(batch):
         return attach(batch, torch.as_tensor(batch.metadata["advantages"], dtype=torch.float32))
     return batch
 
 
-def written_fault(batch: Batch) -> str | None:
+def metadata_fault(batch: Batch) -> str | None:
     """What is wrong with the advantages that :func:`mirror` would read; None: nothing."""
-    if not _mirrored(batch):
+    if not _only_in_metadata(batch):
         return None
     rows, written = len(batch), batch.metadata["advantages"]
     shape = tuple(batch.values["loss_mask"].shape)
@@ -113,7 +113,7 @@ def written_fault(batch: Batch) -> str | None:
     return f"gave metadata['advantages'] of shape {tuple(advantages.shape)}; {expected}"
 
 
-def _mirrored(batch: Batch) -> bool:
+def _only_in_metadata(batch: Batch) -> bool:
     return "advantages" not in batch.values and "advantages" in batch.metadata
 
 

@@ -2,8 +2,9 @@
 
 A penalty that is computed and then forgotten, or switched off by a detached tensor, trains as if
 it were not there. Each number of the loss's section is doubled in turn and the gradient with
-respect to the log-probabilities is taken again, on a probe in which every term is awake. A loss
-may have an attribute ``awake``, a function f(probe, logp) that changes the probe to this end.
+respect to the log-probabilities is taken again, on a probe in which every term has a gradient. A
+loss may have an attribute ``fill_probe``, a function f(probe, logp) that changes the probe to this
+end.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def dead_coefficients(loss: WeightedLoss, batch: Batch) -> dict[str, float]:
     coefficients = dict(_coefficients(loss.config))
     if not coefficients:
         return {}
-    probe, logp = _awake(batch)
+    probe, logp = _probe(batch)
     if not logp.numel():
         return {}
-    wake = getattr(loss.function, "awake", None)
-    if wake is not None:
-        wake(probe, logp)
+    fill = getattr(loss.function, "fill_probe", None)
+    if fill is not None:
+        fill(probe, logp)
     plain = _gradient(loss, probe, logp)
     return {
         key: value
@@ -51,7 +52,7 @@ def dead_terms(loss: WeightedLoss, batch: Batch) -> dict[str, float]:
     """The coefficients of the loss's terms that change no gradient, by their settings."""
     if not loss.terms:
         return {}
-    probe, logp = _awake(batch)
+    probe, logp = _probe(batch)
     if not logp.numel():
         return {}
     with_terms = _gradient(loss, probe, logp)
@@ -85,7 +86,7 @@ def _doubled(loss: WeightedLoss, key: str) -> WeightedLoss:
     return replace(loss, config=ConfigView(values, checked=True))
 
 
-def _awake(batch: Batch) -> tuple[Batch, torch.Tensor]:
+def _probe(batch: Batch) -> tuple[Batch, torch.Tensor]:
     """Rows repeated, with advantages of both signs and ratios far from 1: what clips do is seen."""
     trained = batch.values[LOSS_WEIGHTS] > 0
     rows = trained.any(1).nonzero().flatten()

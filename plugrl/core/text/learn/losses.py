@@ -24,8 +24,8 @@ from plugrl.core.text.batch import Batch
 
 Metrics = dict[str, tuple[float, float]]
 #: Numbers per token, [B, T], and metrics as (sum, count).
-LossAnswer = tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
-Loss = Callable[[torch.Tensor, Batch, Any], LossAnswer]
+LossOutput = tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
+Loss = Callable[[torch.Tensor, Batch, Any], LossOutput]
 
 #: Key of the per-token weights, [B, T], that ``weigh`` adds to a batch.
 LOSS_WEIGHTS = "loss_weights"
@@ -52,7 +52,7 @@ class Term:
 
     path: str
     coefficient: float
-    function: Callable[[torch.Tensor, Batch], LossAnswer]
+    function: Callable[[torch.Tensor, Batch], LossOutput]
     needs: tuple[str, ...] = ()
 
 

@@ -14,7 +14,7 @@ from plugrl.core.estimators import clipped_value_loss
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.importance_correction import SamplerCorrectionConfig
 from plugrl.core.text.learn.kl import LARGEST_ERROR, KlKind, kl_estimate, kl_loss
-from plugrl.core.text.learn.losses import LossAnswer, Term, check_has, declared_needs, masked_sum
+from plugrl.core.text.learn.losses import LossOutput, Term, check_has, declared_needs, masked_sum
 from plugrl.core.text.preflight import model_findings
 
 if TYPE_CHECKING:
@@ -137,12 +137,12 @@ def terms_of(algorithm: Mapping[str, Any], *, values: bool) -> Iterator[Term]:
         )
 
 
-def _entropy(logp: torch.Tensor, batch: Batch) -> LossAnswer:
+def _entropy(logp: torch.Tensor, batch: Batch) -> LossOutput:
     entropy = batch.values["entropy"]
     return -entropy, {"entropy": masked_sum(entropy, batch.values["loss_mask"])}
 
 
-def _kl(logp: torch.Tensor, batch: Batch, kind: KlKind) -> LossAnswer:
+def _kl(logp: torch.Tensor, batch: Batch, kind: KlKind) -> LossOutput:
     check_has(batch, "loss of kl.loss", "ref_log_probs")
     reference = batch.values["ref_log_probs"]
     mask = batch.values["loss_mask"]
@@ -152,7 +152,7 @@ def _kl(logp: torch.Tensor, batch: Batch, kind: KlKind) -> LossAnswer:
     }
 
 
-def value_loss(batch: Batch, clip: float | None) -> LossAnswer:
+def value_loss(batch: Batch, clip: float | None) -> LossOutput:
     """Half the squared error of ``values`` to ``returns``, [B, T], as PPO clips it.
 
     With V the value, V0 that before the update and R the return: max((V - R)^2,

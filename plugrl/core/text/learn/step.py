@@ -52,7 +52,7 @@ def optimizer_steps(
     *,
     step: int,
     guards: Guards,
-    evidence: Callable[[Batch, Mapping[str, tuple[float, float]]], Any],
+    dump_contents: Callable[[Batch, Mapping[str, tuple[float, float]]], Any],
 ) -> dict[str, float]:
     """Train on the minibatches ``parts``, one optimizer step each, and give their mean metrics.
 
@@ -63,16 +63,18 @@ def optimizer_steps(
         loss: with its coefficients and terms.
         step: the training step, for messages.
         guards: what to do where numbers are not finite, and which steps are dumped.
-        evidence: gives what a dump needs to repeat one optimizer step.
+        dump_contents: gives what a dump needs to repeat one optimizer step.
     """
     means, steps = Means(), Means()
     for number, part in enumerate(parts):
         totals = service.forward_backward(part, loss)
-        dumped = partial(evidence, part, totals)
+        contents = partial(dump_contents, part, totals)
         # Before the optimizer step: these weights gave this loss.
-        guards.keep(step, f"minibatch {number}", dumped)
+        guards.keep(step, f"minibatch {number}", contents)
         report = service.optimizer_step()
-        finite = guards.check_finite("gradient norm", report["grad_norm"], step=step, batch=dumped)
+        finite = guards.check_finite(
+            "gradient norm", report["grad_norm"], step=step, batch=contents
+        )
         means.add({name: pair for name, pair in totals.items() if name != "loss"})
         steps.add({name: (value, 1) for name, value in report.items()} if finite else {})
         steps.add({"loss": totals["loss"]} if finite else {"skipped": (1, 1)})
@@ -181,7 +183,7 @@ def accumulate_gradient(
         value, metrics = loss(logp, part)
         # Rows without a trained token give no gradient.
         if value.requires_grad:
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
         total_loss += float(value.detach())
         totals.add(metrics)
     return totals.sums() | {"loss": (total_loss, 1.0)}

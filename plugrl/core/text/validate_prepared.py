@@ -11,7 +11,7 @@ import torch
 
 from plugrl.core.plugins.blame import where
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.advantages import written_fault
+from plugrl.core.text.learn.advantages import metadata_fault
 from plugrl.core.text.rollout.failures import logprobs_fault
 from plugrl.core.text.trajectory import Trajectory
 
@@ -93,7 +93,7 @@ def batch_fault(prepared: Any) -> str | None:
     if not isinstance(batch, Batch) or not isinstance(metrics, Mapping):
         kinds = f"{type(batch).__name__} and {type(metrics).__name__}"
         return f"returned {kinds}; a Batch and a dict are expected"
-    return _metrics_fault(metrics) or _values_fault(batch) or written_fault(batch)
+    return _metrics_fault(metrics) or _values_fault(batch) or metadata_fault(batch)
 
 
 def _values_fault(batch: Batch) -> str | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
 
 
-def reach_findings(check: Preflight, trainer: type[Any]) -> Iterator[Finding]:
+def compatibility_findings(check: Preflight, trainer: type[Any]) -> Iterator[Finding]:
     """A loss or advantage that needs what ``trainer`` does not make, or reads nothing of it."""
     owner = next(cls for cls in trainer.__mro__ if "_prepare_batch" in vars(cls))
     gives = vars(owner).get("gives")
