@@ -33,10 +33,10 @@ import typer
 from typer.core import TyperGroup
 
 from plugrl.core.errors import PluginError, RunInterrupted, UsageError
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from plugrl.core.plugins.installed import EntryPoint
+    from plugrl.core.plugins.packages.installed import EntryPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class LazyGroup(TyperGroup):
 
 def plugin_commands(rows: tuple[CommandRow, ...]) -> list[EntryPoint]:
     """The commands of the allowed plugins that do not take a built-in name."""
-    from plugrl.core.plugins.installed import COMMAND_GROUP, PluginSelection, scan
+    from plugrl.core.plugins.packages.installed import COMMAND_GROUP, PluginSelection, scan
 
     taken = {row.name for row in rows}
     selection = PluginSelection.from_environment()

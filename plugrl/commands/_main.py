@@ -22,7 +22,7 @@ from plugrl.core.errors import (
     PlugrlError,
     StopRun,
 )
-from plugrl.core.terminal import LONGEST_RECORD, bounded, shown
+from plugrl.core.wording import LONGEST_RECORD, bounded, shown
 
 EXAMPLES = """
 plugrl train quickstart
@@ -60,7 +60,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
             raise SystemExit(_report_usage(error, debug)) from None
         if debug:
             raise
-        from plugrl.core.plugins.blame import one_line
+        from plugrl.core.plugins.user_code.blame import one_line
 
         text = f"error: unexpected {one_line(error)}; re-run with plugrl --debug"
         print(shown(text), file=sys.stderr)
@@ -93,7 +93,7 @@ def _leave_within_seconds(code: int) -> None:
     """Do not let what a tracker that was given up still does hold up the end of the process."""
     tracking = sys.modules.get("plugrl.core.run.tracking.group")
     if tracking is not None and tracking.tracker_hangs():
-        from plugrl.core.run.signals import exit_soon
+        from plugrl.core.run.process.signals import exit_soon
 
         exit_soon(code)
 
@@ -115,7 +115,7 @@ def root(rows: Sequence[CommandRow]) -> Any:
 
 def _no_plugins(value: bool) -> bool:
     if value:
-        from plugrl.core.plugins.installed import PluginSelection
+        from plugrl.core.plugins.packages.installed import PluginSelection
 
         PluginSelection(enabled=False).export()
     return value
@@ -124,7 +124,7 @@ def _no_plugins(value: bool) -> bool:
 def _plugin(values: list[str] | None) -> list[str]:
     blocked = [value.removeprefix("no:") for value in values or () if value.startswith("no:")]
     if blocked:
-        from plugrl.core.plugins.installed import PluginSelection
+        from plugrl.core.plugins.packages.installed import PluginSelection
 
         PluginSelection.from_environment().without(blocked).export()
     return [value for value in values or () if not value.startswith("no:")]

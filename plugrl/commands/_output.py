@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plugrl.core.terminal import shown
+from plugrl.core.wording import shown
 
 
 def emit_table(
@@ -89,7 +89,7 @@ def show_progress() -> None:
 
 def emit_runs(runs: Sequence[Any]) -> None:
     """Print the last metrics of finished runs: a column a run, a row a metric."""
-    from plugrl.core.places import named
+    from plugrl.core.plugins.user_code.working_folder import named
 
     tables = []
     for run in runs:

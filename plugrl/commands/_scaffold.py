@@ -11,7 +11,7 @@ from plugrl.commands._templates import CONTRACT, KITS, RUN_TEST
 from plugrl.core.config.sources.lookup import recipes
 from plugrl.core.errors import UsageError
 from plugrl.core.plugins.registry import KINDS, OWN, default_registry
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 SETUP_CFG = """\
 [metadata]

@@ -46,7 +46,7 @@ def command(
 
     from plugrl.commands._output import emit_table
     from plugrl.core.errors import UsageError
-    from plugrl.core.suggest import did_you_mean
+    from plugrl.core.wording import did_you_mean
 
     scripts = _scripts(_folder(folder))
     if listing or name is None:

@@ -92,7 +92,7 @@ def schema(
     from plugrl.core.config.schemas.describe import describe_component, describe_section
     from plugrl.core.errors import UsageError
     from plugrl.core.plugins.registry import default_registry
-    from plugrl.core.suggest import did_you_mean
+    from plugrl.core.wording import did_you_mean
 
     if kind == "section":
         from plugrl.core.config.schemas.sections import COMMON, TEXT

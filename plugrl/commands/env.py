@@ -51,7 +51,7 @@ def collect() -> dict[str, Any]:
     import platform
     import sys
 
-    from plugrl.core.plugins.installed import PluginSelection, normalize, scan
+    from plugrl.core.plugins.packages.installed import PluginSelection, normalize, scan
 
     selection = PluginSelection.from_environment()
     plugins: dict[str, str] = {}

@@ -49,11 +49,11 @@ def command(
     the run's. A model folder is models.policy of EVALUATION.
     """
     from plugrl.commands._output import check_writable, emit_json, emit_table, note, write_lines
-    from plugrl.core.loaded_run import opened
+    from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.run.checkpoints.checkpoint import step_of
 
     folder = None
-    with opened(
+    with open_checkpoint(
         target, evaluation, overrides or [], runs_folder=runs_folder, checkpoint=checkpoint
     ) as saved:
         if evaluation in saved.trainer.reports:

@@ -32,7 +32,8 @@ def command(
     A LoRA adapter is merged into the weights unless --adapter asks for it alone. A model of
     trainer reward_model becomes a sequence classifier.
     """
-    from plugrl.core.loaded_run import export, opened
+    from plugrl.core.loaded_run import open_checkpoint
+    from plugrl.core.text.saved_models import export
 
-    with opened(run, runs_folder=runs_folder, checkpoint=checkpoint) as saved:
+    with open_checkpoint(run, runs_folder=runs_folder, checkpoint=checkpoint) as saved:
         print(export(saved, model, folder, adapter=adapter))

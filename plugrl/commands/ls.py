@@ -9,7 +9,7 @@ import typer
 
 from plugrl.commands._output import emit_table
 from plugrl.core.errors import UsageError
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,8 +51,8 @@ def command(
 
 def _components(kind: str | None) -> list[dict[str, Any]]:
     from plugrl.core.plugins.kinds import KINDS
+    from plugrl.core.plugins.packages.summaries import summary
     from plugrl.core.plugins.registry import default_registry
-    from plugrl.core.plugins.summaries import summary
 
     return [
         {
@@ -70,7 +70,7 @@ def _components(kind: str | None) -> list[dict[str, Any]]:
 
 def _recipes() -> list[dict[str, Any]]:
     from plugrl.core.config.sources.lookup import recipes
-    from plugrl.core.plugins.recipes import all_recipes
+    from plugrl.core.plugins.packages.recipes import all_recipes
 
     return [
         {
@@ -87,7 +87,7 @@ def _recipes() -> list[dict[str, Any]]:
 
 def _first_comment(path: Path) -> str:
     """The first sentence of the comment that the file begins with: what the recipe is about."""
-    from plugrl.core.plugins.summaries import sentence
+    from plugrl.core.plugins.packages.summaries import sentence
 
     with path.open(encoding="utf-8", errors="replace") as stream:
         comment = [line.strip() for line in takewhile(lambda line: line.startswith("#"), stream)]

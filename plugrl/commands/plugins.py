@@ -10,11 +10,11 @@ import typer
 from plugrl.commands._group import examples, new_app
 from plugrl.commands._output import emit_json, emit_table
 from plugrl.core.errors import EXIT_PLUGIN, UsageError
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from plugrl.core.plugins.installed import EntryPoint, PluginSelection
-    from plugrl.core.plugins.probe import Finding
+    from plugrl.commands._probe import Finding
+    from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection
 
 EXAMPLES = """
 plugrl plugins list
@@ -108,7 +108,7 @@ def show_plugin(
     if as_json:
         emit_json(packages)
         return
-    from plugrl.core.terminal import shown
+    from plugrl.core.wording import shown
 
     for package in packages:
         provides = package.pop("provides")
@@ -132,7 +132,7 @@ def check_plugins(
 
     Reports the seconds of the import, the heavy modules that it pulled in, and what is wrong.
     """
-    from plugrl.core.plugins.probe import probe
+    from plugrl.commands._probe import probe
 
     rows = _named(name) if name else [row for row in _rows() if not _is_own(row.entry)]
     results = []
@@ -161,22 +161,22 @@ def check_plugins(
 
 def _misplaced(row: Row) -> Finding | None:
     """The finding for an entry of a misspelt group, which has nothing to import."""
-    from plugrl.core.plugins.installed import group_problem
-    from plugrl.core.plugins.probe import Finding
+    from plugrl.commands._probe import Finding
+    from plugrl.core.plugins.packages.installed import group_problem
 
     problem = group_problem(row.entry.group)
     return Finding(error=problem) if problem else None
 
 
 def _rows() -> list[Row]:
-    from plugrl.core.plugins.installed import (
+    from plugrl.core.plugins.kinds import KIND_OF_GROUP
+    from plugrl.core.plugins.packages.installed import (
         COMMAND_GROUP,
         HOOK_GROUP,
         RECIPE_GROUP,
         PluginSelection,
         scan,
     )
-    from plugrl.core.plugins.kinds import KIND_OF_GROUP
 
     kinds = KIND_OF_GROUP | {
         RECIPE_GROUP: "recipe",
@@ -203,7 +203,7 @@ def _status(
     selection: PluginSelection,
 ) -> str:
     """``ok``, or why the bare name does not mean this entry."""
-    from plugrl.core.plugins.installed import COMMAND_GROUP, HOOK_GROUP, group_problem
+    from plugrl.core.plugins.packages.installed import COMMAND_GROUP, HOOK_GROUP, group_problem
 
     refusal = selection.refusal(entry.distribution, entry.name)
     if refusal is not None:
@@ -230,14 +230,14 @@ def _status(
 
 def _is_own_recipe(entry: EntryPoint) -> bool:
     from plugrl.core.config.sources.lookup import recipes
-    from plugrl.core.plugins.installed import RECIPE_GROUP
+    from plugrl.core.plugins.packages.installed import RECIPE_GROUP
 
     return entry.group == RECIPE_GROUP and entry.name in recipes()
 
 
 def _is_own(entry: EntryPoint) -> bool:
-    from plugrl.core.plugins.installed import normalize
     from plugrl.core.plugins.kinds import OWN
+    from plugrl.core.plugins.packages.installed import normalize
 
     return normalize(entry.distribution) == OWN
 
@@ -256,7 +256,7 @@ def _kind_name(text: str) -> str:
 
 
 def _named(name: str) -> list[Row]:
-    from plugrl.core.plugins.installed import normalize
+    from plugrl.core.plugins.packages.installed import normalize
 
     rows = _rows()
     wanted = normalize(name)

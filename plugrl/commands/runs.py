@@ -58,7 +58,7 @@ def list_runs(
     from plugrl.core.errors import UsageError
     from plugrl.core.run.folder import find_all
     from plugrl.core.run.records.status import STATES
-    from plugrl.core.suggest import did_you_mean
+    from plugrl.core.wording import did_you_mean
 
     if state is not None and state not in STATES:
         raise UsageError(

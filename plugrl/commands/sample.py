@@ -39,15 +39,16 @@ def command(
 
     from plugrl.commands._output import emit_json, read_lines
     from plugrl.core.errors import UsageError
-    from plugrl.core.loaded_run import opened, sampled
-    from plugrl.core.terminal import shown
+    from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.text.inference.sampling import SamplingParams
+    from plugrl.core.text.saved_models import sampled
+    from plugrl.core.wording import shown
 
     asked = [*(prompts or []), *(read_lines(file) if file else [])]
     if not asked:
         raise UsageError("no prompt is given; write one, or --file FILE")
     sampling = SamplingParams(temperature=temperature, top_p=top_p, max_new_tokens=max_tokens)
-    with opened(target, runs_folder=runs_folder, checkpoint=checkpoint) as saved:
+    with open_checkpoint(target, runs_folder=runs_folder, checkpoint=checkpoint) as saved:
         answers = sampled(saved, model, asked, sampling, samples=samples, seed=seed)
     if as_json:
         emit_json(answers)

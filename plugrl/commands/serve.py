@@ -52,8 +52,8 @@ def command(
 
     from plugrl.commands._output import check_writable
     from plugrl.core.errors import PluginError
-    from plugrl.core.loaded_run import opened
-    from plugrl.core.run.signals import terminable
+    from plugrl.core.loaded_run import open_checkpoint
+    from plugrl.core.run.process.signals import terminable
     from plugrl.core.text.agents.parsing import make_parser
     from plugrl.core.text.endpoint.server import MISSING, installed
     from plugrl.core.text.endpoint.serving import serving, token_of_environment
@@ -69,7 +69,9 @@ def command(
             check_writable(record)
             file = stack.enter_context(open(record, "a", encoding="utf-8"))
         stack.enter_context(terminable("terminated"))
-        saved = stack.enter_context(opened(target, runs_folder=runs_folder, checkpoint=checkpoint))
+        saved = stack.enter_context(
+            open_checkpoint(target, runs_folder=runs_folder, checkpoint=checkpoint)
+        )
         served = stack.enter_context(
             serving(
                 saved, host, port, token=token, parsers=reasoning, call_parsers=calls, record=file

@@ -52,7 +52,7 @@ def report(experiment: Experiment, *, as_json: bool) -> None:
     """Print that a configuration is valid, what no schema describes, and the batch plan."""
     from plugrl.commands._output import emit_json
     from plugrl.core.config.plan import batch_plan, plan_text
-    from plugrl.core.terminal import shown
+    from plugrl.core.wording import shown
 
     validated = experiment.validated
     rows = batch_plan(validated)

@@ -20,19 +20,19 @@ from plugrl.core.config.validation import validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory
-from plugrl.core.places import named, same_working_folder
-from plugrl.core.plugins.blame import component_error
 from plugrl.core.plugins.discovery import LoadedPlugins, load_hook_plugins
 from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.registry import Registry, default_registry
-from plugrl.core.run import allocation, threads
-from plugrl.core.run.launchers import refuse_copies
+from plugrl.core.plugins.user_code.blame import component_error
+from plugrl.core.plugins.user_code.working_folder import named, same_working_folder
+from plugrl.core.run.process import allocation, threads
+from plugrl.core.run.process.launchers import refuse_copies
+from plugrl.core.run.process.setup_script import PHASE, enter_composed
+from plugrl.core.run.process.setup_script import enter as enter_script
+from plugrl.core.run.process.signals import kept_for_the_run
 from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.core.run.records.status import read_status
 from plugrl.core.run.run import Run
-from plugrl.core.run.setup_script import PHASE, enter_composed
-from plugrl.core.run.setup_script import enter as enter_script
-from plugrl.core.run.signals import kept_for_the_run
 
 if TYPE_CHECKING:
     from plugrl.core.trainer import Phase, Trainer, TrainerContext

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.sources.lookup import find_main
@@ -17,15 +16,12 @@ from plugrl.core.null_run import UnrecordedRun
 from plugrl.core.run.checkpoints import checkpoint as checkpoints
 from plugrl.core.run.checkpoints.folder import checkpoints_of
 from plugrl.core.run.folder import find
-from plugrl.core.run.folders import appearing, remove_killed
+from plugrl.core.run.saved_state import take_weights
 from plugrl.core.run.start import read_tree
-from plugrl.core.states import take_weights
 from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig
-    from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.models import Model, Models
 
 #: Sections that an evaluation of a run may set: what is asked, and who judges.
 EVALUATED = ("data", "scenario", "rollout_worker", "validate")
@@ -36,7 +32,7 @@ _ANOTHER = "name another run; plugrl runs list shows them"
 
 
 @dataclass(frozen=True)
-class Saved:
+class LoadedRun:
     """A trainer with the weights of a run or of a model folder, without a run of its own."""
 
     trainer: Trainer
@@ -50,7 +46,7 @@ def is_model(target: str) -> bool:
 
 
 @contextmanager
-def opened(
+def open_checkpoint(
     target: str,
     evaluation: str | None = None,
     overrides: Sequence[str] = (),
@@ -58,7 +54,7 @@ def opened(
     runs_folder: str | Path = "runs",
     checkpoint: str = "newest",
     alone: bool = True,
-) -> Iterator[Saved]:
+) -> Iterator[LoadedRun]:
     """Open a run or a model folder.
 
     Args:
@@ -97,7 +93,7 @@ def opened(
     if state is not None:
         take_weights(trainer, state, "trainer", origin, root=Trainer)
     try:
-        yield Saved(trainer, run, origin)
+        yield LoadedRun(trainer, run, origin)
     finally:
         run.close()
 
@@ -236,108 +232,3 @@ def checkpoint_of(run: Path, which: str) -> Path:
             return path
     steps = ", ".join(str(checkpoints.step_of(path)) for path in reversed(found))
     raise UsageError(f"{run} has no checkpoint {which!r}; it has steps {steps}, newest and best")
-
-
-def sampled(
-    saved: Saved,
-    model: str,
-    prompts: Sequence[str],
-    sampling: SamplingParams,
-    *,
-    samples: int,
-    seed: int,
-) -> list[dict[str, Any]]:
-    """Answers of one model, ``samples`` a prompt, in the order of the prompts.
-
-    Raises:
-        ConfigError: there is no such model, or a prompt is empty or cannot be encoded.
-    """
-    from plugrl.core.text.inference.completions import check_completions
-    from plugrl.core.text.inference.generation import GenerationRequest
-    from plugrl.core.text.inference.stops import ending
-
-    with closing(text_trainer(saved).loaded_models()) as models:
-        service = models[model].inference
-        tokenizer = service.tokenizer
-        sampling = replace(sampling, **trained_stops(saved))
-        sampling = ending(sampling, tokenizer)
-        asked = list(itertools.product(enumerate(prompts), range(samples)))
-        requests = [
-            GenerationRequest(tokenizer.encode(prompt), sampling, (seed, 0, item, run, 0))
-            for (item, prompt), run in asked
-        ]
-        answers = check_completions(
-            type(service).__name__, service.generate(requests), requests, service.vocabulary_size
-        )
-        return [
-            {
-                "prompt": prompt,
-                "sample": run,
-                "answer": tokenizer.decode(answer.tokens),
-                "finish_reason": answer.finish_reason,
-                "tokens": answer.tokens,
-                "logprobs": answer.logprobs,
-            }
-            for ((_, prompt), run), answer in zip(asked, answers, strict=True)
-        ]
-
-
-def trained_stops(saved: Saved) -> dict[str, Any]:
-    """What ended the answers that a run trained on, as arguments of ``SamplingParams``."""
-    from plugrl.core.text.inference.stops import stops_of
-
-    section = saved.trainer.hyper_params.get("rollout_worker")
-    return {} if section is None else stops_of(section)
-
-
-def export(saved: Saved, model: str, folder: str | Path, *, adapter: bool = False) -> str:
-    """Write a trained model to ``folder`` and say what was written.
-
-    Raises:
-        UsageError: the folder is not empty or cannot be written, or the model has no adapter.
-        ConfigError: there is no such model, or it is frozen.
-    """
-    from safetensors import SafetensorError
-
-    folder = Path(folder)
-    remove_killed(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there and not empty; name a new folder")
-    trainer = text_trainer(saved)
-    with closing(trainer.loaded_models()) as models:
-        try:
-            with appearing(folder) as unfinished:
-                trainer.export(models[model], unfinished, adapter=adapter)
-        except (OSError, SafetensorError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise UsageError(f"cannot write {folder}: {said}") from error
-    written = f"wrote {'the adapter of ' if adapter else ''}{model} of {saved.origin} to {folder}"
-    stops = [f"rollout_worker.{name}" for name, value in trained_stops(saved).items() if value]
-    if not stops:
-        return written
-    # In generation_config.json texts would make generate() of transformers ask for a tokenizer.
-    return f"{written}; its answers ended at {' and '.join(stops)} too, which no model folder says"
-
-
-class TextTrainer(Protocol):
-    """What trainers of language models have for those that open a saved state."""
-
-    def loaded_models(self) -> Models:
-        """The models with the weights of the loaded state."""
-
-    def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
-        """Write one of them to a new folder."""
-
-
-def text_trainer(saved: Saved) -> TextTrainer:
-    """The trainer of language models that was opened.
-
-    Raises:
-        UsageError: it is another sort of trainer.
-    """
-    trainer: Any = saved.trainer
-    if not (hasattr(trainer, "loaded_models") and hasattr(trainer, "export")):
-        name = type(trainer).__name__
-        raise UsageError(f"{name} trains no language model, so there is nothing of that kind here")
-    found: TextTrainer = trainer
-    return found

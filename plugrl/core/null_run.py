@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from plugrl.core.errors import UsageError
 from plugrl.core.experiment import build_trainer, enter
 from plugrl.core.run.guards import Guards
-from plugrl.core.run.kept import Kept
+from plugrl.core.run.resources import Kept
 
 if TYPE_CHECKING:
     from plugrl.core.experiment import Experiment
-    from plugrl.core.run.kept import Item
+    from plugrl.core.run.resources import Item
 
 
 class NoRun:

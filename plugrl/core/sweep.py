@@ -13,8 +13,8 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunInterrupted, RunTerminated, UsageError
 from plugrl.core.experiment import TrainedRun, prepare, start
-from plugrl.core.places import named
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.wording import did_you_mean
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.config.check import configure
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import UsageError
-from plugrl.core.states import refuse_state
+from plugrl.core.run.saved_state import refuse_state
 
 if TYPE_CHECKING:
     from pathlib import Path

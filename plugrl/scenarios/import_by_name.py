@@ -8,10 +8,10 @@ from types import ModuleType
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.blame import raised_at
 from plugrl.core.plugins.loading import describe_error, import_named
-from plugrl.core.plugins.user_files import readable
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.user_code.blame import raised_at
+from plugrl.core.plugins.user_code.user_files import readable
+from plugrl.core.wording import did_you_mean
 
 #: Packages of environments whose modules are called like them.
 _PACKAGES = frozenset(("gymnasium", "mpe2", "pettingzoo", "supersuit", "vmas"))

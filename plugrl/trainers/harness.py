@@ -19,7 +19,6 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.run.guards import Guards
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
 from plugrl.core.text.dialogue.evaluation.evaluation import (
     REPORTS,
@@ -44,6 +43,7 @@ from plugrl.core.text.learn.optimizer import (
 from plugrl.core.text.models import Models
 from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.trainer import Trainer, TrainingResult
+from plugrl.core.wording import did_you_mean
 from plugrl.trainers.kit import RED_TEAM
 
 if TYPE_CHECKING:

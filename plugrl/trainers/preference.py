@@ -91,7 +91,8 @@ class PreferenceTrainer(SelfHostedTrainer):
         return batch, {}
 
     @property
-    def _unit_size(self) -> int:
+    def rows_per_unit(self) -> int:
+        """Both answers of a pair."""
         return 2 if self._compares else 1
 
     def _dry_run_rows(self, batch: Batch) -> Batch:

@@ -201,7 +201,7 @@ def test_an_export_that_fails_leaves_nothing(call, folder, tmp_path, there):
 
 KILLED = """
 import os, signal, sys
-from plugrl.core.run.folders import appearing
+from plugrl.core.run.atomic_folders import appearing
 with appearing(sys.argv[1]) as unfinished:
     (unfinished / "model.safetensors").touch()
     print(unfinished.name, flush=True)
@@ -293,13 +293,16 @@ def test_sample_ends_answers_where_the_run_did(call, folder, stopping):
 def test_serve_ends_answers_where_the_run_did_unless_a_request_says_where(folder, stopping):
     import httpx
 
-    from plugrl.core.loaded_run import opened
+    from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.text.endpoint.serving import serving
 
     asked = {"model": "policy", "prompt": "ab", "max_tokens": 6, "n": 16, "seed": 3}
     said = []
     for run, more in ((folder, {}), (stopping, {}), (stopping, {"stop": "bb"})):
-        with opened(str(run)) as saved, serving(saved, "127.0.0.1", 0, token="t") as served:
+        with (
+            open_checkpoint(str(run)) as saved,
+            serving(saved, "127.0.0.1", 0, token="t") as served,
+        ):
             answer = httpx.post(
                 f"{served.base_url}/completions",
                 json={**asked, **more},
@@ -468,7 +471,7 @@ def test_a_resume_says_whose_state_has_grown(call, counting):
 
 
 def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
-    from plugrl.core.states import UnfitStateError, take_weights
+    from plugrl.core.run.saved_state import UnfitStateError, take_weights
     from plugrl.core.trainer import Trainer
 
     class Own(Trainer):

@@ -10,7 +10,7 @@ import pytest
 FAULTS = """
 import resource, sys
 {imports}
-from plugrl.core.run.allocation import keep_freed_memory
+from plugrl.core.run.process.allocation import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 for step in range(30):

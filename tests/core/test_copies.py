@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from plugrl.core.copies import own_copy
+from plugrl.core.plugins.user_code.copies import own_copy
 from plugrl.core.text.data.files import FileItem
 from plugrl.core.text.trajectory import Trajectory
 

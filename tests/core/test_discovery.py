@@ -7,7 +7,7 @@ import pytest
 from plugrl.core.errors import PluginError, UnknownComponentError
 from plugrl.core.plugins import loading
 from plugrl.core.plugins.discovery import load_hook_plugins
-from plugrl.core.plugins.installed import HOOK_GROUP, EntryPoint, PluginSelection
+from plugrl.core.plugins.packages.installed import HOOK_GROUP, EntryPoint, PluginSelection
 from plugrl.core.plugins.registry import Registry
 
 REGISTERS = """

@@ -10,12 +10,12 @@ import pytest
 import torchrl.envs
 
 import plugrl
+from plugrl.commands._probe import examine
 from plugrl.commands.ls import command as ls
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.errors import PluginError, PlugrlDeprecationWarning, UnknownComponentError
-from plugrl.core.plugins.installed import EntryPoint, PluginSelection, group_problem
 from plugrl.core.plugins.kinds import Record
-from plugrl.core.plugins.probe import examine
+from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection, group_problem
 from plugrl.core.plugins.registry import Registry, default_registry
 from plugrl.core.run.records.environment import plugin_changes
 

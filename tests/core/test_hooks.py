@@ -11,7 +11,7 @@ from plugrl.core.errors import ConfigError, PluginError, StopRun
 from plugrl.core.plugins.discovery import check_hook_plugin, new_manager
 from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.hookspecs import hookimpl
-from plugrl.core.plugins.requirements import check_requirements
+from plugrl.core.plugins.packages.requirements import check_requirements
 
 
 def manager(**plugins):

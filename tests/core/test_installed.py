@@ -9,8 +9,14 @@ import zipfile
 import pytest
 
 from plugrl.core.errors import PluginError
-from plugrl.core.plugins import installed
-from plugrl.core.plugins.installed import EntryPoint, PluginSelection, normalize, owner_of, scan
+from plugrl.core.plugins.packages import installed
+from plugrl.core.plugins.packages.installed import (
+    EntryPoint,
+    PluginSelection,
+    normalize,
+    owner_of,
+    scan,
+)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from plugrl.core.errors import UsageError
 from plugrl.core.experiment import prepare
-from plugrl.core.run.launchers import refuse_copies
+from plugrl.core.run.process.launchers import refuse_copies
 
 
 @pytest.mark.parametrize(

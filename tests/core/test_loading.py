@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from plugrl.core.errors import PluginError
-from plugrl.core.plugins.installed import PluginSelection
+from plugrl.core.plugins.packages.installed import PluginSelection
 from plugrl.core.plugins.registry import Registry
-from plugrl.core.plugins.user_files import load_file, load_module, user_module_name
+from plugrl.core.plugins.user_code.user_files import load_file, load_module, user_module_name
 
 DEF = "def f(logp, batch, config):"
 
@@ -140,7 +140,7 @@ def test_the_annotations_of_a_file_that_cannot_be_resolved_name_it(tmp_path):
 
 
 def test_the_line_of_a_failing_import_of_an_installed_package(tmp_path, monkeypatch):
-    from plugrl.core.plugins.installed import EntryPoint
+    from plugrl.core.plugins.packages.installed import EntryPoint
 
     site = tmp_path / "site-packages"
     site.mkdir()

@@ -11,9 +11,9 @@ from plugrl.core.errors import (
     UsageError,
 )
 from plugrl.core.plugins import registry as registry_module
-from plugrl.core.plugins.installed import EntryPoint, PluginSelection
 from plugrl.core.plugins.kinds import KINDS, Record
 from plugrl.core.plugins.loading import import_target
+from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection
 from plugrl.core.plugins.registry import Registry, default_registry, register_loss
 
 

@@ -16,8 +16,8 @@ from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.run import setup_output
-from plugrl.core.run.setup_script import enter, exported
+from plugrl.core.run.process import setup_output
+from plugrl.core.run.process.setup_script import enter, exported
 
 SECRET = "s3cret-value"
 REMEDY = "correct it; plugrl validate --setup tries it without training"

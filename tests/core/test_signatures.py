@@ -9,7 +9,7 @@ import plugrl
 from plugrl import Evaluator, RolloutWorker, SelfHostedTrainer, Tracker
 from plugrl.core.errors import PluginError
 from plugrl.core.plugins.kinds import KINDS
-from plugrl.core.plugins.signatures import FUNCTIONS
+from plugrl.core.plugins.user_code.signatures import FUNCTIONS
 
 EVALUATE = "evaluate(self, data, evaluation_target)"
 ROLLOUT = "rollout(self, task)"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from plugrl.core.plugins.kinds import Record
-from plugrl.core.plugins.summaries import folders_of, source_of, summary
+from plugrl.core.plugins.packages.summaries import folders_of, source_of, summary
 
 MODULE = '''"""What the module is for. And more."""
 raise SystemExit("imported")

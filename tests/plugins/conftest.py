@@ -23,7 +23,7 @@ import forking
 import pytest
 
 from plugrl.cli import main
-from plugrl.core.plugins.installed import forget
+from plugrl.core.plugins.packages.installed import forget
 from plugrl.core.plugins.registry import Registry, default_registry
 
 PACKAGES = Path(__file__).parent / "packages"

@@ -8,9 +8,9 @@ import sys
 import forking
 import pytest
 
-from plugrl.core.plugins.installed import EntryPoint
+from plugrl.commands._probe import probe
 from plugrl.core.plugins.kinds import KINDS
-from plugrl.core.plugins.probe import probe
+from plugrl.core.plugins.packages.installed import EntryPoint
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from plugrl.core.run import threads
+from plugrl.core.run.process import threads
 from plugrl.plugins.transformers.loading import load_model
 
 CORES = 7

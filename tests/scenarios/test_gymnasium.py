@@ -14,7 +14,7 @@ from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, RunError
 from plugrl.core.experiment import prepare
-from plugrl.core.plugins.user_files import load_file
+from plugrl.core.plugins.user_code.user_files import load_file
 from plugrl.core.run.checkpoints.state import Encoder, decode
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from plugrl.core.errors import ContractError, RunError
-from plugrl.core.plugins.user_files import load_file
+from plugrl.core.plugins.user_code.user_files import load_file
 from plugrl.scenarios.gymnasium.remote_copy import RemoteCopy
 from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 from plugrl.scenarios.gymnasium.seeding import seed_spaces

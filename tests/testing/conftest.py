@@ -2,7 +2,7 @@
 
 import pytest
 
-from plugrl.core.run import garbage
+from plugrl.core.run.process import garbage
 
 
 @pytest.fixture(autouse=True, scope="module")

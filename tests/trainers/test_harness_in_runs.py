@@ -10,7 +10,7 @@ from testers import DEADLY
 
 import plugrl
 from plugrl.core.errors import RunError
-from plugrl.core.loaded_run import opened
+from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.testing import tiny
 from plugrl.testing.suite.test_trainer import comparable
@@ -99,12 +99,12 @@ def test_the_best_checkpoint_follows_the_development_score(tree):
 
 def test_the_saved_state_is_evaluated_and_exported(plain, tmp_path):
     run = plain.run
-    with opened(str(run.folder), "validation", alone=False) as saved:
+    with open_checkpoint(str(run.folder), "validation", alone=False) as saved:
         found = saved.trainer.evaluate()
         assert len(saved.run.samples) == 3
     expected = {k: v for k, v in run.last_metrics.items() if k.startswith("test/")}
     assert found == expected
-    with opened(str(run.folder), alone=False) as saved:
+    with open_checkpoint(str(run.folder), alone=False) as saved:
         models = saved.trainer.loaded_models()
         saved.trainer.export(models["tester"], tmp_path / "out")
         models.close()
@@ -121,7 +121,7 @@ def test_an_evaluation_needs_weights_alone(plain, evaluation):
     system = plain.run.checkpoint()["trainer"]["system"]
     found = []
     for poor in (False, True):
-        with opened(str(plain.run.folder), evaluation, alone=False) as saved:
+        with open_checkpoint(str(plain.run.folder), evaluation, alone=False) as saved:
             if poor:
                 saved.trainer._pending_state = {"system": system}
             if evaluation == "red_team":

@@ -10,7 +10,7 @@ import pytest
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import build_trainer, prepare, resume, start
-from plugrl.core.loaded_run import opened
+from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.null_run import NoRun
 from plugrl.core.replay import replay
 
@@ -195,7 +195,7 @@ def test_a_saved_run_evaluates_to_what_it_said(tree, name):
         made["trainer"]["algorithm"] = {"reference_weights": "policy"}
         made["models"]["reference"] = merged(made["models"]["reference"], {"source": {"seed": 5}})
     run = start(prepare(made))
-    with opened(str(run.folder)) as saved:
+    with open_checkpoint(str(run.folder)) as saved:
         found = saved.trainer.evaluate()
     assert found["validation/margin"] != 0
     said = {k: v for k, v in run.metrics[-1].items() if k.startswith("validation/")}

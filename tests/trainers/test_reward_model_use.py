@@ -6,8 +6,9 @@ import pytest
 
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.experiment import prepare, start
-from plugrl.core.loaded_run import export, opened
+from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
+from plugrl.core.text.saved_models import export
 from plugrl.plugins.transformers.reward_model import RewardModelEvaluator
 from plugrl.testing import tiny
 from plugrl.testing.tiny import merged
@@ -47,7 +48,7 @@ def rewards(**section):
 
 
 def test_the_exported_folder_gives_what_the_run_gives(trained, tmp_path):
-    with opened(str(trained.folder)) as saved:
+    with open_checkpoint(str(trained.folder)) as saved:
         export(saved, "policy", tmp_path / "reward")
     of_run = rewards(run=str(trained.folder))
     assert rewards(path=str(tmp_path / "reward")) == pytest.approx(of_run, abs=2e-4)
@@ -59,7 +60,10 @@ def test_the_exported_folder_gives_what_the_run_gives(trained, tmp_path):
 
 
 def test_the_head_alone_is_no_adapter(trained, tmp_path):
-    with opened(str(trained.folder)) as saved, pytest.raises(UsageError, match="an adapter alone"):
+    with (
+        open_checkpoint(str(trained.folder)) as saved,
+        pytest.raises(UsageError, match="an adapter alone"),
+    ):
         export(saved, "policy", tmp_path / "reward", adapter=True)
 
 
@@ -72,7 +76,7 @@ def test_a_run_that_is_none_is_named(tmp_path):
 
 @pytest.mark.parametrize("processes", [0, pytest.param(1, marks=pytest.mark.integration)])
 def test_answers_are_reinforced_by_it(trained, config, tmp_path, processes):
-    with opened(str(trained.folder)) as saved:
+    with open_checkpoint(str(trained.folder)) as saved:
         export(saved, "policy", tmp_path / "reward")
     judge = {"type": "reward_model", "path": str(tmp_path / "reward")}
     # Answers of at most 3 tokens to prompts of 2, and an end: within the judge's context.
@@ -95,7 +99,7 @@ def test_a_run_judges_inside_another_without_changing_its_numbers(trained, confi
 
 
 def test_a_folder_of_a_language_model_is_refused_early(policy, config, tmp_path):
-    with opened(str(policy.folder)) as saved:
+    with open_checkpoint(str(policy.folder)) as saved:
         export(saved, "policy", tmp_path / "policy")
     made = config(
         rollout_worker={"evaluator": {"type": "reward_model", "path": str(tmp_path / "policy")}}

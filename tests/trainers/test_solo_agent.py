@@ -12,7 +12,7 @@ import torch
 
 import plugrl
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.loaded_run import checkpoint_of, opened
+from plugrl.core.loaded_run import checkpoint_of, open_checkpoint
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.agents.building import build_agents
@@ -258,7 +258,7 @@ def test_a_phase_whose_policies_have_other_names_is_refused(tmp_path: Path) -> N
 
 def test_a_saved_state_is_evaluated_on_the_tests(runs: Path) -> None:
     run = plugrl.load_run("alone", runs)
-    with opened("alone", "validation", runs_folder=runs, alone=False) as saved:
+    with open_checkpoint("alone", "validation", runs_folder=runs, alone=False) as saved:
         scored = saved.trainer.evaluate()
     assert scored["validation/accuracy"] == run.metrics[-1]["test/accuracy"]
     assert scored["validation/prover/loss"] == run.metrics[-1]["test/prover/loss"]

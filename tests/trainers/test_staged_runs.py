@@ -17,7 +17,7 @@ from plugrl.core import experiment
 from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import TrainedRun, prepare, resume
-from plugrl.core.loaded_run import opened
+from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.text.jobs.fine_tuning import JobStatus
 from plugrl.core.text.jobs.folder import JobFolder
@@ -168,7 +168,7 @@ def test_transcripts_and_samples_can_be_read(tmp_path):
 @pytest.mark.integration
 def test_a_saved_run_is_evaluated_with_the_model_of_its_last_job(whole):
     run = whole.run
-    with opened(str(run.folder)) as saved:
+    with open_checkpoint(str(run.folder)) as saved:
         scores = saved.trainer.evaluate()
         samples = list(saved.run.samples)
     last = run.last_metrics
@@ -187,7 +187,7 @@ def assert_last_job(run, job, exported):
 
 def test_weights_of_a_staged_run_are_those_of_its_last_job(tmp_path):
     run = trained(tmp_path, text_rl=SHORT)
-    with opened(str(run.folder)) as saved:
+    with open_checkpoint(str(run.folder)) as saved:
         saved.trainer.export(saved.trainer.loaded_models()["policy"], tmp_path / "out")
     job = run.checkpoint()["trainer"]["groups"]["policy"]["fine_tuned_model"]
     assert job.endswith("iteration-1-policy")
@@ -200,7 +200,7 @@ def test_weights_of_the_last_job_need_nothing_else_and_are_evaluated(whole, tmp_
     job = state["groups"]["policy"]["fine_tuned_model"]
     assert job.endswith("iteration-2-policy")
     own = {"version": 2, "fine_tuned_model": job}
-    with opened(str(whole.run.folder)) as saved:
+    with open_checkpoint(str(whole.run.folder)) as saved:
         saved.trainer._pending_state = {"models": state["models"], "groups": {"policy": own}}
         models = saved.trainer.loaded_models()
         saved.trainer.export(models["policy"], tmp_path / "out")
@@ -623,6 +623,6 @@ def test_phases_follow_one_another_with_the_weights_of_the_last_job(tmp_path):
     assert (last["agents", "raw_message"] == following["agents", "raw_message"]).all()
     before = NestedArrayDict.load(folders[0] / "rollouts" / "test-after-0000.npz")
     assert not (before["agents", "raw_message"] == last["agents", "raw_message"]).all()
-    with opened(str(run.folder)) as saved:
+    with open_checkpoint(str(run.folder)) as saved:
         scores = saved.trainer.evaluate()
     assert scores["test/accuracy"] == run.last_metrics["test/accuracy"]

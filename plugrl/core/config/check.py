@@ -31,8 +31,8 @@ from plugrl.core.config.sources.origins import (
 )
 from plugrl.core.config.view import ConfigView, is_validated, plain
 from plugrl.core.errors import ConfigError, PluginError
-from plugrl.core.plugins.user_files import readable
-from plugrl.core.suggest import close_names
+from plugrl.core.plugins.user_code.user_files import readable
+from plugrl.core.wording import close_names
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.registry import Registry

@@ -17,7 +17,7 @@ from plugrl.core.config.sources.origins import (
     dotted,
     nearest,
 )
-from plugrl.core.suggest import close_names
+from plugrl.core.wording import close_names
 
 if TYPE_CHECKING:
     from plugrl.core.config.report import CheckReport

@@ -21,8 +21,8 @@ from plugrl.core.config.sources.origins import (
 )
 from plugrl.core.config.validated import ValidatedConfig
 from plugrl.core.errors import PluginError
-from plugrl.core.plugins.requirements import check_requirements
-from plugrl.core.suggest import close_names
+from plugrl.core.plugins.packages.requirements import check_requirements
+from plugrl.core.wording import close_names
 
 if TYPE_CHECKING:
     pass

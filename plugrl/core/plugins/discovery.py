@@ -16,14 +16,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.errors import PluginError, PlugrlError
-from plugrl.core.plugins.installed import (
+from plugrl.core.plugins.loading import describe_error, import_target, user_modules
+from plugrl.core.plugins.observed import HookRegistry
+from plugrl.core.plugins.packages.installed import (
     HOOK_GROUP,
     EntryPoint,
     PluginSelection,
 )
-from plugrl.core.plugins.loading import describe_error, import_target, user_modules
-from plugrl.core.plugins.observed import HookRegistry
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     import pluggy

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError, PluginError, StopRun
 from plugrl.core.plugins.loading import describe_error
+from plugrl.core.plugins.user_code.copies import own_copy
 
 if TYPE_CHECKING:
     import pluggy

@@ -16,12 +16,12 @@ from types import ModuleType
 from typing import Any
 
 from plugrl.core.errors import MissingNameError, PluginError
-from plugrl.core.places import same_working_folder
-from plugrl.core.plugins.blame import line_of, raised_at, said
 from plugrl.core.plugins.kinds import KINDS, OWN, Record
-from plugrl.core.plugins.signatures import signature_fault
-from plugrl.core.plugins.user_files import load_file, load_module, readable
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.user_code.blame import line_of, raised_at, said
+from plugrl.core.plugins.user_code.signatures import signature_fault
+from plugrl.core.plugins.user_code.user_files import load_file, load_module, readable
+from plugrl.core.plugins.user_code.working_folder import same_working_folder
+from plugrl.core.wording import did_you_mean
 
 #: What ``-p`` imported, one name a line, for the child processes.
 IMPORTS_VARIABLE = "PLUGRL_IMPORTS"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from plugrl.core.plugins.installed import EntryPoint, PluginSelection
+from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection
 
 
 @runtime_checkable

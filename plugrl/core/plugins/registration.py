@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from plugrl.core.plugins.installed import EntryPoint, PluginSelection, owner_of
 from plugrl.core.plugins.kinds import Record
-from plugrl.core.plugins.user_files import USER_PACKAGE_PREFIX
+from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection, owner_of
+from plugrl.core.plugins.user_code.user_files import USER_PACKAGE_PREFIX
 
 _MAIN = ("__main__", "__mp_main__")
 

@@ -18,9 +18,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from plugrl.core.errors import PluginError, PlugrlDeprecationWarning, UsageError
-from plugrl.core.plugins import installed
 from plugrl.core.plugins.discovery import load_hook_plugins
-from plugrl.core.plugins.installed import EntryPoint, PluginSelection, normalize
 from plugrl.core.plugins.kinds import (
     KIND_OF_GROUP,
     KINDS,
@@ -37,9 +35,11 @@ from plugrl.core.plugins.loading import (
     import_exported,
     label,
 )
+from plugrl.core.plugins.packages import installed
+from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection, normalize
 from plugrl.core.plugins.registration import Loading, Registration, Snapshot, describe
 from plugrl.core.plugins.resolution import check_installed, known_kind, pick, record_of, unknown
-from plugrl.core.plugins.user_files import user_module_name
+from plugrl.core.plugins.user_code.user_files import user_module_name
 
 __all__ = [
     "KINDS",

@@ -10,7 +10,6 @@ from plugrl.core.errors import (
     UnknownComponentError,
     UsageError,
 )
-from plugrl.core.plugins.installed import EntryPoint, PluginSelection, group_problem, normalize
 from plugrl.core.plugins.kinds import (
     KIND_OF_GROUP,
     KINDS,
@@ -21,7 +20,13 @@ from plugrl.core.plugins.kinds import (
     former_group_warning,
 )
 from plugrl.core.plugins.loading import label
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.packages.installed import (
+    EntryPoint,
+    PluginSelection,
+    group_problem,
+    normalize,
+)
+from plugrl.core.wording import did_you_mean
 
 
 def record_of(entry: EntryPoint) -> Record:

@@ -22,13 +22,13 @@ from plugrl.core.errors import (
     RunTerminated,
     StopRun,
 )
-from plugrl.core.places import named
-from plugrl.core.plugins.blame import TRACE
+from plugrl.core.plugins.user_code.blame import TRACE
+from plugrl.core.plugins.user_code.working_folder import named
 from plugrl.core.run.lock import RunLock
+from plugrl.core.run.process.signals import exit_code, exit_soon, say
 from plugrl.core.run.records.report import REPORT_FILE, write_report
 from plugrl.core.run.records.status import State, Status, now
-from plugrl.core.run.signals import exit_code, exit_soon, say
-from plugrl.core.terminal import LONGEST_RECORD, bounded, shown
+from plugrl.core.wording import LONGEST_RECORD, bounded, shown
 
 LOG_FILE = "log.txt"
 log = logging.getLogger("plugrl.run")

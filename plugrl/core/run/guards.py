@@ -11,7 +11,7 @@ from typing import Any
 
 from plugrl.core.config.schemas.sections import RuntimeMonitorConfig
 from plugrl.core.errors import NonFiniteError, RunError
-from plugrl.core.places import named
+from plugrl.core.plugins.user_code.working_folder import named
 from plugrl.core.run.checkpoints.dumps import Dumps
 
 log = logging.getLogger("plugrl.run")

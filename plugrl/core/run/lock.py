@@ -12,8 +12,8 @@ import weakref
 from pathlib import Path
 
 from plugrl.core.errors import UsageError
-from plugrl.core.places import named
-from plugrl.core.run.files import disk_error
+from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.run.atomic_files import disk_error
 
 LOCK_FILE = "lock"
 #: A process that only lists runs holds a shared lock for microseconds; wait that out.

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.terminal import shown
+from plugrl.core.wording import shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

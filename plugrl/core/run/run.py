@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from plugrl.core.config.hidden import withhold
 from plugrl.core.config.schemas.sections import RuntimeMonitorConfig, SettingsConfig
 from plugrl.core.errors import RunError, RunInterrupted, RunTerminated, StopRun, UsageError
-from plugrl.core.places import named, settled
+from plugrl.core.plugins.user_code.working_folder import named, settled
 from plugrl.core.run import folder as folders
+from plugrl.core.run.atomic_files import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.checkpoints.definition import (
     CONFIG,
@@ -30,20 +31,19 @@ from plugrl.core.run.checkpoints.rng import rng_state, set_rng_state
 from plugrl.core.run.checkpoints.schedule import CheckpointSchedule
 from plugrl.core.run.deadlines import Deadlines
 from plugrl.core.run.ending import Ending, outcome_of
-from plugrl.core.run.files import remove_unfinished
-from plugrl.core.run.garbage import Garbage
 from plugrl.core.run.guards import Guards
-from plugrl.core.run.kept import Item, Kept
+from plugrl.core.run.process.garbage import Garbage
+from plugrl.core.run.process.signals import SignalWatch, say
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records.metrics import plain_numbers
 from plugrl.core.run.records.records import Records
 from plugrl.core.run.records.status import State, Status, now
 from plugrl.core.run.records.timeline import Timeline
-from plugrl.core.run.signals import SignalWatch, say
+from plugrl.core.run.resources import Item, Kept
+from plugrl.core.run.saved_state import take_state
 from plugrl.core.run.start import ComposedLike, ValidatedLike, check_plugins, make_folder, read_tree
 from plugrl.core.run.tracking.group import TrackerGroup, tracked
 from plugrl.core.run.tracking.tracker import Tracker
-from plugrl.core.states import take_state
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.hooks import HookCaller

@@ -18,11 +18,11 @@ from plugrl.core.config.hidden import (
     redacted_yaml,
 )
 from plugrl.core.errors import ConfigError, PluginError
-from plugrl.core.places import named, settled
+from plugrl.core.plugins.user_code.working_folder import named, settled
 from plugrl.core.run import folder as folders
+from plugrl.core.run.atomic_files import dump_yaml, write_json, write_text
 from plugrl.core.run.checkpoints.checkpoint import candidates, step_of
 from plugrl.core.run.checkpoints.folder import checkpoints_of, place_checkpoints
-from plugrl.core.run.files import dump_yaml, write_json, write_text
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.records.environment import (
     ENVIRONMENT_FILE,

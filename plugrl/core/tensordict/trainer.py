@@ -11,7 +11,7 @@ import torch
 
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError
-from plugrl.core.states import refuse_state
+from plugrl.core.run.saved_state import refuse_state
 from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.agents.loading import TrainedWeights
 from plugrl.core.tensordict.progress import total_num_iterations

@@ -6,23 +6,51 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.memory import gib, total_bytes
+from plugrl.core.run.process.memory import gib, total_bytes
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.step import attach_loss_weights
+from plugrl.core.text.models import Models
 from plugrl.core.text.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from plugrl.core.text.self_hosted import SelfHostedTrainer
 
 _CPU_MESSAGE = "DefaultCPUAllocator"
 
 
-def try_step(trainer: SelfHostedTrainer) -> dict[str, float]:
+class TrialTrainer(Protocol):
+    """What a dry run asks of a trainer that trains its models itself."""
+
+    config: Any
+
+    @property
+    def hyper_params(self) -> Any:
+        """Everything that defines the experiment."""
+
+    @property
+    def settings(self) -> Any:
+        """What does not change the algorithm."""
+
+    @property
+    def models(self) -> Models:
+        """The models, loaded when they are asked for."""
+
+    @property
+    def rows_per_unit(self) -> int:
+        """Rows that are never split between micro-batches."""
+
+    def trajectories_per_attempt(self) -> int:
+        """Trajectories that one attempt of the rollout worker gives."""
+
+    def trial_batch(self, batch: Batch) -> Batch:
+        """``batch`` with everything that the loss needs."""
+
+    def trial_step(self, model: str, batch: Batch) -> None:
+        """An optimizer step of ``model`` on ``batch`` and a second backward pass."""
+
+
+def try_step(trainer: TrialTrainer) -> dict[str, float]:
     """One optimizer step of each trained model on its longest and largest micro-batch.
 
     A second backward pass follows, as in all steps after the first: it finds the optimizer's
@@ -54,21 +82,15 @@ def try_step(trainer: SelfHostedTrainer) -> dict[str, float]:
     }
 
 
-def _try_model(trainer: SelfHostedTrainer, name: str, device: str) -> tuple[int, int]:
-    service = trainer.models[name].trained()
+def _try_model(trainer: TrialTrainer, name: str, device: str) -> tuple[int, int]:
     rows, tokens = _size(trainer, name)
     what = f"model {name!r}: {rows} sequences of {tokens} tokens do not"
     with _fitting(device, what, _advice(trainer, name)):
-        batch = _batch(trainer, name, rows, tokens)
-        batch = attach_loss_weights(batch, trainer._loss, trainer._weights)
-        batch = trainer._before_optimizer_step(batch)
-        service.forward_backward(batch, trainer._loss)
-        service.optimizer_step()
-        service.forward_backward(batch, trainer._loss)
+        trainer.trial_step(name, _batch(trainer, name, rows, tokens))
     return rows, tokens
 
 
-def _size(trainer: SelfHostedTrainer, name: str) -> tuple[int, int]:
+def _size(trainer: TrialTrainer, name: str) -> tuple[int, int]:
     """Rows and tokens a row of the largest micro-batch that the configuration allows."""
     params = trainer.hyper_params
     worker, train = params.rollout_worker, params.models[name].train
@@ -77,19 +99,18 @@ def _size(trainer: SelfHostedTrainer, name: str) -> tuple[int, int]:
         trainer.models[name].inference.max_sequence_length,
     )
     attempts = params.data.batch_size * params.data.rollout_repeat_n
-    worker_class = trainer._factory.load("rollout_worker", worker, "rollout_worker")
-    loaded = attempts * worker_class.trajectories_per_attempt(worker)
+    loaded = attempts * trainer.trajectories_per_attempt()
     sequences = max(loaded, params.trajectory_pool.batch_size or 0)
     rows = -(-sequences // trainer.config.algorithm.minibatches)
     fitting = train.get("micro_batch_size") or rows
     if train.get("micro_batch_tokens"):
         fitting = train.micro_batch_tokens // tokens
     # A unit is never split, however small the micro-batches are.
-    unit = trainer._unit_size
+    unit = trainer.rows_per_unit
     return max(1, min(rows, fitting) // unit) * unit, tokens
 
 
-def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Batch:
+def _batch(trainer: TrialTrainer, name: str, rows: int, tokens: int) -> Batch:
     """Rows without a common prompt, of which as much is trained as an answer can have."""
     inference, worker = trainer.models[name].inference, trainer.hyper_params.rollout_worker
     answer = min(int(worker.max_response_length), tokens - 1)
@@ -107,7 +128,7 @@ def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Bat
         pad_token_id=inference.tokenizer.pad_token_id,
         temperature=worker.get("temperature") or 1.0,
     )  # fmt: skip
-    batch, _ = trainer._prepare_for_loss(trainer._dry_run_rows(made))
+    batch = trainer.trial_batch(made)
     if "advantages" in batch.values:
         # Rows without an advantage are left out of a step; here each must count.
         signs = 1.0 - 2.0 * (torch.arange(len(batch)) % 2)[:, None]
@@ -115,7 +136,7 @@ def _batch(trainer: SelfHostedTrainer, name: str, rows: int, tokens: int) -> Bat
     return batch
 
 
-def _advice(trainer: SelfHostedTrainer, name: str | None = None) -> str:
+def _advice(trainer: TrialTrainer, name: str | None = None) -> str:
     params = trainer.hyper_params
     words = []
     for model in [name] if name else params.models:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.plugins.blame import one_line
-from plugrl.core.states import take_weights, unfit_state
+from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.run.saved_state import take_weights, unfit_state
 from plugrl.core.text.inference.services import (
     BaseTrainService,
     InferenceService,
@@ -236,7 +236,7 @@ def load_state(
         name: of the model.
         train: its service.
         state: as the service gave it.
-        weights_only: see :func:`~plugrl.core.states.take_weights`.
+        weights_only: see :func:`~plugrl.core.run.saved_state.take_weights`.
 
     Raises:
         RunError: it does not fit, because the source of the model, or a service of users, is not

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.data.files import first_problem, read_files
 from plugrl.core.text.data.loader import kept, require_answers
 from plugrl.core.text.inference.chat import answer_text, not_an_answer
@@ -18,6 +17,7 @@ from plugrl.core.text.rollout.worker import RolloutWorkerConfig
 from plugrl.core.text.schedule.pool import REACHED, RULES
 from plugrl.core.text.schedule.state_machine import FULLY_ASYNC
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -12,9 +12,10 @@ import torch
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.blame import where
+from plugrl.core.plugins.user_code.blame import where
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.compatibility import compatibility_findings
+from plugrl.core.text.dry_run import try_step
 from plugrl.core.text.inference.services import TrainService
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.batch_shaping import Shaper
@@ -25,6 +26,7 @@ from plugrl.core.text.learn.policy_options import PolicyOptions, policy_findings
 from plugrl.core.text.learn.step import (
     Aggregation,
     aggregation_weights,
+    attach_loss_weights,
     check_aggregation,
     minibatches,
     optimizer_steps,
@@ -211,14 +213,31 @@ class SelfHostedTrainer(TrajectoryTrainer):
         Raises:
             RunError: it does not fit into memory.
         """
-        from plugrl.core.text.dry_run import try_step
-
         return try_step(self)
 
     @property
-    def _unit_size(self) -> int:
-        """Rows of a unit, see :mod:`plugrl.core.text.learn.minibatches`."""
+    def rows_per_unit(self) -> int:
+        """Rows that are never split, see :mod:`plugrl.core.text.learn.minibatches`."""
         return 1
+
+    def trajectories_per_attempt(self) -> int:
+        """Trajectories that one attempt of the rollout worker gives."""
+        section = self.hyper_params.rollout_worker
+        worker = self._factory.load("rollout_worker", section, "rollout_worker")
+        return int(worker.trajectories_per_attempt(section))
+
+    def trial_batch(self, batch: Batch) -> Batch:
+        """The rows of a dry run with everything that the loss needs."""
+        return self._prepare_for_loss(self._dry_run_rows(batch))[0]
+
+    def trial_step(self, model: str, batch: Batch) -> None:
+        """An optimizer step of ``model`` on ``batch`` and the backward pass of the next one."""
+        service = self.models[model].trained()
+        batch = attach_loss_weights(batch, self._loss, self._weights)
+        batch = self._before_optimizer_step(batch)
+        service.forward_backward(batch, self._loss)
+        service.optimizer_step()
+        service.forward_backward(batch, self._loss)
 
     def _dry_run_rows(self, batch: Batch) -> Batch:
         """The rows of a dry run with what the trajectories of this algorithm have besides."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from operator import countOf
 from typing import Any, Literal, Self
 
-from plugrl.core.copies import own_copy
+from plugrl.core.plugins.user_code.copies import own_copy
 
 FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import PluginError
-from plugrl.core.places import settled
+from plugrl.core.plugins.user_code.working_folder import settled
 from plugrl.core.run.tracking.tables import SampleTables
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
@@ -171,7 +171,7 @@ class MlflowTracker(Tracker):
         return max((metric.step for metric in history), default=-1)
 
     def _configuration(self, config: Mapping[str, Any]) -> None:
-        from plugrl.core.run.files import dump_yaml
+        from plugrl.core.run.atomic_files import dump_yaml
 
         self._client.log_text(self._id, dump_yaml(dict(config)), "config.yaml")
         flat = [

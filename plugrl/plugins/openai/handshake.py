@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.inference.tokenizer import Tokenizer
+from plugrl.core.wording import did_you_mean
 from plugrl.plugins.openai import wire
 from plugrl.plugins.openai.conversation import Conversation
 from plugrl.plugins.openai.transport import Refused

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import ContractError
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.jobs.fine_tuning import (
     ASSISTANT,
     Examples,

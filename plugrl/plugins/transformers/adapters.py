@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.blame import first_line
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.user_code.blame import first_line
+from plugrl.core.wording import did_you_mean
 from plugrl.plugins.transformers.outline import layer_names
 
 if TYPE_CHECKING:

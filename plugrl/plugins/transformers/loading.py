@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.memory import ANY_HOST, TRAINED_COPIES, too_large
-from plugrl.core.run import threads
+from plugrl.core.run.process import threads
+from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, too_large
 from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.plugins.transformers.outline import parameter_count
@@ -161,7 +161,7 @@ def _beyond_memory(options: Mapping[str, Any], size: int, copies: int) -> int | 
     """The parameters of a configuration, if this machine cannot hold them; None: it can.
 
     ``options`` have the size of the vocabulary; the rest is as of
-    :func:`~plugrl.core.memory.too_large`.
+    :func:`~plugrl.core.run.process.memory.too_large`.
     """
     if {"hidden_size", "intermediate_size", "num_hidden_layers"} <= options.keys():
         # Small models are known as such without the seconds that importing their code takes.

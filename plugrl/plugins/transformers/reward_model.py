@@ -13,7 +13,7 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.plugins.blame import first_line
+from plugrl.core.plugins.user_code.blame import first_line
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
@@ -194,10 +194,10 @@ class _Checkpoint:
 
 
 def _of_run(run: str, checkpoint: str, name: str) -> _Scorer:
-    from plugrl.core.loaded_run import opened
+    from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
-    with opened(run, checkpoint=checkpoint, alone=False) as saved:
+    with open_checkpoint(run, checkpoint=checkpoint, alone=False) as saved:
         if not isinstance(saved.trainer, TrajectoryTrainer):
             raise ConfigError(f"run {run} trains no model of language; name one of reward_model")
         model = saved.trainer.loaded_models()[name]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.chat_template import ChatTemplate, Message, template_error
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.inference.chat_template import ChatTemplate, Message, template_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import PluginError
-from plugrl.core.places import named, settled
+from plugrl.core.plugins.user_code.working_folder import named, settled
 from plugrl.core.run.tracking.tables import SampleTable, SampleTables
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 from plugrl.plugins.wandb.offline import cut_sessions, wait_until_written

@@ -13,9 +13,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.blame import one_line, raised_at
 from plugrl.core.plugins.loading import import_exported
-from plugrl.core.suggest import close_names
+from plugrl.core.plugins.user_code.blame import one_line, raised_at
+from plugrl.core.wording import close_names
 from plugrl.scenarios.import_by_name import find
 
 #: The extra of plugrl with what environments of a module need.

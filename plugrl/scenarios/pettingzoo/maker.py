@@ -13,9 +13,9 @@ from typing import Any
 
 from plugrl.core.config.schemas.plain_values import is_code_file
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.blame import one_line
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.user_code.blame import one_line
 from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.wording import did_you_mean
 from plugrl.scenarios.import_by_name import find, submodules
 
 MISSING = 'pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"'

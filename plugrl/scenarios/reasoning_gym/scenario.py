@@ -11,10 +11,9 @@ import numpy as np
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.blame import one_line
+from plugrl.core.plugins.user_code.blame import one_line
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
-from plugrl.core.suggest import did_you_mean
-from plugrl.core.terminal import bounded
+from plugrl.core.wording import bounded, did_you_mean
 
 logger = logging.getLogger(__name__)
 #: Seed of the held-out problems, which are the same for every run.

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.data.files import FileItem, place_of_problem, read_files
+from plugrl.core.wording import did_you_mean
 
 #: Columns that hold what the tester is told, in files of others; the first that is there counts.
 PROMPTS = ("prompt", "goal", "behavior", "instruction")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 from plugrl.trainers.opponent_shaping.gradients import STACKELBERG
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.run.atomic_files import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.checkpoints.folder import checkpoints_of, place_checkpoints
-from plugrl.core.run.files import remove_unfinished
 
 
 def save(folder, step, **more):

@@ -7,7 +7,7 @@ import pytest
 from run_driver import Toy
 
 from plugrl.core.errors import RunError, RunInterrupted
-from plugrl.core.places import named, same_working_folder, settled
+from plugrl.core.plugins.user_code.working_folder import named, same_working_folder, settled
 from plugrl.core.run.run import Run
 from plugrl.plugins.jsonl.tracker import JsonlTracker
 

@@ -10,8 +10,8 @@ from run_driver import Toy
 
 from plugrl.core.errors import RunInterrupted, RunTerminated
 from plugrl.core.run.folder import summarize
+from plugrl.core.run.process.signals import kept_for_the_run
 from plugrl.core.run.run import Run
-from plugrl.core.run.signals import kept_for_the_run
 
 ASKED = [
     (signal.SIGTERM, RunTerminated, "terminated"),
@@ -21,7 +21,7 @@ ASKED = [
 
 WATCHED = """
 import signal, sys, time
-from plugrl.core.run.signals import SignalWatch
+from plugrl.core.run.process.signals import SignalWatch
 
 asked, first, second = signal.Signals[sys.argv[1]], [], []
 before = signal.getsignal(asked)

@@ -120,7 +120,7 @@ def test_networks_larger_than_memory_are_refused_at_once(
         assert tensor.numel() < 2**30, "such weights are not drawn"
 
     # 16 GB of numbers are easily had from the system, and take minutes to be drawn.
-    monkeypatch.setattr("plugrl.core.memory.total_bytes", lambda device="cpu": 2**33)
+    monkeypatch.setattr("plugrl.core.run.process.memory.total_bytes", lambda device="cpu": 2**33)
     monkeypatch.setattr("torch.nn.init.kaiming_uniform_", refuse)
     with pytest.raises(ConfigError) as caught:
         prepare(RUN | {"agents": {"agent": sizes}})

@@ -252,8 +252,9 @@ def test_a_tokenizer_without_a_template_is_named(tmp_path):
 def test_the_model_of_the_last_job_is_exported(tmp_path):
     from safetensors.torch import load_file
 
-    from plugrl.core.loaded_run import export, opened
+    from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.run.checkpoints.checkpoint import load
+    from plugrl.core.text.saved_models import export
 
     tree = text_agents.config(
         "ei_pure_text",
@@ -262,7 +263,7 @@ def test_the_model_of_the_last_job_is_exported(tmp_path):
         text_rl={"num_iterations": 2, "test_scheme": "none"},
     )
     run = plugrl.train(tree)
-    with opened(str(run.folder)) as saved:
+    with open_checkpoint(str(run.folder)) as saved:
         export(saved, "policy", tmp_path / "exported")
     written = load_file(tmp_path / "exported" / "model.safetensors")
     jobs = run.folder / "fine_tuning" / "policy"
@@ -270,7 +271,10 @@ def test_the_model_of_the_last_job_is_exported(tmp_path):
     assert set(written) == set(second)
     assert all(written[name].equal(second[name]) for name in written)
     assert any(not written[name].equal(first[name]) for name in written)
-    with opened(str(run.folder)) as saved, pytest.raises(plugrl.UsageError, match="merged in"):
+    with (
+        open_checkpoint(str(run.folder)) as saved,
+        pytest.raises(plugrl.UsageError, match="merged in"),
+    ):
         export(saved, "policy", tmp_path / "adapter", adapter=True)
 
 

@@ -12,9 +12,8 @@ from waiting import DEADLINE, wait_until
 
 from plugrl.core.component import build
 from plugrl.core.errors import RunError, UsageError
-from plugrl.core.plugins.blame import TRACE
 from plugrl.core.plugins.registry import Registry
-from plugrl.core.terminal import LONGEST, LONGEST_RECORD
+from plugrl.core.plugins.user_code.blame import TRACE
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.evaluate.evaluator import (
     EvaluationFailedError,
@@ -30,6 +29,7 @@ from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics
 from plugrl.core.text.rollout.task import CURRENT
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of, written
+from plugrl.core.wording import LONGEST, LONGEST_RECORD
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engines import Unloaded

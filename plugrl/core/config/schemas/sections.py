@@ -302,7 +302,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         if self.chat_template is not None:
-            from plugrl.core.text.inference.chat_template import ChatTemplate
+            from plugrl.core.chat_template import ChatTemplate
 
             try:
                 ChatTemplate(self.chat_template)

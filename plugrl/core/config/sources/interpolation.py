@@ -8,7 +8,7 @@ from typing import Any
 from plugrl.core.config.canonical import MOVES
 from plugrl.core.config.sources.merge import Layer
 from plugrl.core.config.sources.origins import Fault, KeyPath, dotted, fault_at, mark, nearest
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 _ENVIRONMENT = re.compile(r"\$\{\s*env\.([A-Za-z_]\w*)\s*(,[^}]*)?\}")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.recipes import all_recipes, find_recipe, refusal
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.packages.recipes import all_recipes, find_recipe, refusal
+from plugrl.core.wording import did_you_mean
 
 #: The recipes that ship with the package.
 RECIPES = Path(__file__).resolve().parents[3] / "recipes"

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.places import named
+from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.run.atomic_files import UNFINISHED, disk_error, sync_folder, temporary_name
 from plugrl.core.run.checkpoints.state import Encoder, decode
-from plugrl.core.run.files import UNFINISHED, disk_error, sync_folder, temporary_name
 
 FORMAT = 1
 _TREE, _TENSORS, _MANIFEST = "state.json", "tensors.safetensors", "manifest.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from plugrl.core.config.hidden import withhold
 from plugrl.core.errors import ConfigError
-from plugrl.core.places import named
+from plugrl.core.plugins.user_code.working_folder import named
 from plugrl.core.run.checkpoints.checkpoint import BrokenCheckpointError, candidates, manifest_of
 
 log = logging.getLogger("plugrl.run")

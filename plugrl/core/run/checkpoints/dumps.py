@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.places import named
+from plugrl.core.plugins.user_code.working_folder import named
 from plugrl.core.run.checkpoints.checkpoint import load, write_state
 
 FOLDER = "dumps"

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.places import named
-from plugrl.core.run.files import UNFINISHED, disk_error
+from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.run.atomic_files import UNFINISHED, disk_error
 from plugrl.core.run.folder import CHECKPOINTS
 
 _SETTING = "settings.checkpoint_path"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from plugrl.core.errors import UsageError
-from plugrl.core.run.files import disk_error
+from plugrl.core.run.atomic_files import disk_error
 
 #: Bytes of which the last line of metrics is a small part.
 _TAIL = 2**18

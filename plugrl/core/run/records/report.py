@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.run.files import dump_yaml, write_text
+from plugrl.core.run.atomic_files import dump_yaml, write_text
 from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.records.lanes import read_lanes
 from plugrl.core.run.records.metrics import read_jsonl

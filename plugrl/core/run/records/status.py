@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.files import write_json
+from plugrl.core.run.atomic_files import write_json
 
 State = Literal["running", "done", "failed", "interrupted", "terminated"]
 #: Every state that ``plugrl runs`` shows, with its meaning: those above, which ``status.json`` may

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from plugrl.core.terminal import shown
+from plugrl.core.wording import shown
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = (

@@ -14,9 +14,8 @@ from plugrl.core.config.sources.origins import raise_faults
 from plugrl.core.config.view import ConfigView, plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
-from plugrl.core.memory import Growing
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.run.process.memory import Growing
 from plugrl.core.tensordict.agents.agent import Agent, Policies
 from plugrl.core.tensordict.agents.config import AgentConfig
 from plugrl.core.tensordict.agents.distributions.choice import Squash, distribution_for
@@ -26,6 +25,7 @@ from plugrl.core.tensordict.agents.observations import Encoder, encoder_for
 from plugrl.core.tensordict.agents.parts import Body, Head, initialise, seeded
 from plugrl.core.tensordict.agents.scripts import script_for
 from plugrl.core.tensordict.environment.vector_environment import Script
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.kinds import Record

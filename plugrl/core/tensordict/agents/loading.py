@@ -14,7 +14,7 @@ from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.loaded_run import checkpoint_of
 from plugrl.core.run.checkpoints import checkpoint as checkpoints
 from plugrl.core.run.folder import find
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.loading import describe_error, import_named
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, Script

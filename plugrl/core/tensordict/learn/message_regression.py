@@ -18,11 +18,11 @@ from torch.nn import functional
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.tensordict.agents.parts import Activation, layers, seeded
 from plugrl.core.tensordict.environment.message_space import SILENCE
 from plugrl.core.tensordict.environment.protocol_environment import Ended, ProtocolEnvironment
 from plugrl.core.tensordict.seeding import generator_of
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.protocol import Protocol

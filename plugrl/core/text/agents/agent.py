@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.text.agents.conversation import Asks, Budget, Conversation
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall, parse_reply
 from plugrl.core.text.agents.tools import Toolbox, ToolFailedError
 from plugrl.core.text.inference.chat import as_messages
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.rollout.fibers import wait_for
 
 if TYPE_CHECKING:

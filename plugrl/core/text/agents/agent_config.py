@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from plugrl.core.chat_template import Message
 from plugrl.core.config.bad import BAD
 from plugrl.core.config.check import Checker
 from plugrl.core.config.schemas.plain_values import locate
@@ -18,7 +19,6 @@ from plugrl.core.config.sources.reader import read_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.tools import Tool, bind
 from plugrl.core.text.inference.chat import as_messages
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)

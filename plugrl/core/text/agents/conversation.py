@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.copies import own_copy
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.user_code.copies import own_copy
 from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, unsaid
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
 
 if TYPE_CHECKING:

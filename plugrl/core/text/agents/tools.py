@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.copies import own_copy
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.blame import one_line
 from plugrl.core.plugins.loading import describe_error, import_target
-from plugrl.core.plugins.user_files import load_module
-from plugrl.core.suggest import did_you_mean
+from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.copies import own_copy
+from plugrl.core.plugins.user_code.user_files import load_module
 from plugrl.core.text.agents.parsing import ToolCall
 from plugrl.core.text.rollout.fibers import Fibers, Overrun
+from plugrl.core.wording import did_you_mean
 
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _TYPES |= {"list": "array", "dict": "object"}

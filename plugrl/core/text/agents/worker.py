@@ -9,9 +9,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from plugrl.core.chat_template import Message
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.plugins.blame import where
+from plugrl.core.plugins.user_code.blame import where
 from plugrl.core.text.agents.agent import Agent
 from plugrl.core.text.agents.agent_config import AgentDefinition, load_agent
 from plugrl.core.text.agents.conversation import Budget, Conversation
@@ -19,7 +20,6 @@ from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import Toolbox
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
 from plugrl.core.text.inference.chat import is_messages
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
 from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
 

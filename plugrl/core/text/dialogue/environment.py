@@ -15,7 +15,6 @@ import numpy as np
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, ContractError, UsageError
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.dialogue.configuration import DialogueConfig
 from plugrl.core.text.dialogue.contracts import (
     check_scores,
@@ -27,6 +26,7 @@ from plugrl.core.text.dialogue.dialogue import Dialogue, opening
 from plugrl.core.text.dialogue.evaluation.metrics import novelty
 from plugrl.core.text.dialogue.scorer import Scorer, scored
 from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm

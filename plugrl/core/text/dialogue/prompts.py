@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.configuration import sampling_of
 from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, encode_continuation
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.stops import ending
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.endpoint.faults import ApiError, invalid, unsupported
 from plugrl.core.text.endpoint.messages import checked_text
+from plugrl.core.wording import did_you_mean
 
 #: Spellings of what may be half of a surrogate pair.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.text.endpoint.faults import ApiError, invalid
-from plugrl.core.text.inference.chat_template import Message
 
 _ROLES = ("assistant", "developer", "system", "tool", "user")
 #: Keys of messages with the kind of their values; others are refused.

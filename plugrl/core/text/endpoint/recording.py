@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.endpoint.faults import ApiError
 from plugrl.core.text.endpoint.messages import key_of
@@ -15,7 +16,6 @@ from plugrl.core.text.inference.chat import (
     encode_continuation,
     unsaid,
 )
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall, parse_reply
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.tokenizer import Tokenizer
 

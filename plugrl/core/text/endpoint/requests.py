@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from plugrl.core.chat_template import Message
 from plugrl.core.config.schemas.temperature import LEAST
 from plugrl.core.text.endpoint.body import Body
 from plugrl.core.text.endpoint.faults import invalid, unsupported
 from plugrl.core.text.endpoint.messages import read_messages, read_tools
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.sampling import SamplingParams
 
 #: Answers to one request.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from plugrl.core.errors import UsageError
-from plugrl.core.loaded_run import Saved, text_trainer, trained_stops
+from plugrl.core.loaded_run import LoadedRun
 from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.faults import ended
@@ -26,6 +26,7 @@ from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.rollout.token_limits import TokenLimits
+from plugrl.core.text.saved_models import text_trainer, trained_stops
 
 if TYPE_CHECKING:
     from plugrl.core.text.inference.services import InferenceService
@@ -139,7 +140,7 @@ def token_of_environment() -> str | None:
 
 @contextmanager
 def serving(
-    saved: Saved,
+    saved: LoadedRun,
     host: str,
     port: int,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
-from plugrl.core.plugins.function_components import class_of
+from plugrl.core.plugins.user_code.function_components import class_of
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult, Evaluator
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.scenario import DataItem
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.data.loader import attempts_at_all
 from plugrl.core.text.evaluate.pass_at_k import Passing, sample_metrics
 from plugrl.core.text.rollout.metrics import rollout_metrics_by_model
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt

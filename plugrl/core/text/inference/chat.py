@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.tokenizer import Tokenizer
 
 #: Shows how a template ends a reply.

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import RunError
 from plugrl.core.text.inference.chat import ChatTokenizer, encode_reply
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.jobs.fine_tuning import Examples, PreferenceExample, SupervisedExample
 from plugrl.core.text.learn.pairs import PREFERRED
 from plugrl.core.text.trajectory import WRITTEN, Trajectory

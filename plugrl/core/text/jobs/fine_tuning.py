@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from plugrl.core.chat_template import Message
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
 from plugrl.core.text.inference.chat import as_messages
-from plugrl.core.text.inference.chat_template import Message
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import RunError, UsageError
-from plugrl.core.run.checkpoints import checkpoint
-from plugrl.core.run.files import (
+from plugrl.core.run.atomic_files import (
     disk_error,
     remove_unfinished,
     sync_folder,
     temporary_name,
     write_json,
 )
+from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.text.jobs import examples as job_examples
 from plugrl.core.text.jobs.fine_tuning import Examples
 

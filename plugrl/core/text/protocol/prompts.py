@@ -15,10 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.blame import one_line
-from plugrl.core.suggest import did_you_mean
-from plugrl.core.text.inference.chat_template import Message
+from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.protocol import Protocol

@@ -13,8 +13,8 @@ from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.trajectory import NOT_SAMPLED
 
 if TYPE_CHECKING:
+    from plugrl.core.chat_template import Message
     from plugrl.core.protocol.protocol import Protocol
-    from plugrl.core.text.inference.chat_template import Message
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.protocol.prompts import AgentPrompts
     from plugrl.core.text.protocol.replies import ReplyReader

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.protocol.state import Verdict
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.preflight import model_findings, stop_findings
 from plugrl.core.text.protocol.episode import Episode
 from plugrl.core.text.protocol.prompts import load_prompts
@@ -18,6 +17,7 @@ from plugrl.core.text.protocol.speaking import Speaker, Stage
 from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.unused_options import warn_of, written
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.aliases import OF_ANY_LOSS
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.inference.services import BaseTrainService
 from plugrl.core.text.learn.losses import declared_needs
 from plugrl.core.text.models import unfit
 from plugrl.core.text.remote.service import RemoteTrainService
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
-from plugrl.core.plugins.function_components import class_of
+from plugrl.core.plugins.user_code.function_components import class_of
 from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory

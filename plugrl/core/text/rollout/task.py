@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
+from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.text.evaluate.evaluator import (
     EvaluationFailedError,
@@ -21,7 +22,6 @@ from plugrl.core.text.inference.chat import (
     is_messages,
     not_an_answer,
 )
-from plugrl.core.text.inference.chat_template import Message
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.tokenizer import Tokenizer

@@ -11,8 +11,7 @@ from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.plugins.blame import failure_key, warn_once
-from plugrl.core.terminal import LONGEST, bounded
+from plugrl.core.plugins.user_code.blame import failure_key, warn_once
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
@@ -26,6 +25,7 @@ from plugrl.core.text.rollout.fibers import wait_for
 from plugrl.core.text.rollout.judge import judgement
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
 from plugrl.core.text.trajectory import NOT_SAMPLED, WRITTEN, Trajectory
+from plugrl.core.wording import LONGEST, bounded
 
 if TYPE_CHECKING:
     from plugrl.core.text.evaluate.evaluator import Evaluator

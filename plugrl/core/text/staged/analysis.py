@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.protocol.state import Verdict
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.staged.transcripts import transcript
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict

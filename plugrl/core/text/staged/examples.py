@@ -12,8 +12,8 @@ from plugrl.core.errors import ContractError
 from plugrl.core.text.jobs.fine_tuning import ASSISTANT, SupervisedExample
 
 if TYPE_CHECKING:
+    from plugrl.core.chat_template import Message
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict
-    from plugrl.core.text.inference.chat_template import Message
 
 
 def asked(rollouts: NestedArrayDict, row: int, turn: int, agent: int) -> list[Message] | None:

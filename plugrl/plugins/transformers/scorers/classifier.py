@@ -14,9 +14,9 @@ import torch
 from plugrl.core.config.preflight import device_fault
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.suggest import did_you_mean
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
+from plugrl.core.wording import did_you_mean
 from plugrl.plugins.transformers.scorers.models import (
     context_of,
     folder_fault,

@@ -4,7 +4,7 @@ import forking
 import pytest
 import yaml
 
-from plugrl.core.terminal import bounded, shown
+from plugrl.core.wording import bounded, shown
 from plugrl.testing import tiny
 
 EVIL = "\x1b[2J\x1b]0;owned\x07"

@@ -13,9 +13,15 @@ from pathlib import Path
 
 from plugrl.__about__ import __version__
 from plugrl.core.errors import AmbiguousComponentError, PluginError
-from plugrl.core.plugins.installed import RECIPE_GROUP, EntryPoint, PluginSelection, normalize, scan
 from plugrl.core.plugins.kinds import OWN
-from plugrl.core.plugins.summaries import folders_of
+from plugrl.core.plugins.packages.installed import (
+    RECIPE_GROUP,
+    EntryPoint,
+    PluginSelection,
+    normalize,
+    scan,
+)
+from plugrl.core.plugins.packages.summaries import folders_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

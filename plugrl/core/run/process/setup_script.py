@@ -21,8 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 from plugrl.core.config.schemas.plain_values import locate
 from plugrl.core.config.sources.origins import nearest
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.setup_output import Output
-from plugrl.core.run.signals import terminable
+from plugrl.core.run.process.setup_output import Output
+from plugrl.core.run.process.signals import terminable
 
 if TYPE_CHECKING:
     from plugrl.core.config.sources.compose import ComposedConfig

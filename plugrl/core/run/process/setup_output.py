@@ -7,7 +7,7 @@ import os
 import sys
 from typing import IO
 
-from plugrl.core.terminal import shown
+from plugrl.core.wording import shown
 
 _CHUNK = 65536
 _KEPT = 2000

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from plugrl.core.errors import PluginError
 from plugrl.core.plugins.kinds import KIND_OF_GROUP, KINDS, OWN
-from plugrl.core.suggest import close_names
+from plugrl.core.wording import close_names
 
 HOOK_GROUP = OWN
 COMMAND_GROUP = f"{OWN}.commands"

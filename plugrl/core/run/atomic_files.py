@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError, UsageError
-from plugrl.core.places import named
+from plugrl.core.plugins.user_code.working_folder import named
 
 #: The beginning of the name of a file or folder that is not whole yet.
 UNFINISHED = ".tmp-"

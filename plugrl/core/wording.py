@@ -1,8 +1,10 @@
-"""Text of others: it must not steer the terminal of whoever reads it, nor be endless."""
+"""How messages to people are worded: close names, and the texts of others within bounds."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 #: Control characters but line feed and tab, and marks that change the direction of writing.
 _STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
@@ -11,6 +13,19 @@ _STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066
 LONGEST = 2000
 #: Characters of one record of a log, with its traceback.
 LONGEST_RECORD = 50_000
+
+
+def close_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Up to ``limit`` of the ``known`` names that resemble ``name``, the closest first."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.6)
+    return [lowered[match] for match in found]
+
+
+def did_you_mean(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """``"; did you mean a, b?"``, or nothing when no known name is close."""
+    found = close_names(name, known, limit)
+    return f"; did you mean {', '.join(found)}?" if found else ""
 
 
 def bounded(text: str, limit: int = LONGEST) -> str:

@@ -1,7 +1,8 @@
 """Importing one plugin in a process of its own, to see what it costs and what is wrong with it.
 
-``python -m plugrl.core.plugins.probe RESULT.json`` reads one entry point as JSON from stdin and
-writes its findings; :func:`probe` starts that process and survives whatever the plugin does in it.
+``python -m plugrl.commands._probe RESULT.json`` reads one entry point as JSON from
+stdin and writes its findings; :func:`probe` starts that process and survives whatever the plugin
+does in it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.plugins.installed import COMMAND_GROUP, HOOK_GROUP, RECIPE_GROUP, EntryPoint
+from plugrl.core.plugins.packages.installed import (
+    COMMAND_GROUP,
+    HOOK_GROUP,
+    RECIPE_GROUP,
+    EntryPoint,
+)
 
 #: Packages that are slow to import. A hook or command module should leave them for later.
 HEAVY = (
@@ -72,7 +78,7 @@ def probe(entry: EntryPoint, *, timeout: float = 60.0) -> Finding:
         result = Path(folder, "result.json")
         try:
             process = subprocess.run(
-                [sys.executable, "-m", "plugrl.core.plugins.probe", str(result)],
+                [sys.executable, "-m", "plugrl.commands._probe", str(result)],
                 input=json.dumps(asdict(entry)),
                 text=True,
                 encoding="utf-8",
@@ -155,7 +161,7 @@ def _recipe_fault(entry: EntryPoint) -> str | None:
     from plugrl.core.config.sources.origins import Fault
     from plugrl.core.config.sources.reader import read_file
     from plugrl.core.errors import PlugrlError
-    from plugrl.core.plugins.recipes import recipe_of
+    from plugrl.core.plugins.packages.recipes import recipe_of
 
     faults: list[Fault] = []
     try:

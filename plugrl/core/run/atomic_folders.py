@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from plugrl.core.run.files import UNFINISHED, sync_folder
+from plugrl.core.run.atomic_files import UNFINISHED, sync_folder
 
 
 def replace_folder(path: Path, write: Callable[[Path], object]) -> None:

@@ -12,8 +12,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import RunError
-from plugrl.core.plugins.user_files import readable
-from plugrl.core.terminal import LONGEST_RECORD, bounded
+from plugrl.core.plugins.user_code.user_files import readable
+from plugrl.core.wording import LONGEST_RECORD, bounded
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.kinds import Record

@@ -1,0 +1,1 @@
+"""The installed packages: what they declare, require, ship and cost."""

@@ -1,0 +1,1 @@
+"""Code of users: its files as modules, its functions as components, its errors by place."""
