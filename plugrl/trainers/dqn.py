@@ -34,8 +34,12 @@ from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.distributions.discrete import Categorical
 from plugrl.core.tensordict.collect.exploration import EpsilonGreedy, Explorer
 from plugrl.core.tensordict.environment.vector_environment import space_text
-from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner
-from plugrl.core.tensordict.off_policy import OffPolicyRlConfig, OffPolicyTrainer, ReplayConfig
+from plugrl.core.tensordict.off_policy import (
+    OffPolicyLearner,
+    OffPolicyRlConfig,
+    OffPolicyTrainer,
+    ReplayConfig,
+)
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.critics import DISTANCES, Distance, polyak_update
 

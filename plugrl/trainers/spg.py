@@ -553,7 +553,7 @@ class SpgTrainer(TensorDictRlTrainer):
         players = {
             name: Player(learner, self._collector.members[name])
             for name, learner in self._learners.items()
-            if self._starts(learner, iteration)
+            if self._learns_in(iteration, learner)
         }
         if not players:
             return {}

@@ -30,8 +30,7 @@ from torch import nn
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.collect.exploration import Explorer, GaussianNoise
-from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner
-from plugrl.core.tensordict.off_policy import OffPolicyRlConfig
+from plugrl.core.tensordict.off_policy import OffPolicyLearner, OffPolicyRlConfig
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.critics import (
     DISTANCES,

@@ -282,7 +282,7 @@ def test_old_steps_are_scaled_as_new_ones_are() -> None:
     buffer, normalisers = trainer._learners["agent"].buffer, trainer._collector.normalisers
     raw = buffer.sample(50)
     assert set(raw["next", "observation"][:, 0].tolist()) == {3.0}
-    scaled = trainer._scaled("agent", raw.clone())
+    scaled = trainer._normalised("agent", raw.clone())
     for key in ("observation", ("next", "observation")):
         expected = normalisers.observation("agent", raw[key].numpy())
         assert not np.array_equal(expected, raw[key].numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.parts import seeded
 from plugrl.core.tensordict.agents.preflight import trained_of
 from plugrl.core.tensordict.collect.exploration import Explorer
-from plugrl.core.tensordict.collect.replay_buffer import ReplayBuffer
+from plugrl.core.tensordict.collect.replay_buffer import Key, ReplayBuffer
 from plugrl.core.tensordict.collect.rows import real_steps
-from plugrl.core.tensordict.learn.loss_contract import move_targets
-from plugrl.core.tensordict.learn.off_policy_learner import OffPolicyLearner, steps_of
+from plugrl.core.tensordict.learn.learner import Learner, Means, NotFinite
+from plugrl.core.tensordict.learn.loss_contract import move_targets, total_loss
+from plugrl.core.tensordict.learn.optimizer import optimizer_for
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.sections import RlConfig
 from plugrl.core.tensordict.seeding import generator_of, seed_of
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.tensordict.agents.agent import Agent
     from plugrl.core.tensordict.collect.rows import Rows
 
 #: Settings of ``rl`` that only learners from fresh batches read.
@@ -70,12 +73,82 @@ class ReplayConfig:
             raise ConfigError("gradient_steps must be at least 1, or -1")
 
 
+class OffPolicyLearner(Learner):
+    """The loss, optimizer and old steps of one policy, updated on minibatches of them.
+
+    Args:
+        agent: the networks.
+        loss_module: maps a minibatch to losses; ``update_targets()`` moves its target networks.
+            Parameters of its own, such as those of critics, are trained too.
+        buffer: the old steps.
+        rl: the section.
+    """
+
+    def __init__(
+        self, agent: Agent, loss_module: torch.nn.Module, buffer: ReplayBuffer, rl: Any
+    ) -> None:
+        optimizer = optimizer_for(agent, loss_module, rl)
+        super().__init__(agent, loss_module, None, optimizer, rl.max_grad_norm)
+        self.buffer = buffer
+        self.updates = 0
+        self._means = Means()
+
+    def update(
+        self, losses: Mapping[str, torch.Tensor], not_finite: NotFinite, *, policy: bool = True
+    ) -> None:
+        """One optimizer step along the sum of the losses.
+
+        Args:
+            losses: what the loss module gave.
+            not_finite: called for a gradient norm that is not finite.
+            policy: whether the policy moves; if not, its weights and moments stay as they are.
+        """
+        self._check(losses)
+        self.optimizer.zero_grad()
+        torch.autograd.backward(total_loss(losses))
+        agents = None if policy else self.optimizer.active - {self.agent.name}
+        for name, norm in self.optimizer.step(self.max_grad_norm, agents).items():
+            if not math.isfinite(norm):
+                not_finite(f"gradient norm of {name}", norm)
+        self.updates += 1
+        self._means.add(losses)
+
+    def report(self) -> dict[str, float]:
+        """Means of what the loss module gave since the last report, and the buffer's size."""
+        return {**self._means.take(), "updates": self.updates, "buffer": len(self.buffer)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer, critics and target networks, old steps and generators."""
+        generator = getattr(self.loss_module, "generator", None)
+        return {
+            **super().state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "updates": self.updates,
+            "generator": None if generator is None else generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        super().load_state_dict(state)
+        self.buffer.load_state_dict(state["buffer"])
+        self.updates = int(state["updates"])
+        generator = getattr(self.loss_module, "generator", None)
+        if generator is not None:
+            generator.set_state(state["generator"])
+
+
 class OffPolicyTrainer(TensorDictRlTrainer):
     """Base class of trainers that learn from old steps; subclass it and give the loss.
 
-    An iteration takes ``rl.frames_per_batch`` steps, with ``gradient_steps`` updates of
-    ``rl.minibatch_size`` old steps after every ``train_freq``. It evaluates when due and ends with
-    ``run.end_step``.
+    An iteration evaluates when due, ends with ``run.end_step``, and is before that::
+
+        for each of rl.frames_per_batch steps, with actions of an Explorer:      (Collector)
+            every train_freq steps, once learning_starts of them were taken:     (_after_step)
+                keep the steps in the replay buffer
+                gradient_steps times:                                            (_run_updates)
+                    minibatch = rl.minibatch_size old steps
+                    losses = loss_module(minibatch); one step of Adam            (_update)
+                    move the target networks
 
     The loss module of :meth:`_get_loss_module_and_gae` moves its target networks, if it has some,
     in a method ``update_targets()``; override :meth:`_update` for another one. What it draws, it
@@ -157,7 +230,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         self._learning = {
             name: learner
             for name, learner in self._learners.items()
-            if self._starts(learner, iteration) and isinstance(learner, OffPolicyLearner)
+            if self._learns_in(iteration, learner) and isinstance(learner, OffPolicyLearner)
         }
         self._stored, self._seconds = 0, 0.0
         with self._timed("rollout", metrics):
@@ -178,6 +251,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         return metrics
 
     def _after_step(self, t: int, filled: Mapping[str, Rows]) -> None:
+        """Keep what was collected up to step ``t`` of the iteration, and learn, when due."""
         own, count = self.algorithm, self._collector.environment.num_envs
         before = self._frames // count
         self._frames += real_steps(filled.values(), count, slice(t, t + 1))
@@ -194,7 +268,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         if due and self._frames > own.learning_starts:
             started = time.perf_counter()
             updates = own.train_freq * count if own.gradient_steps == -1 else own.gradient_steps
-            self._learn_from_old_steps(updates)
+            self._run_updates(updates)
             self._seconds += time.perf_counter() - started
 
     def _after_real_step(self, steps: int) -> None:
@@ -203,10 +277,10 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     def _store(self, stop: int, filled: Mapping[str, Rows]) -> None:
         for name, learner in self._learners.items():
             if isinstance(learner, OffPolicyLearner):
-                learner.buffer.extend(*steps_of(filled[name], slice(self._stored, stop)))
+                learner.buffer.extend(*replay_steps(filled[name], slice(self._stored, stop)))
         self._stored = stop
 
-    def _learn_from_old_steps(self, updates: int) -> None:
+    def _run_updates(self, updates: int) -> None:
         guards, iteration = self.run.guards, self._iteration + 1
         size = self._minibatch_size
 
@@ -215,14 +289,16 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
         for name, learner in self._learning.items():
             for _ in range(updates if len(learner.buffer) else 0):
-                self._update(learner, self._scaled(name, learner.buffer.sample(size)), not_finite)
+                self._update(
+                    learner, self._normalised(name, learner.buffer.sample(size)), not_finite
+                )
 
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         """One update of one policy and its target networks."""
         learner.update(learner.loss_module(minibatch), not_finite)
         move_targets(learner.loss_module)
 
-    def _scaled(self, policy: str, minibatch: TensorDict) -> TensorDict:
+    def _normalised(self, policy: str, minibatch: TensorDict) -> TensorDict:
         """A minibatch with today's normalisation, on the device of the networks.
 
         What is kept is not scaled, since the statistics move on.
@@ -247,3 +323,20 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         count = self._collector.environment.num_envs
         # Checkpoints of earlier versions count the steps of each environment.
         self._frames = int(state["frames"] if "frames" in state else state["taken"] * count)
+
+
+def replay_steps(rows: Rows, part: slice) -> tuple[dict[Key, torch.Tensor], torch.Tensor]:
+    """Collected steps ``part`` as the replay buffer takes them, and which of them are real."""
+    assert rows.action is not None, "no step was taken"
+
+    def flat(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array[part]).flatten(0, 1)
+
+    steps: dict[Key, torch.Tensor] = {
+        "observation": flat(rows.observation[:-1]),
+        "action": flat(rows.action),
+        ("next", "observation"): flat(rows.next),
+        ("next", "reward"): flat(rows.reward).unsqueeze(-1),
+        ("next", "terminated"): flat(rows.terminated).unsqueeze(-1),
+    }
+    return steps, flat(rows.real)

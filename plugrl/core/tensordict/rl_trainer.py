@@ -30,11 +30,11 @@ from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.episodes import episode_metrics
 from plugrl.core.tensordict.collect.normalisers import Normalisers, scaled_shape
 from plugrl.core.tensordict.evaluation import Evaluation
-from plugrl.core.tensordict.learn.compiling import worth_compiling
-from plugrl.core.tensordict.learn.learner import Learner, groups_of_agent, groups_of_loss
+from plugrl.core.tensordict.learn.compiled_loss import worth_compiling
+from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.learn.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.learn.message_regression import MessageRegression, regression_for
-from plugrl.core.tensordict.learn.optimizer import AgentOptimizer
+from plugrl.core.tensordict.learn.optimizer import optimizer_for
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
@@ -52,9 +52,15 @@ logger = logging.getLogger(__name__)
 class TensorDictRlTrainer(TensorDictTrainer):
     """Trains policies on their own steps; subclass it and give the loss.
 
-    An iteration collects ``rl.frames_per_batch`` steps, writes advantages into them, passes over
-    them ``rl.num_epochs`` times in minibatches, evaluates when due, and ends with
-    ``run.end_step``.
+    An iteration is::
+
+        collect rl.frames_per_batch steps                                        (Collector)
+        for each policy that learns:
+            write advantages into its batch                                      (Learner.estimate)
+            for each of rl.num_epochs epochs, for each minibatch:                (Learner.learn)
+                losses = loss_module(minibatch)
+                gradient of the sum of loss_..., its norm clipped; one step of Adam
+        evaluate when due, then run.end_step
     """
 
     #: Sections with which the conformance kit trains it.
@@ -207,13 +213,11 @@ class TensorDictRlTrainer(TensorDictTrainer):
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
             module, gae = self._loss_of(agent)
-            groups = [*groups_of_agent(agent, rl.lr), *groups_of_loss(agent, module, rl.lr)]
-            optimizer = AgentOptimizer(groups, eps=rl.adam_eps)
             self._learners[name] = Learner(
                 agent,
                 module,
                 gae,
-                optimizer,
+                optimizer_for(agent, module, rl),
                 rl.max_grad_norm,
                 compiled=worth_compiling(rl.compile, self._optimizer_steps()),
             )
@@ -306,14 +310,14 @@ class TensorDictRlTrainer(TensorDictTrainer):
     def _learn(self, batches: Mapping[str, TensorDict], iteration: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for name, learner in self._learners.items():
-            if not self._starts(learner, iteration):
+            if not self._learns_in(iteration, learner):
                 continue
             report = self._learn_policy(learner, batches[name], iteration)
             prefix = "train" if len(self._learners) == 1 else f"train/{name}"
             metrics |= {f"{prefix}/{key}": value for key, value in report.items()}
         return metrics
 
-    def _starts(self, learner: Learner, iteration: int) -> bool:
+    def _learns_in(self, iteration: int, learner: Learner) -> bool:
         """Whether a policy learns in an iteration; its learning rate is set then."""
         if not learner.agent.is_updated(iteration):
             return False

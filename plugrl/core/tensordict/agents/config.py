@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.parts import HeadConfig, PolicyHeadConfig
-from plugrl.core.tensordict.learn.schedules import UpdateScheduleConfig
+from plugrl.core.tensordict.learn.update_schedule import UpdateScheduleConfig
 
 Part = Literal["body", "policy_body", "value_body", "policy_head", "value_head", "solo_head"]
 #: The parts of an agent, as ``load_parts`` and parameter groups name them.

@@ -1,9 +1,9 @@
-"""``Learner``: what trains one policy on the rows of a batch."""
+"""``Learner``: the update of one policy, from the rows of a batch to its new weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from torchrl.objectives.common import LossModule
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.operators import PARAMS
-from plugrl.core.tensordict.learn.compiling import CompiledLoss
+from plugrl.core.tensordict.learn.compiled_loss import CompiledLoss
 from plugrl.core.tensordict.learn.loss_contract import (
     check_losses,
     load_targets_state,
@@ -20,7 +20,7 @@ from plugrl.core.tensordict.learn.loss_contract import (
     targets_state,
     total_loss,
 )
-from plugrl.core.tensordict.learn.optimizer import AgentOptimizer, ParameterGroup
+from plugrl.core.tensordict.learn.optimizer import AgentOptimizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,30 +111,53 @@ class Learner:
     ) -> dict[str, float]:
         """Pass over the rows ``epochs`` times in minibatches of almost equal size.
 
+        Args:
+            rows: ``[rows]``, with what :meth:`estimate` wrote.
+            order: shuffles them.
+            epochs: how often.
+            minibatch_size: rows of one optimizer step.
+            not_finite: told of a gradient norm that is not; the weights stay as they were.
+
         Returns:
             Means over the minibatches of what the loss module gave, and of the gradient norm
             before it was clipped.
         """
         self._add_params(rows)
-        count = rows.batch_size[0]
-        sizes = _sizes(count, minibatch_size)
-        gathered: dict[str, list[torch.Tensor]] = {}
-        norms: list[float] = []
+        means = Means()
         for _ in range(epochs):
-            shuffled = rows[torch.from_numpy(order.permutation(count))]
-            for minibatch in shuffled.split(sizes) if len(sizes) > 1 else (shuffled,):
-                losses, norm = self._step(minibatch, not_finite)
-                norms.append(norm)
-                for name, value in losses.items():
-                    number = torch.as_tensor(value).detach()
-                    # Copied, as a loss module may give a buffer; TorchRL's penalty gives its
-                    # divergences row by row.
-                    number = number.float().mean() if number.ndim else number.clone()
-                    gathered.setdefault(name, []).append(number)
-        metrics = {
-            name: float(torch.stack(values).float().mean()) for name, values in gathered.items()
-        }
-        return {**metrics, "grad_norm": sum(norms) / len(norms)}
+            for minibatch in minibatches(rows, minibatch_size, order):
+                losses = self._backward(minibatch)
+                # Clips the gradient, then steps.
+                norm = self.optimizer.step(self.max_grad_norm)[self.agent.name]
+                if not math.isfinite(norm):
+                    not_finite("gradient norm", norm)
+                move_targets(self.loss_module)
+                means.add(losses)
+                means.add({"grad_norm": norm})
+        return means.take()
+
+    def _backward(self, minibatch: TensorDict) -> Mapping[str, torch.Tensor]:
+        """Set the gradients of the losses of a minibatch; give what the loss module gave."""
+        if self._compiled is not None:
+            compiled = self._compiled(minibatch)
+            if compiled is not None:
+                return compiled
+            self._compiled = None
+        losses: Mapping[str, torch.Tensor] = self.loss_module(minibatch)
+        self.optimizer.zero_grad()
+        backward = getattr(self.loss_module, "backward", None)
+        if backward is not None:
+            backward(losses)
+        else:
+            self._check(losses)
+            total_loss(losses).backward()  # type: ignore[no-untyped-call]
+        return losses
+
+    def _check(self, losses: Any) -> None:
+        """Refuse what cannot be differentiated, the first time."""
+        if not self._is_checked:
+            check_losses(losses, self.loss_module)
+            self._is_checked = True
 
     def _add_params(self, rows: TensorDict) -> None:
         # A penalty on the distance from the collecting policy reads its distributions; before the
@@ -143,31 +166,6 @@ class Learner:
         if PARAMS in keys and PARAMS not in rows:
             with torch.no_grad():
                 rows.set(PARAMS, self.agent.policy(rows["observation"]))
-
-    def _step(
-        self, minibatch: TensorDict, not_finite: NotFinite
-    ) -> tuple[Mapping[str, torch.Tensor], float]:
-        losses: Any = None if self._compiled is None else self._compiled(minibatch)
-        if losses is None:
-            self._compiled = None
-            losses = self.loss_module(minibatch)
-            self.optimizer.zero_grad()
-            self._backward(losses)
-        norm = self.optimizer.step(self.max_grad_norm)[self.agent.name]
-        if not math.isfinite(norm):
-            not_finite("gradient norm", norm)
-        move_targets(self.loss_module)
-        return losses, norm
-
-    def _backward(self, losses: Any) -> None:
-        backward = getattr(self.loss_module, "backward", None)
-        if backward is not None:
-            backward(losses)
-            return
-        if not self._is_checked:
-            check_losses(losses, self.loss_module)
-            self._is_checked = True
-        total_loss(losses).backward()  # type: ignore[no-untyped-call]
 
     def state_dict(self) -> dict[str, Any]:
         """Moments of the optimizer, what the loss module keeps besides the weights, its targets."""
@@ -195,30 +193,40 @@ class Learner:
         }
 
 
-def groups_of_agent(agent: Agent, lr: float) -> list[ParameterGroup]:
-    """The agent's parameters, part by part."""
-    return [
-        ParameterGroup(agent.name, group.part, group.parameters, lr * group.lr_factor)
-        for group in agent.parameter_groups()
-    ]
+class Means:
+    """Means of numbers by name, over what was added since they were last taken."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, numbers: Mapping[str, Any]) -> None:
+        """Add numbers, or tensors, of which those with several elements count as their mean."""
+        for name, value in numbers.items():
+            number = value
+            if isinstance(value, torch.Tensor):
+                # Copied, as a loss module may give a buffer; TorchRL's penalty gives its
+                # divergences row by row.
+                number = value.detach().float()
+                number = number.mean() if number.ndim else number.clone()
+            if name in self._sums:
+                self._sums[name] += number
+                self._counts[name] += 1
+            else:
+                self._sums[name], self._counts[name] = number, 1
+
+    def take(self) -> dict[str, float]:
+        """The means, which begin anew."""
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return means
 
 
-def groups_of_loss(agent: Agent, loss_module: torch.nn.Module, lr: float) -> list[ParameterGroup]:
-    """Parameters that a loss module has besides the agent's; they learn as critics do."""
-    seen = {id(parameter) for parameter in agent.parameters()}
-    own: dict[str, list[torch.nn.Parameter]] = {}
-    for name, parameter in loss_module.named_parameters():
-        if id(parameter) not in seen and parameter.requires_grad:
-            own.setdefault(name.partition(".")[0], []).append(parameter)
-    factor = float(agent.config["agent_lr_factor"]["critic"])
-    return [
-        ParameterGroup(f"{agent.name}/{part}", part, parameters, lr * factor)
-        for part, parameters in own.items()
-    ]
-
-
-def _sizes(count: int, wanted: int) -> list[int]:
-    """Sizes near ``wanted`` that add up to ``count`` and differ by at most one."""
-    parts = max(1, round(count / wanted))
+def minibatches(rows: TensorDict, size: int, order: np.random.Generator) -> Iterator[TensorDict]:
+    """All rows once, shuffled, in parts near ``size`` that differ by at most one row."""
+    count = rows.batch_size[0]
+    parts = max(1, round(count / size))
     small, larger = divmod(count, parts)
-    return [small + 1] * larger + [small] * (parts - larger)
+    sizes = [small + 1] * larger + [small] * (parts - larger)
+    shuffled = rows[torch.from_numpy(order.permutation(count))]
+    yield from shuffled.split(sizes) if parts > 1 else (shuffled,)

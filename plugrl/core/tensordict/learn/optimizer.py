@@ -7,12 +7,15 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from plugrl.core.errors import RunError
+
+if TYPE_CHECKING:
+    from plugrl.core.tensordict.agents.agent import Agent
 
 
 @dataclass
@@ -152,6 +155,31 @@ class AgentOptimizer:
     def _parts(self, agent: str) -> list[list[Any]]:
         """The parts of an agent, each with how many numbers it has."""
         return [[g.part, sum(p.numel() for p in g.parameters)] for g in self._groups[agent]]
+
+
+def optimizer_for(agent: Agent, loss_module: nn.Module, rl: Any) -> AgentOptimizer:
+    """The optimizer of a policy and of what its loss module has besides, such as critics.
+
+    Args:
+        agent: learns part by part, each at ``rl.lr`` times its own factor.
+        loss_module: its own parameters learn as critics do, each with a gradient norm of its own.
+        rl: the section.
+    """
+    groups = [
+        ParameterGroup(agent.name, group.part, group.parameters, rl.lr * group.lr_factor)
+        for group in agent.parameter_groups()
+    ]
+    seen = {id(parameter) for parameter in agent.parameters()}
+    own: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in loss_module.named_parameters():
+        if id(parameter) not in seen and parameter.requires_grad:
+            own.setdefault(name.partition(".")[0], []).append(parameter)
+    lr = rl.lr * float(agent.config["agent_lr_factor"]["critic"])
+    groups += [
+        ParameterGroup(f"{agent.name}/{part}", part, parameters, lr)
+        for part, parameters in own.items()
+    ]
+    return AgentOptimizer(groups, eps=rl.adam_eps)
 
 
 def _merged(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:

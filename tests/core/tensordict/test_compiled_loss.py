@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from plugrl.core.tensordict.learn import compiling
-from plugrl.core.tensordict.learn.compiling import EARNED_BACK, CompiledLoss, worth_compiling
+from plugrl.core.tensordict.learn import compiled_loss
+from plugrl.core.tensordict.learn.compiled_loss import EARNED_BACK, CompiledLoss, worth_compiling
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 from tests.core.tensordict.test_rl_trainer import task
 
@@ -118,7 +118,7 @@ def test_how_a_run_began_decides_how_it_goes_on(monkeypatch: pytest.MonkeyPatch)
     state = ppo(iterations=1, rl={"compile": "auto"}).state_dict()
     assert state["learners"]["agent"]["compiled"] is False
     # Longer than what auto compiles, now.
-    monkeypatch.setattr(compiling, "EARNED_BACK", 1)
+    monkeypatch.setattr(compiled_loss, "EARNED_BACK", 1)
     resumed = ppo(iterations=2, state=state, rl={"compile": "auto"})
     assert not is_compiled(resumed)
     del state["learners"]["agent"]["compiled"]  # as 0.1 saved it
