@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -19,11 +20,13 @@ from plugrl.core.errors import (
     EXIT_RUN_FAILED,
     EXIT_USAGE,
     PluginError,
+    PlugrlDeprecationWarning,
     PlugrlError,
     StopRun,
 )
 from plugrl.core.wording import LONGEST_RECORD, bounded, shown
 
+_FORM = warnings.formatwarning
 EXAMPLES = """
 plugrl train quickstart
 plugrl train experiment.yaml trainer.algorithm.lr=1e-4
@@ -37,6 +40,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
     """Run one command line and raise ``SystemExit`` with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _has_debug(words)
+    _show_deprecations()
     _escape_on_stdout()
     streams = _keep_open()
     try:
@@ -72,6 +76,27 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
             del stream.close
     _leave_within_seconds(code)
     raise SystemExit(code)
+
+
+def _show_deprecations() -> None:
+    """Print what goes away: Python shows such warnings to the authors of programs alone."""
+    kind = PlugrlDeprecationWarning
+    if not sys.warnoptions and all(row[2] is not kind for row in warnings.filters):
+        warnings.simplefilter("default", kind)
+    warnings.formatwarning = _one_line
+
+
+def _one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """How a warning is printed: those of plugrl name what to write, not a line of plugrl."""
+    if issubclass(category, PlugrlDeprecationWarning):
+        return shown(f"warning: {message}") + "\n"
+    return _FORM(message, category, filename, lineno, line)
 
 
 def _escape_on_stdout() -> None:

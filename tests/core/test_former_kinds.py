@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import forking
 import gymnasium
 import pettingzoo
 import pytest
@@ -147,3 +148,10 @@ def test_a_file_may_be_given_by_the_former_keys(tmp_path):
         "custom_dialogue_environment_module_path": "own.py",
         "custom_dialogue_environment_class_name": "Talks",
     }
+
+
+def test_the_command_line_prints_what_goes_away(tmp_path):
+    """Python itself shows such warnings to the authors of programs alone."""
+    done = forking.run(["-m", "plugrl", "ls", "environments"], cwd=tmp_path)
+    line = "warning: the kind 'environments' is now called 'dialogue_environment'; "
+    assert (done.returncode, done.stderr) == (0, f"{line}write 'dialogue_environment'\n")
