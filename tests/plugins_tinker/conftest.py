@@ -133,6 +133,12 @@ def no_account(monkeypatch):
             monkeypatch.delenv(name)
 
 
+def pytest_itemcollected(item):
+    """A test against an installed server is of that tier alone, whichever its twin here is of."""
+    if item.get_closest_marker("server"):
+        item.own_markers[:] = [m for m in item.own_markers if m.name not in ("integration", "slow")]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """Say before the first test what those of installed servers need."""
