@@ -18,8 +18,8 @@ _LONGEST = 1e6
 
 
 @dataclass(eq=False, slots=True)
-class Phase:
-    """One active phase."""
+class PhaseDeadline:
+    """An active phase and when it has to end."""
 
     name: str
     seconds: float
@@ -38,10 +38,10 @@ class Deadlines:
         grace: seconds after the deadline at which the fallback ends the process.
     """
 
-    def __init__(self, on_expired: Callable[[Phase], None], *, grace: float = 30.0) -> None:
+    def __init__(self, on_expired: Callable[[PhaseDeadline], None], *, grace: float = 30.0) -> None:
         self._grace = grace
         self._on_expired = on_expired
-        self._active: list[Phase] = []
+        self._active: list[PhaseDeadline] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._idle = True
@@ -56,7 +56,7 @@ class Deadlines:
     @contextlib.contextmanager
     def phase(self, name: str, seconds: float) -> Iterator[None]:
         """Watch the body of the ``with`` statement."""
-        phase = Phase(name, seconds, self._clock() + seconds)
+        phase = PhaseDeadline(name, seconds, self._clock() + seconds)
         with self._changed:
             self._active.append(phase)
             # Armed here and not in the thread: the very next call may keep the lock for good.
