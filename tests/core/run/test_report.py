@@ -6,6 +6,7 @@ import re
 import pytest
 
 from plugrl.core.run.records.report import REPORT_FILE, curves, write_report
+from plugrl.core.run.records.web_page import page, table, text
 
 
 def drawn(folder, values):
@@ -55,3 +56,15 @@ def test_only_finite_numbers_at_steps_are_in_a_curve():
         {"step": 2, "a": 2.5, "b": None, "c": "text"},
     ]
     assert curves(records) == {"a": [(0, 1), (2, 2.5)]}
+
+
+def test_pages_show_text_as_it_is_read_and_load_nothing():
+    hostile = '<script>alert("x")</script>\u202e\x1b[2Jend'
+    made = page(hostile, table(["name", "value"], [[text(hostile), "1.5"], ["a", 2], ["-", "b"]]))
+    assert "default-src 'none'; style-src 'unsafe-inline'" in made
+    for part in ("<script", "\u202e", "\x1b"):
+        assert part not in made
+    assert made.count("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;") == 3
+    # Numbers stand on the right; 2 and a dash count as such.
+    assert made.count('<td class="n">') == 3
+    assert table((), [["a"]]) == "<table><tr><td>a</td></tr></table>"
