@@ -157,7 +157,7 @@ def rows_of(words: list[str]) -> list[str]:
 
 def lines() -> Iterator[tuple[str, str]]:
     """A command line, and what it runs or is answered with."""
-    from plugrl.commands._launching import launched
+    from plugrl.commands._launcher_syntax import launched
     from plugrl.core.errors import UsageError
 
     with _folder():

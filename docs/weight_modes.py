@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from plugrl.core.run.records.lanes import Busy
+from plugrl.core.run.records.timeline_reader import Busy
 
 #: The rows of the table: mode, threshold, what happens to open attempts.
 MODES: dict[str, tuple[str, int, str]] = {

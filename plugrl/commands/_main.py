@@ -13,7 +13,7 @@ import typer
 
 from plugrl.__about__ import __version__
 from plugrl.commands._group import CommandRow, LazyGroup, examples, lightened
-from plugrl.commands._launching import launched
+from plugrl.commands._launcher_syntax import launched
 from plugrl.core.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -64,7 +64,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
             raise SystemExit(_report_usage(error, debug)) from None
         if debug:
             raise
-        from plugrl.core.plugins.user_code.blame import one_line
+        from plugrl.core.plugins.user_code.error_location import one_line
 
         text = f"error: unexpected {one_line(error)}; re-run with plugrl --debug"
         print(shown(text), file=sys.stderr)

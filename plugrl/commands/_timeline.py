@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.commands._output import can_print, emit_json, emit_table, note
 
 if TYPE_CHECKING:
-    from plugrl.core.run.records.lanes import Lanes
+    from plugrl.core.run.records.timeline_reader import Lanes
 
 _BLOCKS, _ASCII = " ░▒▓█", " .-+#"
 #: Steps that are listed when nothing else is asked for.
@@ -29,7 +29,7 @@ def show_timeline(folder: Path, *, last: int | None, as_json: bool) -> None:
     """
     from plugrl.core.errors import UsageError
     from plugrl.core.run.folder import summarize
-    from plugrl.core.run.records.lanes import read_lanes
+    from plugrl.core.run.records.timeline_reader import read_lanes
 
     try:
         lanes = read_lanes(folder)

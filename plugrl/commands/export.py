@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plugrl.commands._saved import Checkpoint, RunsFolder
+from plugrl.commands._run_arguments import Checkpoint, RunsFolder
 
 EXAMPLES = """
 plugrl export latest exported/policy

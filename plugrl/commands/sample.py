@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plugrl.commands._saved import AsJson, Checkpoint, RunsFolder, Target
+from plugrl.commands._run_arguments import AsJson, Checkpoint, RunsFolder, Target
 
 EXAMPLES = """
 plugrl sample latest "12+34="

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plugrl.commands._saved import AsJson, Checkpoint, RunsFolder, Target
+from plugrl.commands._run_arguments import AsJson, Checkpoint, RunsFolder, Target
 
 if TYPE_CHECKING:
     from plugrl.core.text.endpoint.serving import Serving

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 
 #: One message: ``role``, ``content`` and what else a template reads.
 Message = dict[str, Any]

@@ -23,7 +23,7 @@ from plugrl.core.factory import Factory
 from plugrl.core.plugins.discovery import LoadedPlugins, load_hook_plugins
 from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.registry import Registry, default_registry
-from plugrl.core.plugins.user_code.blame import component_error
+from plugrl.core.plugins.user_code.error_location import component_error
 from plugrl.core.plugins.user_code.working_folder import named, same_working_folder
 from plugrl.core.run.process import allocation, threads
 from plugrl.core.run.process.launchers import refuse_copies
@@ -164,7 +164,7 @@ def resume(folder: str | Path) -> TrainedRun:
         PluginError: plugins changed and ``plugins.strict`` is set.
         RunError: the run failed again.
     """
-    from plugrl.core.run.start import is_complete
+    from plugrl.core.run.initialization import is_complete
 
     if is_complete(Path(folder)):
         logger.info("the run %s is done: there is nothing to resume", folder)
@@ -189,7 +189,7 @@ def _as_it_began(folder: Path) -> Experiment:
         ConfigError: its ``config.yaml`` is missing, damaged or no longer fits.
         PluginError: a plugin that it needs cannot be used.
     """
-    from plugrl.core.run.start import read_tree
+    from plugrl.core.run.initialization import read_tree
 
     # What relative paths meant was settled when the run began.
     tree, file = read_tree(folder), folder / "config.yaml"
@@ -269,7 +269,7 @@ def load_run(run: str | Path, runs_folder: str | Path = "runs") -> TrainedRun:
         ConfigError: a file of the run is missing or damaged.
     """
     from plugrl.core.run.folder import find
-    from plugrl.core.run.start import read_tree
+    from plugrl.core.run.initialization import read_tree
 
     folder = find(str(run), Path(runs_folder))
     tree = read_tree(folder, "loaded")

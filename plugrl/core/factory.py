@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.component import build
 from plugrl.core.errors import ConfigError, PluginError, PlugrlError
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.plugins.user_code.blame import one_line, place, raised_at
+from plugrl.core.plugins.user_code.error_location import one_line, place, raised_at
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.kinds import Record

@@ -16,8 +16,8 @@ from plugrl.core.null_run import UnrecordedRun
 from plugrl.core.run.checkpoints import checkpoint as checkpoints
 from plugrl.core.run.checkpoints.folder import checkpoints_of
 from plugrl.core.run.folder import find
+from plugrl.core.run.initialization import read_tree
 from plugrl.core.run.saved_state import take_weights
-from plugrl.core.run.start import read_tree
 from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:

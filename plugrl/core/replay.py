@@ -12,8 +12,8 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import build_trainer, enter, prepare
 from plugrl.core.null_run import NoRun
 from plugrl.core.run.checkpoints import dumps
-from plugrl.core.run.checkpoints.definition import check_dump
-from plugrl.core.run.start import read_tree
+from plugrl.core.run.checkpoints.compatibility import check_dump
+from plugrl.core.run.initialization import read_tree
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

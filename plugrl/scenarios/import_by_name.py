@@ -9,7 +9,7 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.loading import describe_error, import_named
-from plugrl.core.plugins.user_code.blame import raised_at
+from plugrl.core.plugins.user_code.error_location import raised_at
 from plugrl.core.plugins.user_code.user_files import readable
 from plugrl.core.wording import did_you_mean
 

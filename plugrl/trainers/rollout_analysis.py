@@ -15,7 +15,7 @@ from plugrl.core.experiment import prepare
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
-from plugrl.core.run.start import read_tree
+from plugrl.core.run.initialization import read_tree
 from plugrl.core.text.inference.chat import chat_tokenizer, encode_question
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.inference.generation import Completion, GenerationRequest

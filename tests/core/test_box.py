@@ -19,9 +19,9 @@ from waiting import wait_until
 from plugrl.core.errors import RunError
 from plugrl.core.sandbox import servers
 from plugrl.core.sandbox.box import Box
-from plugrl.core.sandbox.inside import folders
+from plugrl.core.sandbox.inside import box_folder
 from plugrl.core.sandbox.inside.assertions import fault_of, names_of_program
-from plugrl.core.sandbox.inside.values import parsed
+from plugrl.core.sandbox.inside.value_codec import parsed
 from plugrl.core.sandbox.jobs import ProgramLimits
 
 LIMITS = ProgramLimits(
@@ -559,9 +559,9 @@ def test_folders_are_measured_and_removed_however_deep(tmp_path):
     os.mkdir("fixed/inner", 0o700, dir_fd=here)
     os.chmod("fixed", 0o500, dir_fd=here)
     os.close(here)
-    assert folders.measured(str(top), 1000)[0] == 64
-    assert folders.measured(str(top), 10)[0] <= 12
-    folders.remove(str(top))
+    assert box_folder.measured(str(top), 1000)[0] == 64
+    assert box_folder.measured(str(top), 10)[0] <= 12
+    box_folder.remove(str(top))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import hostile
 import pytest
 
 from plugrl.core.sandbox.box import Box
-from plugrl.core.sandbox.inside.calls import number_of
+from plugrl.core.sandbox.inside.system_calls import number_of
 from plugrl.core.sandbox.jobs import ProgramLimits
 
 LIMITS = ProgramLimits(

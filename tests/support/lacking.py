@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from plugrl.core.sandbox.inside.calls import number_of
 from plugrl.core.sandbox.inside.kernel import filter_calls
+from plugrl.core.sandbox.inside.system_calls import number_of
 
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, LACKS = 0x7FFF0000, 0x00050000 | 38

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.sources.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
 from plugrl.core.errors import PluginError, PlugrlError
-from plugrl.core.plugins.user_code.blame import first_line, one_line, place, raised_at
+from plugrl.core.plugins.user_code.error_location import first_line, one_line, place, raised_at
 
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig

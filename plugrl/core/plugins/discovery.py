@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.errors import PluginError, PlugrlError
+from plugrl.core.plugins.hook_types import HookRegistry
 from plugrl.core.plugins.loading import describe_error, import_target, user_modules
-from plugrl.core.plugins.observed import HookRegistry
 from plugrl.core.plugins.packages.installed import (
     HOOK_GROUP,
     EntryPoint,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pluggy
 
-from plugrl.core.plugins.observed import Registrar, Run, Trajectory, ValidatedConfig
+from plugrl.core.plugins.hook_types import Registrar, Run, Trajectory, ValidatedConfig
 
 HOOK_API = 1
 

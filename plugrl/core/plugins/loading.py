@@ -17,7 +17,7 @@ from typing import Any
 
 from plugrl.core.errors import MissingNameError, PluginError
 from plugrl.core.plugins.kinds import KINDS, OWN, Record
-from plugrl.core.plugins.user_code.blame import line_of, raised_at, said
+from plugrl.core.plugins.user_code.error_location import line_of, raised_at, said
 from plugrl.core.plugins.user_code.signatures import signature_fault
 from plugrl.core.plugins.user_code.user_files import load_file, load_module, readable
 from plugrl.core.plugins.user_code.working_folder import same_working_folder

@@ -20,7 +20,7 @@ from plugrl.core.plugins.user_code.working_folder import named, settled
 from plugrl.core.run import folder as folders
 from plugrl.core.run.atomic_files import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
-from plugrl.core.run.checkpoints.definition import (
+from plugrl.core.run.checkpoints.compatibility import (
     CONFIG,
     plain,
     refuse_other_definition,
@@ -30,9 +30,15 @@ from plugrl.core.run.checkpoints.folder import checkpoints_of
 from plugrl.core.run.checkpoints.rng import rng_state, set_rng_state
 from plugrl.core.run.checkpoints.schedule import CheckpointSchedule
 from plugrl.core.run.deadlines import Deadlines
-from plugrl.core.run.ending import Ending, outcome_of
 from plugrl.core.run.guards import Guards
-from plugrl.core.run.process.garbage import Garbage
+from plugrl.core.run.initialization import (
+    ComposedLike,
+    ValidatedLike,
+    check_plugins,
+    make_folder,
+    read_tree,
+)
+from plugrl.core.run.process.garbage_collection import Garbage
 from plugrl.core.run.process.signals import SignalWatch, say
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records.metrics import plain_numbers
@@ -41,7 +47,7 @@ from plugrl.core.run.records.status import State, Status, now
 from plugrl.core.run.records.timeline import Timeline
 from plugrl.core.run.resources import Item, Kept
 from plugrl.core.run.saved_state import take_state
-from plugrl.core.run.start import ComposedLike, ValidatedLike, check_plugins, make_folder, read_tree
+from plugrl.core.run.shutdown import Ending, outcome_of
 from plugrl.core.run.tracking.group import TrackerGroup, tracked
 from plugrl.core.run.tracking.tracker import Tracker
 

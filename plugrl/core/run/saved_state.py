@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError, UsageError
-from plugrl.core.plugins.user_code.blame import one_line, raised_at, where
+from plugrl.core.plugins.user_code.error_location import one_line, raised_at, where
 
 log = logging.getLogger(__name__)
 _OWN = __name__.partition(".")[0]

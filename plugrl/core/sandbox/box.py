@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.errors import RunError
-from plugrl.core.sandbox.inside.values import parsed
+from plugrl.core.sandbox.inside.value_codec import parsed
 from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner
 from plugrl.core.sandbox.servers import ServerGoneError, Wrap, command, servers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.run.saved_state import take_weights, unfit_state
 from plugrl.core.text.inference.services import (
     BaseTrainService,

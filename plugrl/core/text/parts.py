@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.data.curriculum import Curriculum
 from plugrl.core.text.data.files import place_of_problem
 from plugrl.core.text.data.loader import PromptLoader, kept, problems, require_column

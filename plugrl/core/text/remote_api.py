@@ -12,7 +12,7 @@ import numpy as np
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.batch import padded
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.minibatches import PassesConfig, splits

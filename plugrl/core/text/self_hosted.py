@@ -12,7 +12,7 @@ import torch
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.compatibility import compatibility_findings
 from plugrl.core.text.dry_run import try_step

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.advantages import metadata_fault
 from plugrl.core.text.rollout.failures import logprobs_fault

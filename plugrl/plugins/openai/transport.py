@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 
 if TYPE_CHECKING:
     import httpx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import first_line
+from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.wording import did_you_mean
 from plugrl.plugins.transformers.outline import layer_names
 

@@ -13,7 +13,7 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.plugins.user_code.blame import first_line
+from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
@@ -213,7 +213,7 @@ def _run_fault(section: Any) -> str:
     """
     from plugrl.core.loaded_run import checkpoint_of
     from plugrl.core.run.folder import find
-    from plugrl.core.run.start import read_tree
+    from plugrl.core.run.initialization import read_tree
 
     if section.run == "latest":
         return "latest is the run that trains, once it has begun; name that of the reward model"

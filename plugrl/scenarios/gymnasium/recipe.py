@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.loading import import_exported
-from plugrl.core.plugins.user_code.blame import one_line, raised_at
+from plugrl.core.plugins.user_code.error_location import one_line, raised_at
 from plugrl.core.wording import close_names
 from plugrl.scenarios.import_by_name import find
 

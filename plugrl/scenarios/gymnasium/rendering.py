@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.scenarios.gymnasium.recipe import Recipe
 
 

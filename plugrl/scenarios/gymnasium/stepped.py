@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from plugrl.core.errors import ContractError, RunError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.tensordict.environment.copies import ResumableEnvironment
 from plugrl.core.tensordict.environment.spaces import Spaces
 from plugrl.core.tensordict.environment.vector_environment import AGENT, AgentStep

@@ -13,7 +13,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.tensordict.environment.copies import Crashes
 from plugrl.core.tensordict.environment.state import Unsavable
 from plugrl.scenarios.gymnasium.local_copy import LocalCopy

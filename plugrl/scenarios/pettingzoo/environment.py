@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.tensordict.environment.copies import CopiesEnvironment, Crashes
 from plugrl.core.tensordict.environment.vector_environment import AgentStep
 from plugrl.scenarios.pettingzoo.maker import Maker, agents_of, raw_spaces, spaces_of

@@ -11,7 +11,7 @@ import numpy as np
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.core.wording import bounded, did_you_mean
 

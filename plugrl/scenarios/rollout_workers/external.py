@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import bind
 from plugrl.core.text.agents.worker import AgentEvaluationTarget

@@ -18,7 +18,7 @@ from torchrl.envs import (
 )
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.scenarios.import_by_name import find
 
 _SILENT = (

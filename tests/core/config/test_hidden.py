@@ -19,7 +19,7 @@ from plugrl.core.config.hidden import (
 )
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.sources.writer import dump_yaml
-from plugrl.core.run.ending import _LogFile
+from plugrl.core.run.shutdown import _LogFile
 
 
 @pytest.mark.parametrize(

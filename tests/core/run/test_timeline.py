@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from plugrl.cli import main
 from plugrl.commands.runs import app
 from plugrl.core.errors import UsageError
-from plugrl.core.run.records.lanes import Busy, read_lanes
 from plugrl.core.run.records.timeline import Timeline
+from plugrl.core.run.records.timeline_reader import Busy, read_lanes
 
 
 def span(lane, name, start, end, **facts):

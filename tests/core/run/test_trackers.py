@@ -12,8 +12,8 @@ from waiting import DEADLINE
 
 from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.core.run.run import Run
-from plugrl.core.run.tracking import feed
 from plugrl.core.run.tracking import group as tracking
+from plugrl.core.run.tracking import tracker_thread
 from plugrl.core.run.tracking.group import TrackerGroup, tracked, tracker_hangs
 from plugrl.core.run.tracking.tables import SampleTable, SampleTables, markdown
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
@@ -124,7 +124,7 @@ def test_one_that_was_given_up_is_not_waited_for_at_the_end():
         entered.set()
         released.wait()
 
-    hung = feed.Feed(going_wrong("log", hang), "Wrong", 60, lambda name: None)
+    hung = tracker_thread.Feed(going_wrong("log", hang), "Wrong", 60, lambda name: None)
     hung.start(SimpleNamespace(step=0, resumed=False), lambda held: [])
     hung.put("log", 1, {})
     assert entered.wait(DEADLINE)
@@ -153,7 +153,7 @@ def test_a_slow_one_does_not_hold_up_the_steps(make_run):
 
 
 def test_one_that_is_far_behind_is_waited_for(make_run, caplog, monkeypatch):
-    monkeypatch.setattr(feed, "_WAITING", 1)
+    monkeypatch.setattr(tracker_thread, "_WAITING", 1)
     slow = going_wrong("log", lambda: time.sleep(0.05))
     run = make_run(trackers=[slow])
     train(run, 4)
@@ -250,7 +250,7 @@ def test_a_checkpoint_waits_5_seconds_or_as_long_as_a_call_may_take(
     monkeypatch, tmp_path, timeout, seconds
 ):
     until = []
-    monkeypatch.setattr(feed.Feed, "drain", lambda self, end: until.append(end))
+    monkeypatch.setattr(tracker_thread.Feed, "drain", lambda self, end: until.append(end))
     monkeypatch.setattr(tracking, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     group = TrackerGroup([Noted(), Noted()], timeout)
     group.drain()

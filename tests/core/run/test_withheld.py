@@ -12,8 +12,8 @@ import yaml
 
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.run.checkpoints.checkpoint import candidates
+from plugrl.core.run.initialization import read_tree
 from plugrl.core.run.run import Run
-from plugrl.core.run.start import read_tree
 
 SECRETS = ("planted-environment", "planted-literal", "planted-override", "sk-planted0123456789")
 WORDS = ["judge.token=planted-override", "judge.note=sk-planted0123456789"]

@@ -13,7 +13,7 @@ from waiting import DEADLINE, wait_until
 from plugrl.core.component import build
 from plugrl.core.errors import RunError, UsageError
 from plugrl.core.plugins.registry import Registry
-from plugrl.core.plugins.user_code.blame import TRACE
+from plugrl.core.plugins.user_code.error_location import TRACE
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.evaluate.evaluator import (
     EvaluationFailedError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plugrl.core.plugins.user_code.blame import first_line
+from plugrl.core.plugins.user_code.error_location import first_line
 
 
 def check_requirements(requirements: Iterable[str]) -> list[str]:

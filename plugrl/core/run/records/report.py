@@ -9,8 +9,8 @@ from typing import Any
 
 from plugrl.core.run.atomic_files import dump_yaml, write_text
 from plugrl.core.run.folder import METRICS_FILE
-from plugrl.core.run.records.lanes import read_lanes
 from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.timeline_reader import read_lanes
 from plugrl.core.run.records.web_page import page, table, text
 
 REPORT_FILE = "report.html"

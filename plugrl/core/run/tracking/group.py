@@ -10,8 +10,8 @@ from typing import Any
 
 from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.records.metrics import read_jsonl
-from plugrl.core.run.tracking.feed import Call, Feed
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
+from plugrl.core.run.tracking.tracker_thread import Call, Feed
 
 #: Seconds that a checkpoint waits for trackers to take what came before it.
 _BEFORE_CHECKPOINT = 5.0

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from plugrl.core.sandbox.inside.values import decoded, encoded, parsed
+from plugrl.core.sandbox.inside.value_codec import decoded, encoded, parsed
 
 #: Names that tests use as if they were imported, by their modules.
 _KNOWN = {

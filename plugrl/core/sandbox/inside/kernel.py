@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from functools import cache
 
-from plugrl.core.sandbox.inside.calls import number_of
+from plugrl.core.sandbox.inside.system_calls import number_of
 
 _NO_NEW_PRIVS, _DEATH_SIGNAL, _DUMPABLE = 38, 1, 4
 _SET_FILTER, _LISTENER = 1, 8

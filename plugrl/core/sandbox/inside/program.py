@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from plugrl.core.sandbox.inside import assertions, calls, hook, kernel
+from plugrl.core.sandbox.inside import assertions, audit_hook, kernel, system_calls
 
 #: Where each descriptor is in the process of a program.
 _RESULT, _STATUS, _QUESTIONS, _ANSWERS = 3, 4, 5, 6
@@ -187,7 +187,7 @@ def _restrict(job: Mapping[str, Any], box: str) -> list[str]:
         # It counts all processes of the user, so that not even a thread can be started.
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     if len(done) < 2:
-        hook.refuse(readable(), box)
+        audit_hook.refuse(readable(), box)
     return done
 
 
@@ -202,7 +202,7 @@ def _ask_kernel(own_root: bool, box: str) -> list[str]:
         kernel.confine_files(readable(), [box], DEVICES)
         done.append("files")
     for notify in (True, False):
-        rules = calls.Rules(
+        rules = system_calls.Rules(
             own_pid=os.getpid(),
             channel=_CHANNEL,
             notify=notify,
@@ -210,7 +210,7 @@ def _ask_kernel(own_root: bool, box: str) -> list[str]:
             by_path=own_root,
         )
         try:
-            listener = kernel.filter_calls(calls.program(rules), listen=notify)
+            listener = kernel.filter_calls(system_calls.program(rules), listen=notify)
         except (OSError, KeyError):
             continue
         if notify:

@@ -16,7 +16,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from plugrl.core.sandbox.inside import kernel, spaces, supervisor
+from plugrl.core.sandbox.inside import kernel, namespaces, supervisor
 from plugrl.core.sandbox.inside.program import DEVICES, read_exactly, readable
 
 #: What most programs import, so that it is done once.
@@ -33,12 +33,12 @@ def main() -> None:
         importlib.import_module(name)
     if wants_own:
         try:
-            spaces.leave()
+            namespaces.leave()
         except (OSError, KeyError) as error:
             _refuse(f"{error}")
         _follow_child()
         try:
-            spaces.new_root([*readable(), *DEVICES], supervisor.BOXES)
+            namespaces.new_root([*readable(), *DEVICES], supervisor.BOXES)
             # Root of a namespace has no rights over files of users that are not in it.
             os.stat(os.__file__)
         except OSError as error:

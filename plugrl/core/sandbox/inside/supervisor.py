@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from plugrl.core.sandbox.inside import calls, folders, spaces
+from plugrl.core.sandbox.inside import box_folder, namespaces, system_calls
 from plugrl.core.sandbox.inside.program import Ends, read_exactly, run_program
 
 #: Where the folder of a program is, and that of its tests, in a root of their own.
@@ -134,7 +134,7 @@ class Child:
             fcntl.ioctl(listener, _SEND, answer)
 
     def _error(self, number: int, arguments: tuple[int, ...]) -> int:
-        made = calls.counted(number, arguments)
+        made = system_calls.counted(number, arguments)
         if made == "thread":
             self._threads += 1
             return 0 if self._threads <= _THREADS else errno.EAGAIN
@@ -142,13 +142,13 @@ class Child:
             self._files += 1
             if self._files > self._limits["files"]:
                 # Some may be gone again; the program itself lies there in the place of this one.
-                self._files = folders.measured(self._box, self._limits["files"] + 1)[0]
+                self._files = box_folder.measured(self._box, self._limits["files"] + 1)[0]
             if self._files <= self._limits["files"]:
                 return 0
             self.stop("files")
             return errno.ENOSPC
         if len(self.refused) < _NAMED:
-            self.refused[calls.name_of(number)] = None
+            self.refused[system_calls.name_of(number)] = None
         return errno.EPERM
 
     def look(self, deadline: float) -> None:
@@ -166,7 +166,7 @@ class Child:
         if self._own_root:
             found = os.statvfs(self._box)
             return found.f_ffree == 0 or found.f_bfree == 0
-        count, size = folders.measured(self._box, limits["files"] + 1)
+        count, size = box_folder.measured(self._box, limits["files"] + 1)
         return bool(count > limits["files"] + 1 or size > limits["all_bytes"])
 
     def _processor_time(self) -> float:
@@ -313,7 +313,7 @@ def _box(job: dict[str, Any], place: str) -> Iterator[str]:
     limits = job["limits"]
     if job["own_root"]:
         # The program itself is one of the files, and one more shows that there were too many.
-        spaces.limited_folder(place, limits["all_bytes"] + (1 << 16), limits["files"] + 2)
+        namespaces.limited_folder(place, limits["all_bytes"] + (1 << 16), limits["files"] + 2)
         yield place
         return
     # Where this runs in a container, the folder of whoever asks may not be there.
@@ -324,7 +324,7 @@ def _box(job: dict[str, Any], place: str) -> Iterator[str]:
     finally:
         # What cannot be removed is no fault of the judgement that is made.
         with contextlib.suppress(OSError):
-            folders.remove(made)
+            box_folder.remove(made)
 
 
 def main(own_root: bool, size: int) -> None:
@@ -332,7 +332,7 @@ def main(own_root: bool, size: int) -> None:
     job = json.loads(read_exactly(0, size))
     job["own_root"] = own_root
     if own_root:
-        spaces.private_mounts()
+        namespaces.private_mounts()
     try:
         answer = supervise(job)
     except OSError as error:

@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 
 #: Key of a mapping that stands for something else than plain values.
 KIND = "kind"

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import func
 from torchrl.objectives.common import LossModule
 
-from plugrl.core.run.process.compilers import compiler_failure, missing_compiler
+from plugrl.core.run.process.compiler import compiler_failure, missing_compiler
 from plugrl.core.tensordict.learn.loss_contract import total_loss
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from plugrl.core.component import Component
 from plugrl.core.factory import make_component
-from plugrl.core.plugins.user_code.blame import failure_key, one_line, raised_at, warn_once
+from plugrl.core.plugins.user_code.error_location import failure_key, one_line, raised_at, warn_once
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.loading import describe_error, import_target
-from plugrl.core.plugins.user_code.blame import one_line
 from plugrl.core.plugins.user_code.copies import own_copy
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.plugins.user_code.user_files import load_module
 from plugrl.core.text.agents.parsing import ToolCall
 from plugrl.core.text.rollout.fibers import Fibers, Overrun

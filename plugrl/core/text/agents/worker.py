@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from plugrl.core.chat_template import Message
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.agents.agent import Agent
 from plugrl.core.text.agents.agent_config import AgentDefinition, load_agent
 from plugrl.core.text.agents.conversation import Budget, Conversation

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import first_line
+from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.scenario import DataItem
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import LARGEST, Score, bounded
 from plugrl.core.text.dialogue.tree import RolloutNode

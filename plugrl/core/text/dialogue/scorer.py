@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError, UsageError
-from plugrl.core.plugins.user_code.blame import is_stop, one_line, raised_at, where
+from plugrl.core.plugins.user_code.error_location import is_stop, one_line, raised_at, where
 from plugrl.core.plugins.user_code.function_components import class_of
 from plugrl.core.text.dialogue.dialogue import Dialogue, Part
 from plugrl.core.wording import bounded as shortened

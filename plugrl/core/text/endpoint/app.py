@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.endpoint import answers
 from plugrl.core.text.endpoint.faults import ApiError, ended
 from plugrl.core.text.endpoint.requests import EndpointRequest, read_chat, read_text

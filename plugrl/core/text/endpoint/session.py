@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from plugrl.core.errors import PlugrlError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint import replies
 from plugrl.core.text.endpoint.faults import ApiError, ended, invalid, too_long

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from plugrl.core.component import Component
 from plugrl.core.errors import UsageError
-from plugrl.core.plugins.user_code.blame import is_stop, one_line, raised_at, where
 from plugrl.core.plugins.user_code.copies import own_copy
+from plugrl.core.plugins.user_code.error_location import is_stop, one_line, raised_at, where
 from plugrl.core.text.rollout.coroutine_limits import stepped
 from plugrl.core.text.rollout.fibers import Overrun, called
 from plugrl.core.text.rollout.time_limits import run_coroutine

@@ -8,7 +8,7 @@ from operator import countOf
 from typing import Protocol, get_args
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
-from plugrl.core.plugins.user_code.blame import one_line, raised_at
+from plugrl.core.plugins.user_code.error_location import one_line, raised_at
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.trajectory import ROUNDING, FinishReason
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.losses import check_reads
 from plugrl.core.text.learn.token_rewards import total_rewards

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.blame import where
+from plugrl.core.plugins.user_code.error_location import where
 from plugrl.core.text.batch import Batch
 
 Metrics = dict[str, tuple[float, float]]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 
 Value = TypeVar("Value")
 Given = TypeVar("Given")

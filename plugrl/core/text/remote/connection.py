@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.remote.calls import RemoteCalls
 from plugrl.core.text.remote.settings import key_of, settings_findings
 from plugrl.core.wording import did_you_mean

@@ -12,8 +12,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError
-from plugrl.core.plugins.user_code.blame import failure_key, warn_once
 from plugrl.core.plugins.user_code.copies import own_copy
+from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
-from plugrl.core.plugins.user_code.blame import one_line, raised_at, where
+from plugrl.core.plugins.user_code.error_location import one_line, raised_at, where
 from plugrl.core.run.atomic_files import is_disk_full
 from plugrl.core.text.data.files import place_of_problem
 from plugrl.core.text.inference.completions import EngineError

@@ -35,7 +35,7 @@ class Overrun(Exception):
 class _Abandoned(BaseException):
     """Raised in a thread that nobody waits for any more, when it asks for something."""
 
-    #: For :func:`plugrl.core.plugins.user_code.blame.is_stop`.
+    #: For :func:`plugrl.core.plugins.user_code.error_location.is_stop`.
     stops = True
 
 

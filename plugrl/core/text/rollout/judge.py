@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError
-from plugrl.core.plugins.user_code.blame import is_stop, where
+from plugrl.core.plugins.user_code.error_location import is_stop, where
 from plugrl.core.text.evaluate.evaluator import (
     MODEL_ACCESS,
     BaseEvaluationTarget,

@@ -11,7 +11,7 @@ from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.plugins.user_code.blame import failure_key, warn_once
+from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,

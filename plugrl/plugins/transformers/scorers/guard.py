@@ -13,7 +13,7 @@ import torch
 from plugrl.core.config.preflight import device_fault
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.dialogue.dialogue import Dialogue, Part
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
 from plugrl.plugins.transformers.scorers.models import (

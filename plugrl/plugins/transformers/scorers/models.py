@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import first_line
+from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.plugins.transformers.loading import without_bars
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from plugrl.core.run.process.compilers import compiler_failure, missing_compiler
+from plugrl.core.run.process.compiler import compiler_failure, missing_compiler
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.endpoint.clients.reaper import REAPER, kill_session
 
 #: Bytes of each output that are kept, the last ones.

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from plugrl.core.plugins.user_code.blame import TRACE
+from plugrl.core.plugins.user_code.error_location import TRACE
 from plugrl.core.text.rollout.processes.messages import Setup
 from plugrl.core.text.rollout.processes.process import IDLE, MARK, SHARED
 

@@ -23,7 +23,7 @@ from plugrl.core.component import build
 from plugrl.core.errors import RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.plugins.user_code.blame import TRACE, one_line, traced
+from plugrl.core.plugins.user_code.error_location import TRACE, one_line, traced
 from plugrl.core.text.rollout.attempts import Attempts
 from plugrl.core.text.rollout.failures import failed, named, place_of
 from plugrl.core.text.rollout.judge import make_evaluator

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.plugins.user_code.blame import one_line
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.rollout.failures import failed, named, overrun, place_of
 from plugrl.core.text.rollout.lockstep import CompletionOrError, RolloutRequest
 from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle

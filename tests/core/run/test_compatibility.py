@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.checkpoints.definition import (
+from plugrl.core.run.checkpoints.compatibility import (
     check_dump,
     refuse_other_definition,
     warn_of_changes,

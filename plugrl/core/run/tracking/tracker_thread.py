@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plugrl.core.plugins.user_code.blame import said
+from plugrl.core.plugins.user_code.error_location import said
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 log = logging.getLogger("plugrl.run")

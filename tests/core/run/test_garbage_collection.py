@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from plugrl.core.run.process.garbage import WARM_UP, Garbage
+from plugrl.core.run.process.garbage_collection import WARM_UP, Garbage
 
 
 @pytest.fixture(autouse=True)

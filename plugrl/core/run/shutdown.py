@@ -22,7 +22,7 @@ from plugrl.core.errors import (
     RunTerminated,
     StopRun,
 )
-from plugrl.core.plugins.user_code.blame import TRACE
+from plugrl.core.plugins.user_code.error_location import TRACE
 from plugrl.core.plugins.user_code.working_folder import named
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.process.signals import exit_code, exit_soon, say

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from run_driver import Toy
 
-from plugrl.core.run.start import is_complete
+from plugrl.core.run.initialization import is_complete
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plugrl.core.run.process.compilers import compiler_failure
+from plugrl.core.run.process.compiler import compiler_failure
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from plugrl.core.run.records.status import read_status
 HUNG = """
 import sys
 from pathlib import Path
-from plugrl.core.run.ending import Ending
+from plugrl.core.run.shutdown import Ending
 from plugrl.core.run.records.status import Status
 
 def hung():

@@ -10,7 +10,7 @@ from pathlib import Path
 import forking
 import pytest
 
-from plugrl.commands._launching import launched
+from plugrl.commands._launcher_syntax import launched
 from plugrl.core.errors import UsageError
 
 
