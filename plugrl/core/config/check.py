@@ -17,10 +17,11 @@ from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.pick import Picker, custom_keys
 from plugrl.core.config.report import CheckReport
 from plugrl.core.config.schemas.plain_values import is_code_file, locate, to_plain
-from plugrl.core.config.schemas.schema import COMPONENT, FILE, OWN, PHASES
+from plugrl.core.config.schemas.schema import BOUNDS, COMPONENT, FILE, OWN, PHASES, Bounds
 from plugrl.core.config.sources.inherit import default_entry, inherit, inherit_origins
 from plugrl.core.config.sources.origins import (
     DEFAULT,
+    MOST_FAULTS,
     KeyPath,
     Origins,
     dotted,
@@ -85,9 +86,24 @@ class Checker(CheckReport):
             checked = self._typed(value, hint, path)
         except coerce.WrongType as error:
             return self.fault(path, str(error))
+        if not self._within(checked, metadata.get(BOUNDS), path):
+            return BAD
         if metadata.get(FILE):
             return self._located(checked, path, metadata[FILE])
         return checked
+
+    def _within(self, value: Any, bounds: Bounds | None, path: KeyPath) -> bool:
+        """Whether a number, or each number of a list or mapping, is within its bounds."""
+        if isinstance(value, (dict, list)):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            # All of them are checked, so that one report names every fault.
+            return not [key for key, item in items if not self._within(item, bounds, (*path, key))]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return True
+        fault = None if bounds is None else bounds.fault(value)
+        if fault is not None:
+            self.fault(path, f"{fault}, not {coerce.shown_value(value)}")
+        return fault is None
 
     def _typed(self, value: Any, hint: Any, path: KeyPath) -> Any:
         origin = get_origin(hint)
@@ -105,8 +121,8 @@ class Checker(CheckReport):
             return self._entries(value, (get_args(hint) or (Any, Any))[1], path)
         if hint in coerce.NAMES:
             read = coerce.scalar(value, hint)
-            if hint is int:
-                return coerce.whole(read, str(path[-1]) if path else "")
+            if hint in (int, float):
+                coerce.check_size(read, str(path[-1]) if path else "")
             return self._located(str(read), path, "optional") if hint is Path else read
         raise coerce.WrongType(f"has a type that schemas cannot use: {coerce.type_name(hint)}")
 
@@ -221,7 +237,8 @@ class Checker(CheckReport):
             # A spelling that holds elsewhere is no remedy for itself.
             elsewhere = () if self.is_own_algorithm(path) else second_spellings(path)
             others = [name for name in elsewhere if name != key]
-            close = close_names(key, [*known, *extra, *others], 1)
+            few = len(self.faults) < MOST_FAULTS
+            close = close_names(key, [*known, *extra, *others], 1) if few else []
             keys = "" if close or not known else f"; keys: {', '.join(known)}"
             left, meant = self.pick.left_over(here), close[0] if close else None
             tell = self.fault if left else self.unknown

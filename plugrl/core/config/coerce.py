@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -45,10 +46,20 @@ def scalar(value: Any, kind: Any) -> Any:
     return _converted(value, kind, asked)
 
 
+#: Numbers as JSON and YAML 1.2 write them: ASCII digits without separators.
+_NUMBER = re.compile(r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\s*", re.ASCII)
+_WHOLE = re.compile(r"\s*[-+]?\d+\s*", re.ASCII)
+#: No setting is larger; what is, lost its decimal point or was meant for something else.
+LARGEST = 10**12
+
+
 def _converted(value: Any, kind: Any, asked: str) -> Any:
     from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
     from omegaconf.errors import OmegaConfBaseException
 
+    pattern = {int: _WHOLE, float: _NUMBER}.get(kind)
+    if isinstance(value, str) and pattern is not None and not pattern.fullmatch(value):
+        raise WrongType(f"must be {asked}, not {shown_value(value)}{_in_plain_digits(value)}")
     nodes: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
     try:
         read = nodes[kind](value)._value()
@@ -59,17 +70,28 @@ def _converted(value: Any, kind: Any, asked: str) -> Any:
     return read
 
 
-def whole(value: int, name: str) -> int:
-    """Check the range of a whole number: what machines count with, and seeds from 0 on.
+def _in_plain_digits(text: str) -> str:
+    """How to write what Python would read as a number: separators and other digits left out."""
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        return f"; write {number}" if math.isfinite(number) else "; use a finite number or null"
+    return ""
+
+
+def check_size(value: float, name: str) -> None:
+    """Check the range that numbers have which no bounds of their own confine; seeds have another.
 
     Raises:
         WrongType: it is outside.
     """
-    if name == "seed" and not 0 <= value < 2**63:
-        raise WrongType(f"must be from 0 to 2^63 - 1, not {shown_value(value)}")
-    if not -(2**63) <= value < 2**63:
-        raise WrongType(f"must fit into 64 bits, and {shown_value(value)} does not")
-    return value
+    if name == "seed":
+        if not 0 <= value < 2**63:
+            raise WrongType(f"must be from 0 to 2^63 - 1, not {shown_value(value)}")
+    elif abs(value) > LARGEST:
+        raise WrongType(f"must be between -1e12 and 1e12, not {shown_value(value)}")
 
 
 def literal(value: Any, hint: Any) -> Any:

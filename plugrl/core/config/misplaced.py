@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.canonical import MOVES
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
+    MOST_FAULTS,
     Fault,
     KeyPath,
     Origins,
@@ -49,7 +50,8 @@ def with_places(
         first, _, rest = new.partition(".")
         if "." in old and (not rest or first in filled):
             places.setdefault(old.rpartition(".")[2], []).append(new)
-    return [_with_place(fault, places) for fault in faults]
+    found = list(faults)
+    return [_with_place(fault, places) for fault in found[:MOST_FAULTS]] + found[MOST_FAULTS:]
 
 
 def _paths(value: Any, path: KeyPath) -> list[KeyPath]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
+from plugrl.core.config.sources.text_file import read_small_text
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
@@ -101,10 +102,7 @@ def check_template(template: str, name: str = "template") -> None:
 
 
 def _read(path: str) -> str:
-    try:
-        text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"template_file {path}: {getattr(error, 'strerror', error)}") from None
+    text = read_small_text(Path(path), f"template_file {path}")
     check_template(text, f"template_file {path}")
     return text
 

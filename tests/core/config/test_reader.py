@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from plugrl.core.config.sources.compose import compose
-from plugrl.core.config.sources.reader import plain_scalar
+from plugrl.core.config.sources.origins import Fault
+from plugrl.core.config.sources.reader import plain_scalar, read_file
 from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.errors import ConfigError
 
@@ -17,7 +20,7 @@ from plugrl.core.errors import ConfigError
         ("-.5", -0.5),
         ("12", 12),
         ("+7", 7),
-        ("1_000", 1000),
+        ("1_000", "1_000"),
         ("0x1F", 31),
         ("0o17", 15),
         ("true", True),
@@ -151,8 +154,47 @@ def test_nesting_without_end_is_one_line(files):
 def test_aliases_that_explode_are_refused(files):
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
-    with pytest.raises(ConfigError, match="more than 100000 values"):
+    with pytest.raises(ConfigError, match="more than 10,000 values"):
         tree_of(files, "\n".join(lines))
+
+
+def large(folder):
+    (folder / "a.yaml").write_text(f"trainer: {'x' * 1_000_000}\n")
+
+
+def endless(folder):
+    (folder / "a.yaml").symlink_to("/dev/zero")
+
+
+def pipe(folder):
+    os.mkfifo(folder / "a.yaml")
+
+
+def many(folder):
+    (folder / "a.yaml").write_text("".join(f"k{i}: {i}\n" for i in range(10_001)))
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (large, "larger than 1 MB, which no file written by hand is"),
+        (endless, "not a regular file; name a file of text"),
+        (pipe, "not a regular file; name a file of text"),
+        (many, "more than 10,000 values"),
+    ],
+)
+def test_reading_is_bounded(tmp_path, write, message):
+    """In bytes, values and time: neither a pipe nor a device is waited for."""
+    write(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        read_file(tmp_path / "a.yaml", [])
+
+
+def test_as_much_as_is_allowed_is_read(tmp_path):
+    (tmp_path / "a.yaml").write_text("".join(f"k{i}: {i}\n" for i in range(9_999)))
+    faults: list[Fault] = []
+    assert len(read_file(tmp_path / "a.yaml", faults)[0]) == 9_999
+    assert not faults
 
 
 def test_a_file_that_is_not_utf8(files):

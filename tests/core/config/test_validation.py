@@ -37,6 +37,9 @@ def test_all_defaults_are_filled_in_schema_order(files, check):
         "folder": "here",
         "names": [],
         "weights": {},
+        "share": 0.5,
+        "counts": [1],
+        "rates": {},
         "flag": False,
         "title": "t",
         "algorithm": {"loss": {"type": "clipped", "low": 0.2, "high": 0.2}, "epochs": 1},
@@ -139,7 +142,35 @@ def test_the_written_tree_validates_to_itself(files, check):
         ),
         (
             "trainer.steps=9223372036854775808",
-            "trainer.steps (command line): must fit into 64 bits, and 9223372036854775808 does not",
+            "trainer.steps (command line): must be between -1e12 and 1e12, not 9223372036854775808",
+        ),
+        (
+            "trainer.steps=1_000",
+            "trainer.steps (command line): must be a whole number, not '1_000'; write 1000",
+        ),
+        (
+            "trainer.steps=\N{FULLWIDTH DIGIT ONE}\N{FULLWIDTH DIGIT TWO}",
+            "trainer.steps (command line): must be a whole number, not '\N{FULLWIDTH DIGIT ONE}"
+            "\N{FULLWIDTH DIGIT TWO}'; write 12",
+        ),
+        (
+            "trainer.lr=\N{ARABIC-INDIC DIGIT THREE}",
+            "trainer.lr (command line): must be a number, not '\N{ARABIC-INDIC DIGIT THREE}'; write 3",
+        ),
+        (
+            "trainer.steps=4611686018427387904",
+            "trainer.steps (command line): must be between -1e12 and 1e12, not 4611686018427387904",
+        ),
+        ("trainer.lr=1e30", "trainer.lr (command line): must be between -1e12 and 1e12, not 1e+30"),
+        (
+            "trainer.share=1.5",
+            "trainer.share (command line): must be above 0 and at most 1, not 1.5",
+        ),
+        ("trainer.share=0", "trainer.share (command line): must be above 0 and at most 1, not 0.0"),
+        ("trainer.counts=[1, 0]", "trainer.counts[1] (command line): must be at least 1, not 0"),
+        (
+            "trainer.rates={a: 0.5, b: 1}",
+            "trainer.rates.b (command line): must be at least 0 and below 1, not 1.0",
         ),
         ("seed=null", "seed (command line): must be a whole number, not null"),
         ("seed=???", "seed (command line): is still ???; write a value"),
@@ -638,3 +669,11 @@ def test_no_torch_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_report_spells_out_a_hundred_faults(files, faults):
+    keys = ", ".join(f"k{i}: {i}" for i in range(150))
+    files(a=TOY)
+    lines = faults("a.yaml", f"trainer.algorithm={{{keys}}}")
+    assert len(lines) == 101
+    assert lines[-1] == "... and 50 more"

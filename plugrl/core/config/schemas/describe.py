@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 from plugrl.core.config.check import hints_of
 from plugrl.core.config.coerce import type_name
 from plugrl.core.config.schemas.plain_values import to_plain
-from plugrl.core.config.schemas.schema import COMPONENT, HELP
+from plugrl.core.config.schemas.schema import BOUNDS, COMPONENT, HELP
 from plugrl.core.config.schemas.sections import COMMON, DEFAULTS, TEXT
 
 
@@ -61,6 +61,8 @@ def describe(schema: type, prefix: str = "") -> list[dict[str, Any]]:
         kind = field.metadata.get(COMPONENT)
         many = kind is not None and field.default_factory is list
         name = (f"list of {kind}" if many else kind) if kind else type_name(hint)
+        if BOUNDS in field.metadata:
+            name = f"{name}, {field.metadata[BOUNDS]}"
         required = (
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         )

@@ -20,8 +20,41 @@ HELP = "plugrl.help"
 #: ``"folder"``: also when it is the other one of the two. ``"code"``: ``file.py:name``,
 #: whose file must exist, or ``module:name``, which stays as it is.
 FILE = "plugrl.file"
+#: On a field of numbers, or of lists and mappings of numbers: their :class:`Bounds`.
+BOUNDS = "plugrl.bounds"
 #: On the field of a trainer that holds phases, each a configuration of its own.
 PHASES = "plugrl.phases"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """The numbers that a field may hold; None: no bound of its own on that side."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def fault(self, value: float) -> str | None:
+        """What is asked of ``value``, such as ``must be at least 1``; None: it is within."""
+        if (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        ):
+            return None
+        return f"must be {self}"
+
+    def __str__(self) -> str:
+        low = {"at least": self.at_least, "above": self.above}
+        high = {"at most": self.at_most, "below": self.below}
+        sides = [
+            f"{word} {limit:g}" if abs(limit) < 1e6 else f"{word} {limit:,.0f}"
+            for word, limit in (*low.items(), *high.items())
+            if limit is not None
+        ]
+        return " and ".join(sides)
 
 
 def component(
@@ -38,7 +71,7 @@ def component(
     component's own: it needs no registration, and where this field says its ``__name__``, it is
     meant before any other component of that name.
     """
-    metadata = {COMPONENT: kind, HELP: help}
+    metadata: dict[str, Any] = {COMPONENT: kind, HELP: help}
     if callable(default):
         metadata[OWN] = default
         default = str(default.__name__)
@@ -49,13 +82,25 @@ def component(
     return dataclasses.field(default_factory=lambda: {"type": default}, metadata=metadata)
 
 
-def described(default: Any, help: str, *, file: str | None = None) -> Any:
+def described(
+    default: Any,
+    help: str,
+    *,
+    file: str | None = None,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> Any:
     """Declare an ordinary field with its help text; a list, dict or class default is copied.
 
     ``file`` is ``"optional"``, ``"required"``, ``"file"``, ``"folder"`` or ``"code"`` for strings
-    that are paths; see :data:`FILE`.
+    that are paths; see :data:`FILE`. The other arguments bound a number, or each number of a list
+    or mapping.
     """
-    metadata = {HELP: help, FILE: file}
+    metadata: dict[str, Any] = {HELP: help, FILE: file}
+    if not at_least is above is at_most is below is None:
+        metadata[BOUNDS] = Bounds(at_least, above, at_most, below)
     if dataclasses.is_dataclass(default) and isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     if isinstance(default, (list, dict)):

@@ -145,10 +145,16 @@ def bare_name(origins: Origins, path: KeyPath) -> None:
         origins[(*path, "type")] = replace(origin, key=written or dotted(path))
 
 
+#: Faults that one report spells out; close names are looked for in no more either.
+MOST_FAULTS = 100
+
+
 def raise_faults(faults: list[Fault], summary: str) -> None:
     """Raise one ``ConfigError`` for all ``faults``, if there are any."""
     lines = list(dict.fromkeys(str(fault) for fault in faults))
     if len(lines) == 1:
         raise ConfigError(lines[0])
     if lines:
-        raise ConfigError(f"{summary}: {len(lines)} faults", lines)
+        more = len(lines) - MOST_FAULTS
+        shown = lines if more <= 0 else [*lines[:MOST_FAULTS], f"... and {more:,} more"]
+        raise ConfigError(f"{summary}: {len(lines)} faults", shown)

@@ -14,18 +14,23 @@ from typing import Any
 import yaml
 
 from plugrl.core.config.sources.origins import Fault, KeyPath, Origin, Origins, dotted, shown
+from plugrl.core.config.sources.text_file import read_small_text
 from plugrl.core.errors import ConfigError
 
 MAX_DEPTH = 32
-MAX_VALUES = 100_000
+MAX_VALUES = 10_000
+_TOO_MANY = (
+    f"more than {MAX_VALUES:,} values once aliases are expanded; data belongs in files that "
+    "data.data_files names"
+)
 
 _YAML: Any = yaml
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)|0x[0-9a-fA-F]+|0o[0-7]+")
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(
-    r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*\.[0-9_]*)(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+    r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?[0-9]+[eE][-+]?[0-9]+"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -52,14 +57,7 @@ def read_file(path: Path, faults: list[Fault]) -> tuple[dict[str, Any], Origins,
         ConfigError: the file cannot be read, is not UTF-8 or is not YAML.
     """
     name = shown(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{name}: not UTF-8 text (byte {error.start}); save it as UTF-8"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{name}: cannot be read: {error.strerror or error}") from None
+    text = read_small_text(path, name)
     origin = Origin(name, 1, path.parent.resolve())
     origins: Origins = {}
     value = read_text(text, origin, origins, faults)
@@ -83,8 +81,14 @@ def read_text(
         ConfigError: the text is not YAML, with line and column.
     """
     try:
-        depth = 0
+        depth = count = 0
         for event in _YAML.parse(text, Loader=_Loader):
+            if not isinstance(event, yaml.CollectionEndEvent):
+                count += 1
+            # Keys and values are events of their own, and so is the beginning of the stream; the
+            # exact count is made below, with aliases.
+            if count > 2 * MAX_VALUES + MAX_DEPTH:
+                raise ConfigError(f"{origin.source}: {_TOO_MANY}")
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
                 if depth > MAX_DEPTH:
@@ -159,9 +163,7 @@ class _Builder:
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         self.built += 1
         if self.built > MAX_VALUES:
-            raise ConfigError(
-                f"{self._at(node)}: more than {MAX_VALUES} values once aliases are expanded"
-            )
+            raise ConfigError(f"{self._at(node)}: {_TOO_MANY}")
         if id(node) in self.open:
             raise ConfigError(f"{self._at(node)}: {dotted(path)} contains itself through an alias")
         if len(path) > MAX_DEPTH:
@@ -263,6 +265,6 @@ def plain_scalar(text: str) -> Any:
     if _INTEGER.fullmatch(text) and len(text) < 100:
         return int(text, 0)
     if _FLOAT.fullmatch(text):
-        lowered = text.lower().replace("_", "")
+        lowered = text.lower()
         return float(lowered.replace(".", "") if lowered.endswith(("inf", "nan")) else lowered)
     return text

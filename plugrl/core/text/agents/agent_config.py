@@ -16,6 +16,7 @@ from plugrl.core.config.sources.interpolation import resolve
 from plugrl.core.config.sources.merge import Layer
 from plugrl.core.config.sources.origins import Fault, fault_at, raise_faults, shown
 from plugrl.core.config.sources.reader import read_file
+from plugrl.core.config.sources.text_file import read_small_text
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.tools import Tool, bind
 from plugrl.core.text.inference.chat import as_messages
@@ -218,10 +219,10 @@ class _Loader:
         found = locate(name, origin) if name else None
         try:
             if found is not None:
-                return found.read_text(encoding="utf-8")
+                return read_small_text(found, name)
             self._fault(("system_prompt",), f"no such file: {name}")
-        except (OSError, UnicodeDecodeError) as error:
-            self._fault(("system_prompt",), f"{name} cannot be read: {error}")
+        except ConfigError as error:
+            self._fault(("system_prompt",), str(error))
         return ""
 
     def tools(self, values: dict[str, Any]) -> list[Tool]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.chat_template import Message
+from plugrl.core.config.sources.text_file import read_small_text
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.wording import did_you_mean
@@ -149,11 +150,7 @@ def _file(root: Path, protocol: Protocol, agent: str, names: tuple[str, ...]) ->
 
 
 def _parts(path: Path) -> dict[str, str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"prompt {path} cannot be read: {one_line(error)}") from None
-    pieces = _HEADING.split(text)
+    pieces = _HEADING.split(read_small_text(path, f"prompt {path}"))
     parts = {name: body.strip("\n") for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
     strange = [name for name in parts if name not in PARTS]
     if strange or pieces[0].strip() or "first" not in parts:

@@ -1,0 +1,46 @@
+"""Small text files that people write: configurations, agents, prompts, templates."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from plugrl.core.errors import ConfigError
+
+#: Bytes of such a file: a hundred times what anybody has written by hand.
+MAX_BYTES = 1_000_000
+
+
+def read_small_text(path: Path, name: str = "") -> str:
+    """The text of a regular file of at most :data:`MAX_BYTES`.
+
+    Args:
+        path: the file; a link is followed.
+        name: what messages call it; by default its path.
+
+    Raises:
+        ConfigError: it is no regular file (a pipe would be waited for, a device has no end), it is
+            too large, cannot be read, or is not UTF-8.
+    """
+    name = name or str(path)
+    try:
+        # Opening a pipe would wait for somebody to write into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigError(f"{name}: not a regular file; name a file of text")
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(
+            f"{name}: larger than {MAX_BYTES / 1e6:g} MB, which no file written by hand is; data "
+            "belongs in files that data.data_files names"
+        )
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{name}: not UTF-8 text (byte {error.start}); save it as UTF-8"
+        ) from None
