@@ -228,8 +228,16 @@ def test_a_copy_that_breaks_is_built_anew_and_its_episode_cut_off(caplog):
 @pytest.mark.parametrize(
     ("told", "error", "message"),
     [
-        ((float("nan"), 0, False, False), NonFiniteError, "'a' a NaN or infinite observation in"),
-        ((1, float("inf"), False, False), NonFiniteError, "'a' a NaN or infinite reward in copy 0"),
+        (
+            (float("nan"), 0, False, False),
+            NonFiniteError,
+            r"\[0\] of agent 'a' in copy 0 is NaN",
+        ),
+        (
+            (1, float("inf"), False, False),
+            NonFiniteError,
+            "reward of agent 'a' in copy 0 is inf",
+        ),
         ((float("nan"), 0, True, False), NonFiniteError, "observation"),
         (([1, 2], 0, False, False), ContractError, r"shape \(2,\).*observation space has \(1,\)"),
         ((1, "much", False, False), RunError, "reward 'much', which is no number"),

@@ -261,7 +261,7 @@ def test_a_copy_that_breaks_is_built_anew_and_its_episodes_cut_off(caplog):
 def test_numbers_that_are_not_finite_end_the_run(spoil, row):
     environment = made(f"{OWN}:Rows", {"spoil": spoil})
     environment.reset(1)
-    with pytest.raises(NonFiniteError, match=f"'agent' a NaN or infinite {spoil} in copy {row}"):
+    with pytest.raises(NonFiniteError, match=rf"{spoil}.* of agent 'agent' in copy {row} is"):
         environment.step(constant(environment, 1))
 
 

@@ -10,14 +10,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError
-from plugrl.core.tensordict.environment.copies import crash, restoring
+from plugrl.core.tensordict.environment.copies import ResumableEnvironment, crash, restoring
 from plugrl.core.tensordict.environment.spaces import Spaces
 from plugrl.core.tensordict.environment.state import capture, restore
 from plugrl.core.tensordict.environment.vector_environment import AGENT, AgentStep
+from plugrl.scenarios.gymnasium import simulators
 from plugrl.scenarios.gymnasium.local_copy import SETTINGS
 from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.seeding import copy_seeds, restart_seed, seed_spaces
-from plugrl.scenarios.gymnasium.stepped import GymnasiumEnvironment
+from plugrl.scenarios.gymnasium.stepped import check_kind
 from plugrl.scenarios.gymnasium.trial import unsaved
 
 #: To look for it takes a fifth of the time of ``.any()``, in each step of a small environment.
@@ -41,7 +42,7 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode
     return mode
 
 
-class NativeEnvironment(GymnasiumEnvironment):
+class NativeEnvironment(ResumableEnvironment):
     """A vector environment that is registered beside the single one.
 
     Raises:
@@ -49,7 +50,9 @@ class NativeEnvironment(GymnasiumEnvironment):
     """
 
     def __init__(self, recipe: Recipe, num_envs: int, spaces: Spaces, max_restarts: int) -> None:
-        super().__init__(recipe, num_envs, spaces, max_restarts)
+        simulators.register()
+        super().__init__(recipe.id, num_envs, {AGENT: spaces}, max_restarts)
+        self._recipe, self._space = recipe, spaces
         self._vector = recipe.make_vector(num_envs)
         mode = autoreset_mode(self._vector, recipe.id)
         self._is_next_step = mode is AutoresetMode.NEXT_STEP
@@ -59,10 +62,6 @@ class NativeEnvironment(GymnasiumEnvironment):
         self._ended: np.ndarray | None = None
         #: What was seen last; a copy, since the environment may change its arrays in place.
         self._last: Any = None
-
-    @property
-    def _kind(self) -> str:
-        return "native"
 
     def _trial(self) -> str | None:
         return unsaved(lambda: self._recipe.make_vector(self.num_envs))
@@ -166,6 +165,10 @@ class NativeEnvironment(GymnasiumEnvironment):
             "seed": self._seed,
             "restarts": self._restarts,
         }
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        check_kind(self, "native", state)
+        self._check_count(len(state["ended"]), self.num_envs)
 
     def _put_back(self, state: Mapping[str, Any]) -> None:
         # What is made by the first reset must be there to be filled.

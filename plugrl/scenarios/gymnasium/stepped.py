@@ -18,39 +18,23 @@ from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.remote_copy import RemoteCopy
 from plugrl.scenarios.gymnasium.seeding import copy_seeds
 
-_FPS = 30.0
 
-
-class GymnasiumEnvironment(ResumableEnvironment):
-    """Copies of an environment of gymnasium; subclasses step them.
+def check_kind(environment: ResumableEnvironment, kind: str, state: Mapping[str, Any]) -> None:
+    """Refuse the state of copies that were stepped in another way.
 
     Args:
-        recipe: makes a copy.
-        num_envs: how many copies.
-        spaces: those of the environment, as networks see them.
-        max_restarts: how often copies may break, all of them together.
+        environment: which gets the state.
+        kind: the value of ``scenario.vectorization`` that stands for how it steps copies.
+        state: which was saved.
+
+    Raises:
+        RunError: the text says what to set.
     """
-
-    def __init__(self, recipe: Recipe, num_envs: int, spaces: Spaces, max_restarts: int) -> None:
-        simulators.register()
-        super().__init__(recipe.id, num_envs, {AGENT: spaces}, max_restarts)
-        self._recipe = recipe
-        self._space = spaces
-
-    @property
-    def _kind(self) -> str:
-        """The value of ``scenario.vectorization`` that stands for how copies are stepped."""
-        raise NotImplementedError
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        kind = _kind_of(state)
-        if kind != self._kind:
-            raise RunError(
-                f"the checkpoint holds copies of environment {self.name} that were stepped by "
-                f"{kind}, and now it is {self._kind}; set scenario.vectorization={kind}"
-            )
-        self._check_count(
-            len(state["ended"] if kind == "native" else state["copies"]), self.num_envs
+    saved = _kind_of(state)
+    if saved != kind:
+        raise RunError(
+            f"the checkpoint holds copies of environment {environment.name} that were stepped by "
+            f"{saved}, and now it is {kind}; set scenario.vectorization={saved}"
         )
 
 
@@ -60,14 +44,20 @@ def _kind_of(state: Mapping[str, Any]) -> str:
     return "async" if "replaced" in state["copies"][0] else "sync"
 
 
-class SteppedEnvironment(GymnasiumEnvironment):
+class SteppedEnvironment(CopiesEnvironment):
     """Copies that are stepped one by one, in this process or in processes of their own.
 
     An episode that ends begins anew in the same step.
 
     Args:
+        recipe: makes a copy.
+        num_envs: how many copies.
+        spaces: those of the environment, as networks see them.
+        max_restarts: how often copies may break, all of them together.
         seconds: how long a copy in a process of its own may take for a step; None: in this process.
     """
+
+    _copies: Sequence[LocalCopy | RemoteCopy]
 
     def __init__(
         self,
@@ -77,37 +67,67 @@ class SteppedEnvironment(GymnasiumEnvironment):
         max_restarts: int,
         seconds: float | None = None,
     ) -> None:
-        super().__init__(recipe, num_envs, spaces, max_restarts)
+        simulators.register()
+        self._recipe, self._seconds, self._allowed = recipe, seconds, max_restarts
+        super().__init__(recipe.id, {AGENT: spaces}, num_envs, max_restarts=max_restarts)
+        self._space = spaces
         self._raw = np.zeros((num_envs, *spaces.shape), spaces.raw.dtype)
-        self._near: list[LocalCopy] = []
-        self._far: list[RemoteCopy] = []
-        for i in range(num_envs):
-            if seconds is None:
-                self._near.append(LocalCopy(recipe, i, self._crashes))
-            else:
-                self._far.append(RemoteCopy(recipe, i, self._crashes, max_restarts, seconds))
-        self._all: list[LocalCopy | RemoteCopy] = [*self._near, *self._far]
+        self._near = [copy for copy in self._copies if isinstance(copy, LocalCopy)]
+        self._far = [copy for copy in self._copies if isinstance(copy, RemoteCopy)]
 
-    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
-        """Begin all episodes anew, each copy from a seed of its own."""
+    def _new_copy(self, index: int, crashes: Crashes) -> LocalCopy | RemoteCopy:
+        if self._seconds is None:
+            return LocalCopy(self._recipe, index, crashes)
+        return RemoteCopy(self._recipe, index, crashes, self._allowed, self._seconds)
+
+    def _begin_copies(self, seed: int | None) -> list[Any]:
         seeds = copy_seeds(seed, self.num_envs)
         for far, each in zip(self._far, seeds, strict=bool(self._far)):
             far.begin_reset(each)
-        first = [far.end_reset() for far in self._far] or [
+        return [far.end_reset() for far in self._far] or [
             near.reset(each) for near, each in zip(self._near, seeds, strict=True)
         ]
-        for i, observation in enumerate(first):
-            self._fill(i, observation)
-        observations = self._space.observations(self._raw)
-        self._space.check(observations, None, AGENT)
-        return {AGENT: observations}
 
-    def _fill(self, index: int, observation: Any) -> None:
+    def _step_copies(self, actions: Mapping[str, np.ndarray]) -> list[Outcome]:
+        taken = actions[AGENT]
+        if self._near:
+            return [near.step(action) for near, action in zip(self._near, taken, strict=True)]
+        for far, action in zip(self._far, taken, strict=True):
+            far.begin_step(action)
+        return [far.end_step() for far in self._far]
+
+    def _seen(self, agent: str, begun: Sequence[Any]) -> np.ndarray:
+        for i, observation in enumerate(begun):
+            try:
+                self._check_shape(observation)
+                self._raw[i] = observation
+            except (TypeError, ValueError, OverflowError) as error:
+                raise self._wrong(error) from error
+        return self._space.observations(self._raw)
+
+    def _joined(self, agent: str, stepped: Sequence[Outcome]) -> AgentStep:
+        raw, final, shape = self._raw, None, self._raw.shape[1:]
+        reward = np.empty(self.num_envs, np.float32)
+        terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         try:
-            self._check_shape(observation)
-            self._raw[index] = observation
+            for i, (observation, reward[i], ends, is_cut, last) in enumerate(stepped):
+                if ends or is_cut:
+                    terminated[i] = ends
+                    # What ended by itself and at the time limit at once, ended by itself.
+                    truncated[i] = not ends
+                    final = raw.copy() if final is None else final
+                    # Where a copy broke, what was seen before still stands there.
+                    if last is not None:
+                        self._check_shape(last)
+                        final[i] = last
+                if getattr(observation, "shape", None) != shape:
+                    self._check_shape(observation)
+                raw[i] = observation
         except (TypeError, ValueError, OverflowError) as error:
             raise self._wrong(error) from error
+        last_seen = None if final is None else self._space.observations(final)
+        seen = self._space.observations(raw)
+        return AgentStep(seen, reward, terminated, truncated, last_seen)
 
     def _check_shape(self, observation: Any) -> None:
         # Not left to the assignment, which takes a single number for a row of them.
@@ -124,85 +144,23 @@ class SteppedEnvironment(GymnasiumEnvironment):
             f"type ({one_line(error)}); mend its spaces or wrap it"
         )
 
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
-        """Take one action in every copy; see ``VectorEnvironment.step`` for shapes and errors."""
-        count, spaces = self.num_envs, self._space
-        outcomes = self._outcomes(spaces.actions(actions[AGENT], count))
-        reward = np.empty(count, np.float32)
-        terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-        last = self._taken(outcomes, reward, terminated, truncated)
-        observed = spaces.observations(self._raw)
-        spaces.check(observed, reward, AGENT)
-        if last is None:
-            return {AGENT: AgentStep(observed, reward, terminated, truncated)}
-        final = spaces.observations(last)
-        spaces.check(final, None, AGENT)
-        return {AGENT: AgentStep(observed, reward, terminated, truncated, final)}
-
-    def _taken(
-        self,
-        outcomes: Sequence[Outcome],
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-    ) -> np.ndarray | None:
-        """Fill the arrays of a step; give the last observations where episodes ended."""
-        raw, final, shape = self._raw, None, self._raw.shape[1:]
-        try:
-            for i, (observation, reward[i], ends, is_cut, last) in enumerate(outcomes):
-                if ends or is_cut:
-                    terminated[i] = ends
-                    # What ended by itself and at the time limit at once, ended by itself.
-                    truncated[i] = not ends
-                    final = raw.copy() if final is None else final
-                    # Where a copy broke, what was seen before still stands there.
-                    if last is not None:
-                        self._check_shape(last)
-                        final[i] = last
-                if getattr(observation, "shape", None) != shape:
-                    self._check_shape(observation)
-                raw[i] = observation
-        except (TypeError, ValueError, OverflowError) as error:
-            raise self._wrong(error) from error
-        return final
-
-    def _outcomes(self, actions: np.ndarray) -> list[Outcome]:
-        if self._near:
-            return [near.step(action) for near, action in zip(self._near, actions, strict=True)]
-        for far, action in zip(self._far, actions, strict=True):
-            far.begin_step(action)
-        return [far.end_step() for far in self._far]
-
-    @property
-    def _kind(self) -> str:
-        return "async" if self._far else "sync"
-
     def _trial(self) -> str | None:
         # Random actions may end the process of an environment that has one of its own.
-        return self._all[0].unsaved()
+        return self._copies[0].unsaved()
 
     def _held(self) -> dict[str, Any]:
-        copies = [each.state_dict() for each in self._all]
-        return {"copies": copies, "observation": self._raw.copy()}
+        return {**super()._held(), "observation": self._raw.copy()}
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        check_kind(self, "async" if self._far else "sync", state)
+        super()._check_state(state)
 
     def _put_back(self, state: Mapping[str, Any]) -> None:
-        for each, held in zip(self._all, state["copies"], strict=True):
-            each.load_state_dict(held)
+        super()._put_back(state)
         self._raw[...] = state["observation"]
-
-    def render(self) -> np.ndarray | None:
-        """A frame of the first copy; None: it is not made to be looked at."""
-        if not self._near or self._recipe.render_mode is None:
-            return None
-        return np.asarray(self._near[0].render(), np.uint8)
 
     @property
     def render_fps(self) -> float:
         """How many frames of the environment make a second."""
         metadata = self._near[0].environment.metadata if self._near else {}
-        return float(metadata.get("render_fps") or _FPS)
-
-    def close(self) -> None:
-        """Close the copies, and end their processes."""
-        for each in self._all:
-            each.close()
+        return float(metadata.get("render_fps") or super().render_fps)

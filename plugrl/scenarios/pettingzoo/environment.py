@@ -52,9 +52,10 @@ class PettingZooEnvironment(CopiesEnvironment):
     def _part(self, actions: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
         return {agent: action[index] for agent, action in actions.items()}
 
-    def _joined(self, agent: str, steps: Sequence[Outcome]) -> AgentStep:
+    def _joined(self, agent: str, stepped: Sequence[Mapping[str, Outcome]]) -> AgentStep:
+        steps = [each[agent] for each in stepped]
         step = AgentStep(
-            observation=self._seen(agent, [each.observation for each in steps]),
+            observation=self._observations(agent, [each.observation for each in steps]),
             reward=np.array([each.reward for each in steps], np.float32),
             terminated=np.array([each.terminated for each in steps]),
             truncated=np.array([each.truncated for each in steps]),
@@ -63,12 +64,15 @@ class PettingZooEnvironment(CopiesEnvironment):
         if not real.all():
             step.real = real
         if any(each.final is not None for each in steps):
-            step.final_observation = self._seen(
+            step.final_observation = self._observations(
                 agent, [each.observation if each.final is None else each.final for each in steps]
             )
         return step
 
-    def _seen(self, agent: str, observations: Sequence[Any]) -> np.ndarray:
+    def _seen(self, agent: str, begun: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        return self._observations(agent, [each[agent] for each in begun])
+
+    def _observations(self, agent: str, observations: Sequence[Any]) -> np.ndarray:
         try:
             return self._spaces[agent].observations(observations)
         except (TypeError, ValueError) as error:

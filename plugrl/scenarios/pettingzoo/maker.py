@@ -190,7 +190,7 @@ def spaces_of(environment: Any, name: str, *, rescale: bool = False) -> dict[str
         who = f"{name} (agent {agent!r})"
         _refuse_kind(observation, f"{who} observes")
         _refuse_kind(action, f"{who} acts in")
-        spaces[agent] = Spaces(who, observation, action, rescale=rescale)
+        spaces[agent] = Spaces(who, observation, action, rescale=rescale, remedies=WRAP)
     return spaces
 
 

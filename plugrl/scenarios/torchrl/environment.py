@@ -10,14 +10,14 @@ import numpy as np
 from tensordict import TensorDictBase
 from torchrl.envs import SerialEnv
 
-from plugrl.core.tensordict.environment.copies import CopiesEnvironment, Crashes
+from plugrl.core.tensordict.environment.copies import Crashes, EpisodesEnvironment
 from plugrl.core.tensordict.environment.vector_environment import AgentStep
 from plugrl.scenarios.torchrl.layout import Layout
 from plugrl.scenarios.torchrl.maker import Maker
 from plugrl.scenarios.torchrl.tensordict_copy import TensorDictCopy
 
 
-class TorchrlEnvironment(CopiesEnvironment):
+class TorchrlEnvironment(EpisodesEnvironment):
     """Copies of an environment, each of which may be a batch: N is the number of all their rows.
 
     Args:
@@ -75,11 +75,11 @@ class TorchrlEnvironment(CopiesEnvironment):
         rows = slice(index * self._rows, (index + 1) * self._rows)
         return {agent: action[rows] for agent, action in actions.items()}
 
-    def _seen(self, agent: str, observations: Sequence[Any]) -> np.ndarray:
-        return np.concatenate(observations)
+    def _seen(self, agent: str, begun: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+        return np.concatenate([each[agent] for each in begun])
 
-    def _joined(self, agent: str, steps: Sequence[AgentStep]) -> AgentStep:
-        return _joined(steps)
+    def _joined(self, agent: str, stepped: Sequence[Mapping[str, AgentStep]]) -> AgentStep:
+        return _joined([each[agent] for each in stepped])
 
     def _trial(self) -> str | None:
         if self.torchrl_environment is not None:
@@ -90,7 +90,7 @@ class TorchrlEnvironment(CopiesEnvironment):
         """What each agent sees in a TensorDict of all copies; see ``TorchrlSource``."""
         observations = self._whole.observe(tensordict)
         for agent, observation in observations.items():
-            self._check(agent, "observation", observation)
+            self._spaces[agent].check(observation, None, agent)
         return observations
 
     def write(self, tensordict: TensorDictBase, actions: Mapping[str, np.ndarray]) -> None:
@@ -99,9 +99,7 @@ class TorchrlEnvironment(CopiesEnvironment):
 
     def told(self, tensordict: TensorDictBase) -> dict[str, AgentStep]:
         """What a step of all copies gave each agent."""
-        steps = self._whole.told(tensordict)
-        self._check_steps(steps)
-        return steps
+        return self._checked(self._whole.told(tensordict))
 
     def anew(self) -> None:
         """Let all agents take part, as at the beginning."""
@@ -115,26 +113,20 @@ class TorchrlEnvironment(CopiesEnvironment):
 def _joined(steps: Sequence[AgentStep]) -> AgentStep:
     if len(steps) == 1:
         return steps[0]
-    ended = any(step.final_observation is not None for step in steps)
-    partly = any(step.real is not None for step in steps)
-    return AgentStep(
-        observation=_stacked([step.observation for step in steps]),
-        reward=_stacked([step.reward for step in steps]),
-        terminated=_stacked([step.terminated for step in steps]),
-        truncated=_stacked([step.truncated for step in steps]),
-        final_observation=_stacked(
-            [
-                step.observation if step.final_observation is None else step.final_observation
-                for step in steps
-            ]
+    final = real = None
+    if any(step.final_observation is not None for step in steps):
+        pairs = [(step.final_observation, step.observation) for step in steps]
+        final = np.concatenate([seen if last is None else last for last, seen in pairs])
+    if any(step.real is not None for step in steps):
+        every = [np.ones(len(step.reward), bool) for step in steps]
+        real = np.concatenate(
+            [whole if s.real is None else s.real for s, whole in zip(steps, every, strict=True)]
         )
-        if ended
-        else None,
-        real=_stacked([np.ones(len(s.reward), bool) if s.real is None else s.real for s in steps])
-        if partly
-        else None,
+    return AgentStep(
+        observation=np.concatenate([step.observation for step in steps]),
+        reward=np.concatenate([step.reward for step in steps]),
+        terminated=np.concatenate([step.terminated for step in steps]),
+        truncated=np.concatenate([step.truncated for step in steps]),
+        final_observation=final,
+        real=real,
     )
-
-
-def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts)

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.tensordict.environment.spaces import WRAP, Spaces
 from plugrl.core.tensordict.environment.vector_environment import AGENT
 from plugrl.scenarios.torchrl.specs import Converter, converter
 
@@ -143,7 +143,9 @@ class Layout:
                     mask=mask,
                     observed=seen,
                     acted=acted,
-                    spaces=Spaces(who, seen.space, acted.space, rescale=self._rescale),
+                    spaces=Spaces(
+                        who, seen.space, acted.space, rescale=self._rescale, remedies=WRAP
+                    ),
                 )
             )
         return places

@@ -335,7 +335,7 @@ class ResumableEnvironment(VectorEnvironment):
 
 
 class CopiesEnvironment(ResumableEnvironment):
-    """Copies whose episodes have seeds of their own, stepped one after the other.
+    """Copies that are stepped one after the other, and what they gave as arrays.
 
     Args:
         name: of the environment, as configured.
@@ -343,8 +343,100 @@ class CopiesEnvironment(ResumableEnvironment):
         copies: how many.
         rows: environments in each, which may be a batch.
         max_restarts: how often copies may be built anew.
+    """
+
+    _copies: Sequence[Any]
+
+    def __init__(
+        self,
+        name: str,
+        spaces: Mapping[str, Spaces],
+        copies: int,
+        *,
+        rows: int = 1,
+        max_restarts: int = 0,
+    ) -> None:
+        super().__init__(name, copies * rows, spaces, max_restarts)
+        self._rows = rows
+        self._copies = [self._new_copy(index, self._crashes) for index in range(copies)]
+
+    @abstractmethod
+    def _new_copy(self, index: int, crashes: Crashes) -> Any:
+        """A copy for a place among the others."""
+
+    @abstractmethod
+    def _begin_copies(self, seed: int | None) -> Sequence[Any]:
+        """Begin the episodes of all copies; give what each of them shows."""
+
+    @abstractmethod
+    def _step_copies(self, actions: Mapping[str, np.ndarray]) -> Sequence[Any]:
+        """Take actions in terms of the environment; give what came of them in each copy."""
+
+    @abstractmethod
+    def _seen(self, agent: str, begun: Sequence[Any]) -> np.ndarray:
+        """What an agent sees first in each copy, as networks see it, ``[N, *observation]``."""
+
+    @abstractmethod
+    def _joined(self, agent: str, stepped: Sequence[Any]) -> AgentStep:
+        """What a step of all copies gave an agent."""
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Begin all episodes anew; without a seed they differ each time."""
+        begun = self._begin_copies(seed)
+        observations = {agent: self._seen(agent, begun) for agent in self.spaces}
+        for agent, observation in observations.items():
+            self._spaces[agent].check(observation, None, agent)
+        return observations
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        """Take one action of each agent in every copy; see the base class."""
+        stepped = self._step_copies(self._taken(actions, self.num_envs))
+        return self._checked({agent: self._joined(agent, stepped) for agent in self.spaces})
+
+    def _taken(self, actions: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+        """Actions of networks in terms of the environment."""
+        return {agent: each.actions(actions[agent], rows) for agent, each in self._spaces.items()}
+
+    def _checked(self, steps: dict[str, AgentStep]) -> dict[str, AgentStep]:
+        """Steps whose numbers are finite."""
+        for agent, step in steps.items():
+            self._spaces[agent].check(step.observation, step.reward, agent)
+            if step.final_observation is not None:
+                self._spaces[agent].check(step.final_observation, None, agent)
+        return steps
+
+    def _held(self) -> dict[str, Any]:
+        return {"copies": [copy.state_dict() for copy in self._copies]}
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        self._check_count(len(state["copies"]), len(self._copies))
+
+    def _put_back(self, state: Mapping[str, Any]) -> None:
+        for copy, held in zip(self._copies, state["copies"], strict=True):
+            copy.load_state_dict(held)
+
+    def render(self) -> np.ndarray | None:
+        """A frame of the first copy; None: it has none."""
+        environment: Any = getattr(self._copies[0], "environment", None)
+        if getattr(environment, "render_mode", None) != "rgb_array":
+            return None
+        frame = environment.render()
+        return None if frame is None else np.asarray(frame)
+
+    def close(self) -> None:
+        """Release what the copies hold."""
+        for copy in self._copies:
+            copy.close()
+
+
+class EpisodesEnvironment(CopiesEnvironment):
+    """Copies whose episodes have seeds of their own and give something to each agent.
+
+    Args:
         first: an environment for the first copy, which is built already.
     """
+
+    _copies: Sequence[EpisodeCopy]
 
     def __init__(
         self,
@@ -356,72 +448,20 @@ class CopiesEnvironment(ResumableEnvironment):
         max_restarts: int = 0,
         first: Any = None,
     ) -> None:
-        super().__init__(name, copies * rows, spaces, max_restarts)
-        self._rows = rows
-        self._copies = [self._new_copy(index, self._crashes) for index in range(copies)]
+        super().__init__(name, spaces, copies, rows=rows, max_restarts=max_restarts)
         self._copies[0].environment = first
-
-    @abstractmethod
-    def _new_copy(self, index: int, crashes: Crashes) -> EpisodeCopy:
-        """A copy for a place among the others."""
 
     @abstractmethod
     def _part(self, actions: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
         """The actions of one copy."""
 
-    @abstractmethod
-    def _seen(self, agent: str, observations: Sequence[Any]) -> np.ndarray:
-        """What an agent saw in each copy, as networks see it, ``[N, *observation]``."""
-
-    @abstractmethod
-    def _joined(self, agent: str, steps: Sequence[Any]) -> AgentStep:
-        """What an agent's step gave in each copy."""
-
-    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
-        """Begin all episodes anew; without a seed they differ each time."""
+    def _begin_copies(self, seed: int | None) -> list[dict[str, Any]]:
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        begun = [copy.begin(seed) for copy in self._copies]
-        observations = {
-            agent: self._seen(agent, [b[agent] for b in begun]) for agent in self.spaces
-        }
-        for agent, observation in observations.items():
-            self._check(agent, "observation", observation)
-        return observations
+        return [copy.begin(seed) for copy in self._copies]
 
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
-        """Take one action of each agent in every copy; see the base class."""
-        taken = self._taken(actions, self.num_envs)
-        stepped = [copy.step(self._part(taken, i)) for i, copy in enumerate(self._copies)]
-        joined = {a: self._joined(a, [each[a] for each in stepped]) for a in self.spaces}
-        self._check_steps(joined)
-        return joined
-
-    def _taken(self, actions: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-        """Actions of networks in terms of the environment."""
-        return {agent: each.actions(actions[agent], rows) for agent, each in self._spaces.items()}
-
-    def _check_steps(self, steps: Mapping[str, AgentStep]) -> None:
-        for agent, step in steps.items():
-            self._check(agent, "observation", step.observation)
-            self._check(agent, "reward", step.reward)
-            if step.final_observation is not None:
-                self._check(agent, "observation", step.final_observation)
-
-    def _check(self, agent: str, what: str, values: np.ndarray) -> None:
-        """Refuse numbers that are not finite.
-
-        Raises:
-            NonFiniteError: the text names environment, agent and copy.
-        """
-        if values.dtype.kind != "f" or np.isfinite(values).all():
-            return
-        row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
-        episode = self._copies[row // self._rows].episode
-        raise NonFiniteError(
-            f"{self.name} gave agent {agent!r} a NaN or infinite {what} in copy {row}, episode "
-            f"{episode}; mend the environment, or wrap it so that its values stay finite"
-        )
+    def _step_copies(self, actions: Mapping[str, np.ndarray]) -> list[Mapping[str, Any]]:
+        return [copy.step(self._part(actions, i)) for i, copy in enumerate(self._copies)]
 
     def _trial(self) -> str | None:
         drawn = deepcopy({agent: spaces.action for agent, spaces in self.spaces.items()})
@@ -448,26 +488,3 @@ class CopiesEnvironment(ResumableEnvironment):
             capture=type(self._copies[0]).state_dict,
             restore=type(self._copies[0]).load_state_dict,
         )
-
-    def _held(self) -> dict[str, Any]:
-        return {"copies": [copy.state_dict() for copy in self._copies]}
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        self._check_count(len(state["copies"]), len(self._copies))
-
-    def _put_back(self, state: Mapping[str, Any]) -> None:
-        for copy, held in zip(self._copies, state["copies"], strict=True):
-            copy.load_state_dict(held)
-
-    def render(self) -> np.ndarray | None:
-        """A frame of the first copy; None: it has none."""
-        environment = self._copies[0].environment
-        if getattr(environment, "render_mode", None) != "rgb_array":
-            return None
-        frame = environment.render()
-        return None if frame is None else np.asarray(frame)
-
-    def close(self) -> None:
-        """Release what the copies hold."""
-        for copy in self._copies:
-            copy.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,13 @@ _ACTIONS = (
 )
 
 
+#: What helps against numbers that are not finite, where ``scenario.wrappers`` are known.
+WRAPPERS: Mapping[str, str] = {
+    "observation": "mend the environment, or name a wrapper that repairs it in scenario.wrappers",
+    "reward": "mend its reward, or bound it with a wrapper in scenario.wrappers",
+}
+#: What helps elsewhere.
+WRAP = dict.fromkeys(WRAPPERS, "mend the environment, or wrap it so that its values stay finite")
 _isfinite = np.isfinite
 
 
@@ -38,6 +45,7 @@ class Spaces:
         observation: of one copy.
         action: of one copy.
         rescale: networks act in [-1, 1] instead of within the bounds of a Box.
+        remedies: what helps where an observation or a reward is not finite.
 
     Raises:
         ConfigError: a space is of a kind that networks cannot take; the text has the remedy.
@@ -50,8 +58,10 @@ class Spaces:
         action: spaces.Space[Any],
         *,
         rescale: bool = False,
+        remedies: Mapping[str, str] = WRAPPERS,
     ) -> None:
         self.name = name
+        self._remedies = remedies
         seen, self._observed = _observation(name, observation)
         done, self._acted = _action(name, action, rescale)
         #: What networks see and do.
@@ -117,14 +127,9 @@ class Spaces:
         place = np.argwhere(~np.isfinite(array))[0]
         at = "".join(f"[{i}]" for i in place[1:])
         found = "NaN" if np.isnan(array[tuple(place)]) else "infinite"
-        remedy = (
-            "mend the environment, or name a wrapper that repairs it in scenario.wrappers"
-            if what == "observation"
-            else "mend its reward, or bound it with a wrapper in scenario.wrappers"
-        )
         raise NonFiniteError(
             f"environment {self.name}: {what}{at} of agent {agent!r} in copy {place[0]} is "
-            f"{found}; {remedy}"
+            f"{found}; {self._remedies[what]}"
         )
 
 
