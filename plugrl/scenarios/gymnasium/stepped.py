@@ -9,7 +9,11 @@ import numpy as np
 
 from plugrl.core.errors import ContractError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.tensordict.environment.copies import ResumableEnvironment
+from plugrl.core.tensordict.environment.copies import (
+    CopiesEnvironment,
+    Crashes,
+    ResumableEnvironment,
+)
 from plugrl.core.tensordict.environment.spaces import Spaces
 from plugrl.core.tensordict.environment.vector_environment import AGENT, AgentStep
 from plugrl.scenarios.gymnasium import simulators

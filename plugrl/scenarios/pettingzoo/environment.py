@@ -10,13 +10,13 @@ import numpy as np
 
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.tensordict.environment.copies import CopiesEnvironment, Crashes
+from plugrl.core.tensordict.environment.copies import Crashes, EpisodesEnvironment
 from plugrl.core.tensordict.environment.vector_environment import AgentStep
 from plugrl.scenarios.pettingzoo.maker import Maker, agents_of, raw_spaces, spaces_of
 from plugrl.scenarios.pettingzoo.parallel_copy import Outcome, ParallelCopy
 
 
-class PettingZooEnvironment(CopiesEnvironment):
+class PettingZooEnvironment(EpisodesEnvironment):
     """N copies; each begins anew in the step in which its last agent ended.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 from plugrl.core.config.schemas.plain_values import is_code_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.tensordict.environment.spaces import WRAP, Spaces
 from plugrl.core.wording import did_you_mean
 from plugrl.scenarios.import_by_name import find, submodules
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from plugrl.core.errors import NonFiniteError, PlugrlError, RunError
+from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line, raised_at
 from plugrl.core.tensordict.environment.spaces import Spaces
 from plugrl.core.tensordict.environment.state import (
