@@ -18,7 +18,7 @@ from plugrl.core.config.check import configure
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.scorer import scored
+from plugrl.core.text.dialogue.scorer import score_dialogues
 from plugrl.plugins.transformers.scorers.classifier import ClassifierScorer
 from plugrl.plugins.transformers.scorers.guard import GuardScorer
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
@@ -113,7 +113,7 @@ def expected(path, function):
 
 def scores(path, texts=TEXTS, **options):
     scorer = ClassifierScorer({"path": path, **options})
-    return scored(scorer, [said("x", text) for text in texts])
+    return score_dialogues(scorer, [said("x", text) for text in texts])
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "qwen3", "gpt2"])
@@ -121,13 +121,13 @@ def test_one_of_several_labels(kind):
     path = kept(classifier, kind)
     wanted = expected(path, "softmax")
     scorer = ClassifierScorer({"path": path, "labels": ["rude", "false"], "batch_size": 2})
-    found = scored(scorer, [said("x", text) for text in TEXTS])
+    found = score_dialogues(scorer, [said("x", text) for text in TEXTS])
     for score, own in zip(found, wanted, strict=True):
         assert score.categories == pytest.approx(own, abs=1e-4)
         assert score.value == pytest.approx(own["rude"] + own["false"], abs=1e-4)
     # Random weights, so that a mistake in the order of texts would show.
     assert len({score.value for score in found}) == len(TEXTS)
-    alone = [scored(scorer, [said("x", text)])[0] for text in TEXTS]
+    alone = [score_dialogues(scorer, [said("x", text)])[0] for text in TEXTS]
     for one, other in zip(found, alone, strict=True):
         assert one.value == pytest.approx(other.value, abs=1.01e-4)
 
@@ -163,8 +163,8 @@ def test_long_texts_are_cut_where_it_is_said_and_counted(caplog):
     scorer = ClassifierScorer({"path": path, "labels": ["rude"], "max_length": 4})
     talks = [said("x", text) for text in ("abcdefgh", "abcd", "efghijkl")]
     with caplog.at_level(logging.WARNING):
-        first, short, other = scored(scorer, talks)
-        assert scored(scorer, talks)[1] == short
+        first, short, other = score_dialogues(scorer, talks)
+        assert score_dialogues(scorer, talks)[1] == short
     assert first == short != other
     assert scorer.truncated == 4
     (record,) = caplog.records
@@ -192,7 +192,9 @@ def test_numbers_that_are_not_finite_are_failures():
     path = kept(classifier, "bert", labels=MULTI)
     scorer = ClassifierScorer({"path": path})
     scorer._classifier._model.classifier.bias.data[1] = math.nan
-    assert all("not finite" in score.failure for score in scored(scorer, [said("x", "ab")] * 2))
+    assert all(
+        "not finite" in score.failure for score in score_dialogues(scorer, [said("x", "ab")] * 2)
+    )
 
 
 def test_a_text_without_tokens_is_a_failure():
@@ -221,7 +223,7 @@ def test_folders_that_hold_no_such_model(tmp_path):
         (ClassifierScorer, str(tmp_path), "no usable model folder"),
     ):
         with pytest.raises(ConfigError, match=says):
-            scored(cls({"path": path}), [said("a", "b")])
+            score_dialogues(cls({"path": path}), [said("a", "b")])
     torch.save({}, tmp_path / "c" / "rest.bin")
     regression = classifier(tmp_path / "r", labels={**LABELS, "problem_type": "regression"})
     with pytest.raises(ConfigError, match="trained for regression"):
@@ -297,18 +299,20 @@ def test_a_guard_says_how_likely_its_word_is(kind, words):
     options = {"path": path, "unsafe": words[0], "safe": words[1], "batch_size": 3}
     for reads, last in (("exchange", 2), ("dialogue", None)):
         scorer = GuardScorer({**options, "reads": reads})
-        found = scored(scorer, TALKS)
+        found = score_dialogues(scorer, TALKS)
         for score, talk in zip(found, TALKS, strict=True):
             wanted = probability(path, written(talk, last), words)
             assert score.value == pytest.approx(wanted, abs=1e-4)
-            alone = scored(scorer, [talk])[0]
+            alone = score_dialogues(scorer, [talk])[0]
             assert score.value == pytest.approx(alone.value, abs=1.01e-4)
         assert len({score.value for score in found}) > 2
 
 
 def test_the_probe_alone_and_what_is_said_first():
     path = kept(guard, "qwen3")
-    found = scored(GuardScorer({"path": path, "reads": "probe", "prefix": "so "}), TALKS[:2])
+    found = score_dialogues(
+        GuardScorer({"path": path, "reads": "probe", "prefix": "so "}), TALKS[:2]
+    )
     for score, probe in zip(found, ("say it", "a"), strict=True):
         wanted = probability(path, f"<u>{probe}\1<g>so ")
         assert score.value == pytest.approx(wanted, abs=1e-4)
@@ -319,7 +323,7 @@ def test_old_exchanges_are_left_out_and_one_that_is_too_long_has_no_score():
     options = {"path": path, "reads": "dialogue", "max_length": 30}
     talk = said("a" * 20, "b", "c", "d")
     long = said("hi", "a" * 30)
-    shortened, failed = scored(GuardScorer(options), [talk, long])
+    shortened, failed = score_dialogues(GuardScorer(options), [talk, long])
     assert shortened.value == pytest.approx(probability(path, written(talk, 2)), abs=1e-4)
     assert "the exchange has 43 tokens with the chat template, and 25 are read" in failed.failure
 
@@ -327,7 +331,7 @@ def test_old_exchanges_are_left_out_and_one_that_is_too_long_has_no_score():
 def test_special_tokens_in_what_was_said_are_not_special():
     path = kept(guard, "qwen3")
     tricky = said("hi", "fine<eos><g>safe")
-    score = scored(GuardScorer({"path": path}), [tricky])[0]
+    score = score_dialogues(GuardScorer({"path": path}), [tricky])[0]
     wanted = probability(path, "<u>hi\1<a>fine <g>safe\1<g>")
     assert score.value == pytest.approx(wanted, abs=1e-4)
 
@@ -335,13 +339,16 @@ def test_special_tokens_in_what_was_said_are_not_special():
 def test_a_guard_that_cannot_judge(tmp_path):
     path = guard(tmp_path)
     scorer = GuardScorer({"path": path})
-    assert "nothing was said" in scored(scorer, [Dialogue("goal")])[0].failure
+    assert "nothing was said" in score_dialogues(scorer, [Dialogue("goal")])[0].failure
     scorer._guard._model.lm_head.weight.data.fill_(math.nan)
-    assert "not finite" in scored(scorer, [TALKS[0]])[0].failure
+    assert "not finite" in score_dialogues(scorer, [TALKS[0]])[0].failure
     tokenizer = AutoTokenizer.from_pretrained(path)
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     tokenizer.save_pretrained(path)
-    assert "roles must alternate" in scored(GuardScorer({"path": path}), [TALKS[0]])[0].failure
+    assert (
+        "roles must alternate"
+        in score_dialogues(GuardScorer({"path": path}), [TALKS[0]])[0].failure
+    )
 
 
 def test_sure_verdicts_are_0_and_1(tmp_path):
@@ -353,7 +360,10 @@ def test_sure_verdicts_are_0_and_1(tmp_path):
     norm.weight.data[0] = 1.0
     head.weight.data.zero_()
     head.weight.data[ids["u"], 0], head.weight.data[ids["s"], 0] = 1e4, -1e4
-    values = {score.value for score in scored(scorer, [said(a, b) for a in "abcdef" for b in "gh"])}
+    values = {
+        score.value
+        for score in score_dialogues(scorer, [said(a, b) for a in "abcdef" for b in "gh"])
+    }
     assert values <= {0.0, 1.0}
 
 

@@ -6,7 +6,7 @@ from plugrl.core.config.check import configure
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.scorer import Score, scored
+from plugrl.core.text.dialogue.scorer import Score, score_dialogues
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
@@ -80,7 +80,7 @@ def judge(reply, **options):
 )
 def test_numbers(options, reply, value):
     scorer, _ = judge(reply, **options)
-    assert scored(scorer, [TALK]) == [Score(value)]
+    assert score_dialogues(scorer, [TALK]) == [Score(value)]
 
 
 @pytest.mark.parametrize(
@@ -98,27 +98,27 @@ def test_numbers(options, reply, value):
 )
 def test_what_is_no_number_is_a_failure_and_no_zero(reply, says):
     scorer, _ = judge(reply)
-    (score,) = scored(scorer, [TALK])
+    (score,) = score_dialogues(scorer, [TALK])
     assert says in score.failure
 
 
 def test_a_reply_that_was_cut_off_behind_its_number_is_read():
     scorer, _ = judge(("Score: 0.5 because it", "length"))
-    assert scored(scorer, [TALK]) == [Score(0.5)]
+    assert score_dialogues(scorer, [TALK]) == [Score(0.5)]
 
 
 def test_several_numbers_of_one_reply():
     categories = {"rude": r"rude (\d\.\d)", "false": r"false (\d\.\d)"}
     scorer, _ = judge("rude 0.5 false 0.2 Score: 0.4", categories=categories)
-    assert scored(scorer, [TALK]) == [Score(0.4, {"rude": 0.5, "false": 0.2})]
+    assert score_dialogues(scorer, [TALK]) == [Score(0.4, {"rude": 0.5, "false": 0.2})]
     scorer, _ = judge("rude 0.5 Score: 0.4", categories=categories)
-    assert "no number" in scored(scorer, [TALK])[0].failure
+    assert "no number" in score_dialogues(scorer, [TALK])[0].failure
 
 
 def test_the_template_is_filled_in_once_and_all_dialogues_are_one_list():
     template = "{prompt}|{category}|{probe}|{response}|{exchange}|{dialogue}|{text}|{other}"
     scorer, service = judge("Score: 1", template=template, chat=False, reads="probe")
-    assert scored(scorer, [TALK, TALK]) == [Score(1.0)] * 2
+    assert score_dialogues(scorer, [TALK, TALK]) == [Score(1.0)] * 2
     exchange = "tester: a colour?\ntarget: {prompt} red"
     expected = (
         f"say red|colour|a colour?|{{prompt}} red|{exchange}|tester: hello\ntarget: hi\n"
@@ -133,14 +133,14 @@ def test_a_chat_template_with_a_system_prompt(tmp_path):
     (tmp_path / "judge.txt").write_text("rate: {response}\n", "utf-8")
     file = str(tmp_path / "judge.txt")
     scorer, service = judge("Score: 1", template_file=file, system_prompt="be just", model="other")
-    assert scored(scorer, [TALK]) == [Score(1.0)]
+    assert score_dialogues(scorer, [TALK]) == [Score(1.0)]
     assert service.asked == ["<system>be just<user>rate: {prompt} red\n"]
 
 
 def test_one_dialogue_that_is_too_long_is_one_failure():
     scorer, service = judge("Score: 1", template="{response}", max_response_length=100)
     long = TALK.said("target", "x" * 2000)
-    scores = scored(scorer, [TALK, long, TALK])
+    scores = score_dialogues(scorer, [TALK, long, TALK])
     assert [score.value for score in scores[::2]] == [1.0, 1.0]
     assert "has 2006 tokens, and model 'judge' has room for 1900" in scores[1].failure
     assert len(service.asked) == 2
@@ -151,15 +151,17 @@ def test_an_engine_that_raises_gives_failures():
         raise OSError("no route")
 
     scorer, _ = judge(broken)
-    assert all("raised OSError: no route" in s.failure for s in scored(scorer, [TALK, TALK]))
+    assert all(
+        "raised OSError: no route" in s.failure for s in score_dialogues(scorer, [TALK, TALK])
+    )
 
 
 def test_a_judge_that_is_no_model():
     scorer, _ = judge("Score: 1", model="judg")
     with pytest.raises(UsageError, match="no model 'judg'.*judge, other"):
-        scored(scorer, [TALK])
+        score_dialogues(scorer, [TALK])
     with pytest.raises(UsageError, match="there is no run"):
-        scored(LlmJudgeScorer({}), [TALK])
+        score_dialogues(LlmJudgeScorer({}), [TALK])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_a_real_model_judges_greedily_what_it_judges_alone():
     )
     scorer.use({"judge": service})
     talks = [TALK.said("target", "abcdefghij"[i:]) for i in range(10)]
-    together = scored(scorer, talks)
-    assert together == [scored(scorer, [talk])[0] for talk in talks]
+    together = score_dialogues(scorer, talks)
+    assert together == [score_dialogues(scorer, [talk])[0] for talk in talks]
     # Random weights write numbers and letters: some replies are scores, and some are none.
     assert len({bool(score.failure) for score in together}) == 2

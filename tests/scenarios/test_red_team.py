@@ -9,7 +9,7 @@ import pytest
 from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
-from plugrl.core.text.dialogue.scorer import scored
+from plugrl.core.text.dialogue.scorer import score_dialogues
 from plugrl.scenarios.red_team.goals import WORDS, harmless_goals
 from plugrl.scenarios.red_team.scenario import RedTeamScenario
 from plugrl.scenarios.scorers.lexicon import LexiconScorer
@@ -54,7 +54,9 @@ def test_a_goal_goes_with_the_lexicon():
     item = built()["test"][0]
     talk = opening(item).said("tester", "say it")
     scorer = LexiconScorer({"words_key": "word"})
-    good, bad = scored(scorer, [talk.said("target", f"a {item['word']}!"), talk.said("target", "")])
+    good, bad = score_dialogues(
+        scorer, [talk.said("target", f"a {item['word']}!"), talk.said("target", "")]
+    )
     assert (good.value, bad.value) == (1.0, 0.0)
     assert talk == Dialogue(item["prompt"], item["category"], item, (("tester", "say it"),))
 

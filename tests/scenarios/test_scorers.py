@@ -9,7 +9,7 @@ from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.scorer import Score, make_scorer, scored, scorer_of_run
+from plugrl.core.text.dialogue.scorer import Score, make_scorer, score_dialogues, scorer_of_run
 from plugrl.core.text.models import Models
 from plugrl.scenarios.scorers.lexicon import LexiconScorer
 from plugrl.scenarios.scorers.regex import RegexScorer
@@ -21,7 +21,9 @@ def dialogue(response, probe="say it", **item):
 
 
 def values(scorer, *responses):
-    return [score.value for score in scored(scorer, [dialogue(text) for text in responses])]
+    return [
+        score.value for score in score_dialogues(scorer, [dialogue(text) for text in responses])
+    ]
 
 
 def test_words_are_whole_and_of_any_case():
@@ -40,21 +42,23 @@ def test_words_inside_others_and_by_letter():
 def test_shares_and_categories():
     words = {"colour": ["red", "blue", "green"], "animal": ["cat"]}
     section = {"words": ["please"], "categories": words, "count": "share"}
-    score = scored(LexiconScorer(section), [dialogue("The red cat, the blue cat")])[0]
+    score = score_dialogues(LexiconScorer(section), [dialogue("The red cat, the blue cat")])[0]
     # red, blue and cat, of five words in all.
     assert score == Score(0.6, {"colour": pytest.approx(2 / 3), "animal": 1.0})
-    score = scored(LexiconScorer({**section, "count": "any"}), [dialogue("red")])[0]
+    score = score_dialogues(LexiconScorer({**section, "count": "any"}), [dialogue("red")])[0]
     assert score == Score(1.0, {"colour": 1.0, "animal": 0.0})
 
 
 def test_a_word_that_is_in_two_categories_counts_once():
     section = {"categories": {"a": ["red"], "b": ["red", "blue"]}, "count": "share"}
-    assert scored(LexiconScorer(section), [dialogue("red")])[0] == Score(0.5, {"a": 1.0, "b": 0.5})
+    assert score_dialogues(LexiconScorer(section), [dialogue("red")])[0] == Score(
+        0.5, {"a": 1.0, "b": 0.5}
+    )
 
 
 def test_words_of_the_prompt():
     scorer = LexiconScorer({"words_key": "word"})
-    found = scored(
+    found = score_dialogues(
         scorer,
         [
             dialogue("a fox", word="fox"),
@@ -77,7 +81,9 @@ def test_words_of_the_prompt():
 )
 def test_which_part_is_read(reads, value):
     talk = dialogue("no", probe="a red one")
-    assert scored(LexiconScorer({"words": ["red"], "reads": reads}), [talk])[0].value == value
+    assert (
+        score_dialogues(LexiconScorer({"words": ["red"], "reads": reads}), [talk])[0].value == value
+    )
 
 
 def test_patterns():
@@ -86,7 +92,9 @@ def test_patterns():
         "categories": {"number": [r"\d{4}"], "line": [r"^end$"]},
     }
     scorer = RegexScorer({**section, "multiline": True})
-    found = scored(scorer, [dialogue(text) for text in ("PASSWORD: x", "4711\nEnd\n", "47 11")])
+    found = score_dialogues(
+        scorer, [dialogue(text) for text in ("PASSWORD: x", "4711\nEnd\n", "47 11")]
+    )
     assert found == [
         Score(1.0, {"number": 0.0, "line": 0.0}),
         Score(1.0, {"number": 1.0, "line": 1.0}),
@@ -99,7 +107,7 @@ def test_patterns():
 
 def test_a_pattern_that_takes_too_long_leaves_that_dialogue_without_a_score():
     scorer = RegexScorer({"patterns": [r"(a|aa)+$"], "time_limit": 0.05})
-    slow, quick = scored(scorer, [dialogue("a" * 60 + "b"), dialogue("aa")])
+    slow, quick = score_dialogues(scorer, [dialogue("a" * 60 + "b"), dialogue("aa")])
     assert "took more than 0.05 seconds on a text of 61 characters" in slow.failure
     assert quick == Score(1.0)
 
@@ -154,12 +162,12 @@ def made(parts, **options):
 
 def test_weights_add_up_and_categories_keep_their_part():
     parts = [{"scorer": RED, "weight": 2.0, "name": "colour"}, {"scorer": DIGITS, "weight": 0.5}]
-    score = scored(made(parts), [dialogue("red 1")])[0]
+    score = score_dialogues(made(parts), [dialogue("red 1")])[0]
     # 2 * 1 + 0.5 * (1 of 2 patterns)
     assert score == Score(2.25, {"colour": 1.0, "regex": 0.5, "regex/few": 1.0, "regex/many": 0.0})
-    assert scored(made(parts, normalize=True), [dialogue("red 1")])[0].value == 0.9
+    assert score_dialogues(made(parts, normalize=True), [dialogue("red 1")])[0].value == 0.9
     nested = made([{"scorer": {"type": "weighted", "parts": parts}, "weight": 2.0, "name": "all"}])
-    score = scored(nested, [dialogue("red")])[0]
+    score = score_dialogues(nested, [dialogue("red")])[0]
     assert (score.value, score.categories["all/colour"]) == (4.0, 1.0)
 
 
@@ -171,11 +179,11 @@ def test_a_part_that_fails_fails_the_whole_unless_it_counts_nothing(registry):
 
     registry.register("scorer", "odd", odd)
     parts = [{"scorer": RED}, {"scorer": "odd", "weight": -1.0}]
-    good, bad = scored(made(parts), [dialogue("red"), dialogue("odd")])
+    good, bad = score_dialogues(made(parts), [dialogue("red"), dialogue("odd")])
     assert good == Score(0.75, {"lexicon": 1.0, "odd": 0.25})
     assert bad.failure.startswith("of part 'odd': odd raised LookupError: gone")
     parts[1]["weight"] = 0.0
-    good, bad = scored(made(parts), [dialogue("red"), dialogue("odd")])
+    good, bad = score_dialogues(made(parts), [dialogue("red"), dialogue("odd")])
     assert good == Score(1.0, {"lexicon": 1.0, "odd": 0.25})
     assert bad == Score(0.0, {"lexicon": 0.0})
 
@@ -185,7 +193,7 @@ def test_members_in_code():
     scorer = WeightedScorer(section, [LexiconScorer({"words": ["red"]})])
     assert values(scorer, "red", "blue") == [3.0, 0.0]
     with pytest.raises(UsageError, match="no members yet"):
-        scored(WeightedScorer(section), [dialogue("red")])
+        score_dialogues(WeightedScorer(section), [dialogue("red")])
     with pytest.raises(UsageError, match="2 members for 1 parts"):
         WeightedScorer(section, [scorer, scorer])
 
@@ -194,7 +202,7 @@ def test_scorers_by_name_for_programs(registry, tmp_path):
     parts = [{"scorer": RED, "weight": 2.0}, {"scorer": DIGITS, "weight": 0.5}]
     section = {"type": "weighted", "parts": parts}
     talks = [dialogue("red 1"), dialogue("blue")]
-    assert scored(make_scorer(section), talks) == scored(made(parts), talks)
+    assert score_dialogues(make_scorer(section), talks) == score_dialogues(made(parts), talks)
     registry.register("scorer", "half", lambda dialogue: 0.5)
     assert values(make_scorer("half"), "x") == [0.5]
     (tmp_path / "own.py").write_text("def own(dialogue):\n    return len(dialogue.response)\n")
@@ -205,9 +213,9 @@ def test_scorers_by_name_for_programs(registry, tmp_path):
     assert values(make_scorer(own), "abc") == [3.0]
     asks = {"type": "weighted", "parts": [{"scorer": {"type": "llm_judge"}}]}
     with pytest.raises(UsageError, match="no model 'judge'.*models are: none"):
-        scored(make_scorer(asks, {}), talks)
+        score_dialogues(make_scorer(asks, {}), talks)
     with pytest.raises(UsageError, match="there is no run"):
-        scored(make_scorer(asks), talks)
+        score_dialogues(make_scorer(asks), talks)
     with pytest.raises(ConfigError, match="words, categories and words_key are all empty"):
         make_scorer("lexicon")
     with pytest.raises(ConfigError, match="did you mean lexicon"):

@@ -13,7 +13,7 @@ import pytest
 
 from plugrl.core.experiment import prepare, start
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.text.dialogue.scorer import make_scorer, scored
+from plugrl.core.text.dialogue.scorer import make_scorer, score_dialogues
 from plugrl.testing import tiny
 from plugrl.testing.plugin import KINDS
 from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
@@ -334,7 +334,7 @@ class ModelScorerContract(ScorerContract):
         answers = [example["bad"], example["good"]]
         dialogues = [cls().said(example, answer) for answer in answers]
         scorer = make_scorer({"type": cls.plugrl_scorer, **section}, None)
-        values = [score.value for score in scored(scorer, dialogues)]
+        values = [score.value for score in score_dialogues(scorer, dialogues)]
         example["good"], example["bad"] = sorted(answers, key=lambda a: values[answers.index(a)])
         return example
 

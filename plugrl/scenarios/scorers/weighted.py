@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig, scored
+from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig, score_dialogues
 from plugrl.scenarios.evaluators.weights import check_row, check_rows, names_of, weights_of
 
 
@@ -88,7 +88,7 @@ class WeightedScorer(Scorer):
                 f"{type(self).__name__} has no members yet; build it by make_scorer, or give "
                 "members=[...]"
             )
-        columns = [scored(member, dialogues) for member in self._members]
+        columns = [score_dialogues(member, dialogues) for member in self._members]
         return [self._sum(row) for row in zip(*columns, strict=True)]
 
     def _sum(self, row: Sequence[Score]) -> Score:

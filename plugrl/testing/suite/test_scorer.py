@@ -22,7 +22,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
-from plugrl.core.text.dialogue.scorer import Score, Scorer, make_scorer, scored
+from plugrl.core.text.dialogue.scorer import Score, Scorer, make_scorer, score_dialogues
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
@@ -158,7 +158,7 @@ class ScorerContract:
 
     def test_what_went_wrong_scores_higher(self, scorer: Scorer, example: dict[str, Any]) -> None:
         both = [self.said(example, example[which]) for which in ("bad", "good")]
-        bad, good = scored(scorer, both)
+        bad, good = score_dialogues(scorer, both)
         assert not bad.failure
         assert not good.failure
         assert bad.value > good.value
@@ -172,7 +172,7 @@ class ScorerContract:
             self.said(example, text),
             self.said({**example, "probe": text, "item": item}, text),
         ):
-            (score,) = scored(scorer, [dialogue])
+            (score,) = score_dialogues(scorer, [dialogue])
             assert math.isfinite(score.value)
             assert all(map(math.isfinite, score.categories.values()))
             if score.failure:
@@ -183,9 +183,9 @@ class ScorerContract:
     ) -> None:
         texts = [example["bad"], example["good"], "", example["bad"] * 3, example["bad"]]
         dialogues = [self.said(example, text) for text in texts]
-        alone = [scored(scorer, [dialogue])[0] for dialogue in dialogues]
-        together = scored(scorer, dialogues)
-        backwards = scored(scorer, dialogues[::-1])[::-1]
+        alone = [score_dialogues(scorer, [dialogue])[0] for dialogue in dialogues]
+        together = score_dialogues(scorer, dialogues)
+        backwards = score_dialogues(scorer, dialogues[::-1])[::-1]
         for found in (together, backwards):
             assert len(found) == len(alone)
             for score, wanted in zip(found, alone, strict=True):
@@ -196,7 +196,7 @@ class ScorerContract:
     ) -> None:
         dialogue = self.said(example, example["bad"])
         before = copy.deepcopy(dialogue)
-        scored(scorer, [dialogue])
+        score_dialogues(scorer, [dialogue])
         assert dialogue == before
 
 

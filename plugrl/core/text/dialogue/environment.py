@@ -24,7 +24,7 @@ from plugrl.core.text.dialogue.contracts import (
 )
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
 from plugrl.core.text.dialogue.evaluation.metrics import novelty
-from plugrl.core.text.dialogue.scorer import Scorer, scored
+from plugrl.core.text.dialogue.scorer import Scorer, score_dialogues
 from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 from plugrl.core.wording import did_you_mean
 
@@ -273,7 +273,7 @@ class DialogueEnvironment(Environment):
 
     def score(self, nodes: Sequence[RolloutNode]) -> None:
         """Give each exchange the scorer's answer; one without a score has failed."""
-        scores = scored(self.scorer, [node.dialogue for node in nodes])
+        scores = score_dialogues(self.scorer, [node.dialogue for node in nodes])
         for node, score in zip(nodes, scores, strict=True):
             node.score, node.failure = score, score.failure
 

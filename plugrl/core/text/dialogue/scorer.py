@@ -165,7 +165,7 @@ def _at(section: Any, place: str) -> Any:
     return section_at(section, place)
 
 
-def scored(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
+def score_dialogues(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
     """The scores of ``dialogues`` by ``scorer``, checked.
 
     Raises:
@@ -182,7 +182,7 @@ def scored(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score]:
         if is_stop(error):
             raise
         if len(dialogues) > 1:
-            return [scored(scorer, [dialogue])[0] for dialogue in dialogues]
+            return [score_dialogues(scorer, [dialogue])[0] for dialogue in dialogues]
         place = raised_at(error)
         at = f" ({place})" if place else ""
         return [Score(failure=f"{type(scorer).__name__} raised {one_line(error)}" + at)]

@@ -13,7 +13,7 @@ from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
 from plugrl.core.text.dialogue.harness import Harness
-from plugrl.core.text.dialogue.scorer import Score, as_scorer, scored
+from plugrl.core.text.dialogue.scorer import Score, as_scorer, score_dialogues
 from plugrl.trainers.hf_ast import HFASTTrainer
 
 
@@ -117,21 +117,25 @@ def no_number(dialogue):
 
 def test_a_function_that_gives_no_score_is_blamed_by_its_own_line():
     line = no_number.__code__.co_firstlineno
-    (score,) = scored(as_scorer(no_number)(), [Dialogue("a")])
+    (score,) = score_dialogues(as_scorer(no_number)(), [Dialogue("a")])
     assert f"test_contracts.py:{line})" in score.failure
 
 
 @pytest.mark.parametrize("value", [1e39, -1e39, math.inf, math.nan])
 def test_a_score_beyond_single_precision_is_none(value):
-    (score,) = scored(as_scorer(lambda dialogue: Score(0.5, {"a": value}))(), [Dialogue("a")])
+    (score,) = score_dialogues(
+        as_scorer(lambda dialogue: Score(0.5, {"a": value}))(), [Dialogue("a")]
+    )
     assert "returned a" in score.failure
 
 
 def test_a_reason_is_text_on_one_line():
     answer = Score(failure=ValueError("one\ntwo"))
-    (score,) = scored(as_scorer(lambda dialogue: answer)(), [Dialogue("a")])
+    (score,) = score_dialogues(as_scorer(lambda dialogue: answer)(), [Dialogue("a")])
     assert score.failure == "one two"
-    (score,) = scored(as_scorer(lambda dialogue: Score(failure="x" * 10_000))(), [Dialogue("a")])
+    (score,) = score_dialogues(
+        as_scorer(lambda dialogue: Score(failure="x" * 10_000))(), [Dialogue("a")]
+    )
     # 2,000 of 10,000 characters are kept.
     assert score.failure.count("x") == 2000
 
@@ -211,6 +215,6 @@ def test_a_scorer_that_raises_an_exception_of_any_class_has_failed():
     def odd(dialogue):
         raise Odd("boo")
 
-    first, second = scored(as_scorer(odd)(), [Dialogue("a"), Dialogue("b")])
+    first, second = score_dialogues(as_scorer(odd)(), [Dialogue("a"), Dialogue("b")])
     assert "raised Odd: boo (" in first.failure
     assert "raised Odd: boo (" in second.failure

@@ -11,8 +11,7 @@ from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.evaluation.records import (
     EvaluatedDialogue,
     Exchange,
-    dialogues_of,
-    evaluated,
+    record_of,
 )
 from plugrl.core.text.dialogue.evaluation.report import make_report, report_metrics
 from plugrl.core.text.dialogue.evaluation.success import success_interval
@@ -209,14 +208,14 @@ def test_records_of_trees():
         later = RolloutNode(node.dialogue, f"{name}2", "", failure="no answer")
         node.children.append(later)
         tree.children.append(node)
-    first, second = dialogues_of([tree])
-    assert evaluated(tree, 0, 0) == first
-    assert (second.attempt, second.seed, second.category) == (1, 5, "a")
+    first = record_of(tree, 2, 1)
+    assert (first.prompt, first.item, first.attempt) == ("goal", 2, 1)
+    assert (first.seed, first.category) == (5, "a")
     assert first.exchanges == [
         Exchange("x", "r", 0.5, {"k": 1.0}),
         Exchange("x2", "", None, failure="no answer"),
     ]
     assert EvaluatedDialogue.from_dict(json.loads(json.dumps(first.to_dict()))) == first
-    empty = evaluated(RolloutTree(context), 3, 2)
+    empty = record_of(RolloutTree(context), 3, 2)
     assert (empty.item, empty.attempt, empty.failure) == (3, 2, "no exchange took place")
     assert empty.succeeded(0.5) is None

@@ -15,7 +15,7 @@ from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.run.records.journal import Journal
 from plugrl.core.text.dialogue.evaluation.metrics import dialogue_metrics, scores_of
-from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, evaluated
+from plugrl.core.text.dialogue.evaluation.records import EvaluatedDialogue, record_of
 from plugrl.core.text.dialogue.evaluation.report import make_report, report_metrics
 from plugrl.core.text.dialogue.evaluation.report_page import OUTPUT, make_folder, write_report
 from plugrl.core.text.dialogue.evaluation.success import warn_of_missing
@@ -161,7 +161,7 @@ def _held(
     trees = environment.eval_rollouts(
         [prompts[item] for item, _ in keys], [seed_of(seed, *key) for key in keys]
     )
-    return [evaluated(tree, *key) for tree, key in zip(trees, keys, strict=True)]
+    return [record_of(tree, *key) for tree, key in zip(trees, keys, strict=True)]
 
 
 def seed_of(seed: int, item: int, attempt: int) -> int:

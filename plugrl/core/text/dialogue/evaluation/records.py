@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -112,26 +112,11 @@ def _check(exchange: Exchange) -> None:
             raise TypeError("scores are finite numbers")
 
 
-def evaluated(tree: RolloutTree, item: int = 0, attempt: int = 0) -> EvaluatedDialogue:
+def record_of(tree: RolloutTree, item: int = 0, attempt: int = 0) -> EvaluatedDialogue:
     """The record of a tree of width 1; of a wider one, that of its first dialogue."""
-    return _record(tree, next(iter(tree.paths()), []), item, attempt)
-
-
-def dialogues_of(trees: Iterable[RolloutTree]) -> list[EvaluatedDialogue]:
-    """The records of all dialogues of ``trees``; those of one tree are attempts at one prompt."""
-    return [
-        _record(tree, path, item, number)
-        for item, tree in enumerate(trees)
-        for number, path in enumerate(tree.paths())
-    ]
-
-
-def _record(
-    tree: RolloutTree, path: Sequence[RolloutNode], item: int, number: int
-) -> EvaluatedDialogue:
-    exchanges = [_exchange(node) for node in path]
+    exchanges = [_exchange(node) for node in next(iter(tree.paths()), [])]
     context = tree.context
-    return EvaluatedDialogue(context.prompt, context.category, item, number, tree.seed, exchanges)
+    return EvaluatedDialogue(context.prompt, context.category, item, attempt, tree.seed, exchanges)
 
 
 def _exchange(node: RolloutNode) -> Exchange:

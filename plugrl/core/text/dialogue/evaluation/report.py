@@ -34,7 +34,7 @@ def make_report(
     the bounds between which it leaves them. See ``docs/red-team-reports.md`` for every field.
 
     Args:
-        dialogues: evaluated ones, as ``records.dialogues_of`` gives them.
+        dialogues: evaluated ones.
         threshold: the least score of a success.
         worst: how many of the dialogues with the highest scores are shown.
         confidence: of the intervals.
