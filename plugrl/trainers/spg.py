@@ -327,7 +327,7 @@ class JointLearner:
             order: of the environments.
             epochs: how often.
             minibatch_size: steps of a minibatch, which has all T of at least one environment.
-            not_finite: told of gradients that are not.
+            not_finite: called with the name and value of a gradient norm that is not finite.
 
         Returns:
             Mean metrics of each player, and of all together.

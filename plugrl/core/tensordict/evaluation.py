@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 logger = logging.getLogger(__name__)
-#: An episode longer than this is taken to be endless, and one of the second length is told of.
+#: An episode longer than this is taken to be endless, and one of the second length is warned about.
 LONGEST, LONG = 1_000_000, 100_000
 #: Steps between two looks at how long episodes are.
 _LOOK = 10_000
@@ -74,8 +74,8 @@ class Evaluation:
             if record is not None:
                 record("evaluation", {"step": iteration, **episode})
         metrics = episode_metrics(ended, "validation")
-        told = self._scenario.test_environment.take_metrics(self._section.episodes)
-        return metrics | {f"validation/{name}": value for name, value in told.items()}
+        own = self._scenario.test_environment.take_metrics(self._section.episodes)
+        return metrics | {f"validation/{name}": value for name, value in own.items()}
 
     def episodes(self, count: int) -> Iterator[dict[str, Any]]:
         """Play ``count`` episodes: ``{"episode": i, "agents": {agent: (return, length)}}``.
@@ -174,7 +174,7 @@ def _play(
     seen = environment.reset(seed)
     returns = {agent: np.zeros(count) for agent in seen}
     lengths = {agent: np.zeros(count, np.int64) for agent in seen}
-    going = {agent: np.ones(count, bool) for agent in seen}
+    ongoing = {agent: np.ones(count, bool) for agent in seen}
     began, takes_turns = np.zeros(count, np.int64), environment.acting() is not None
     for number in itertools.count(1):
         if look is not None:
@@ -191,18 +191,18 @@ def _play(
                 actions[agent] = chosen[policy][i * count : (i + 1) * count]
         steps = environment.step(actions)
         for agent, step in steps.items():
-            real = going[agent] if step.real is None else going[agent] & step.real
+            real = ongoing[agent] if step.real is None else ongoing[agent] & step.real
             returns[agent] += np.where(real, step.reward, 0)
             lengths[agent] += real
-            going[agent] &= ~(step.terminated | step.truncated)
-        for place in np.flatnonzero(~np.logical_or.reduce(list(going.values()))):
+            ongoing[agent] &= ~(step.terminated | step.truncated)
+        for place in np.flatnonzero(~np.logical_or.reduce(list(ongoing.values()))):
             yield (
                 int(place),
                 {a: (float(returns[a][place]), int(lengths[a][place])) for a in seen},
             )
             for agent in seen:
                 returns[agent][place] = lengths[agent][place] = 0
-                going[agent][place] = True
+                ongoing[agent][place] = True
             began[place] = number
         seen = {agent: step.observation for agent, step in steps.items()}
         if number % _LOOK == 0:

@@ -302,10 +302,10 @@ class TensorDictRlTrainer(TensorDictTrainer):
             metrics["rollout/reset_steps"] = collector.reset_steps
         if collector.environment.crashes:
             metrics["rollout/crashes"] = collector.environment.crashes
-        told = collector.environment.take_metrics()
+        own = collector.environment.take_metrics()
         if self._regression is not None:
             metrics |= self._regression.metrics(self._iteration + 1)
-        return metrics | {f"rollout/{name}": value for name, value in told.items()}
+        return metrics | {f"rollout/{name}": value for name, value in own.items()}
 
     def _learn(self, batches: Mapping[str, TensorDict], iteration: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -420,8 +420,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
     def _shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
         # Of all agents together: beside a bar there is no room for each.
         names = {"rollout": "mean_episode_return", "validation": "evaluation"}
-        found = {name: metrics.get(f"{at}/mean_episode_return") for at, name in names.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        returns = {name: metrics.get(f"{at}/mean_episode_return") for at, name in names.items()}
+        return {name: value for name, value in returns.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Policies, optimizers, environments, normalisers, generators and counters."""

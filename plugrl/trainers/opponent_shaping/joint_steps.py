@@ -70,8 +70,8 @@ def joint_steps(batches: Mapping[str, TensorDict], begins: Array, gamma: float) 
         values = np.where(own, _array(batch["advantage"]), np.float32(0))
         sure = own.copy()
         if "waiting" in batch:
-            beside, told = _beside(batch, begins, gamma)
-            values, sure = np.where(told, beside, values), own | told
+            others, is_known = _worth_of_others(batch, begins, gamma)
+            values, sure = np.where(is_known, others, values), own | is_known
         acts[agent], worth[agent], known[agent] = (
             torch.from_numpy(each).to(device) for each in (own, values, sure)
         )
@@ -98,24 +98,24 @@ def first_steps(batches: Mapping[str, TensorDict], num_envs: int) -> Array:
     return begins
 
 
-def _beside(batch: TensorDict, begins: Array, gamma: float) -> tuple[Array, Array]:
+def _worth_of_others(batch: TensorDict, begins: Array, gamma: float) -> tuple[Array, Array]:
     """What the steps of others were worth ``[N, T]``, and whether that is known."""
     own, waiting = _array(batch["acting"]), _array(batch["waiting"])
     reward, target = _array(batch["next", "reward"]), _array(batch["value_target"])
     done, terminated = _array(batch["next", "done"]), _array(batch["next", "terminated"])
-    worth, told = np.zeros_like(reward), np.zeros_like(own)
+    worth, is_known = np.zeros_like(reward), np.zeros_like(own)
     ahead, sure = np.zeros(len(own), np.float32), np.zeros(len(own), bool)
     for t in reversed(range(own.shape[1])):
         # Nothing comes after an end; of what was cut off it is not known what would have.
         ahead = reward[:, t] + np.float32(gamma) * np.where(done[:, t], np.float32(0), ahead)
         sure = np.where(done[:, t], terminated[:, t], sure)
-        worth[:, t], told[:, t] = ahead, sure & waiting[:, t]
+        worth[:, t], is_known[:, t] = ahead, sure & waiting[:, t]
         ahead, sure = np.where(own[:, t], target[:, t], ahead), sure | own[:, t]
     before, expected = _last(own, _array(batch["state_value"]), begins)
-    told_first = told & ~before
-    if told_first.any():
-        expected = np.where(before, expected, worth[told_first].mean())
-    return np.where(told, worth - expected, np.float32(0)), told
+    first_known = is_known & ~before
+    if first_known.any():
+        expected = np.where(before, expected, worth[first_known].mean())
+    return np.where(is_known, worth - expected, np.float32(0)), is_known
 
 
 def _last(own: Array, value: Array, begins: Array) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ from plugrl.core.tensordict.learn.message_regression import (
     MessageRegression,
     MessageRegressionConfig,
     Regressor,
-    first_said,
+    first_messages,
 )
 
 S = SILENCE
@@ -34,8 +34,8 @@ def test_first_words_are_those_of_an_agents_first_turn() -> None:
     history = np.array([[[5], [3], [5], [2]], [[7], [1], [7], [S]], [[6], [S], [S], [S]]])
     ended = Ended(np.array([0, 1, 0]), np.array([11, 12, 13]), history)
     protocol = make_protocol({"type": "nip", "max_message_rounds": 4})
-    assert first_said(protocol, "verifier", ended).tolist() == [[5], [7], [6]]
-    assert first_said(protocol, "prover", ended).tolist() == [[3], [1], [S]]
+    assert first_messages(protocol, "verifier", ended).tolist() == [[5], [7], [6]]
+    assert first_messages(protocol, "prover", ended).tolist() == [[3], [1], [S]]
 
 
 def test_first_words_are_told_apart_by_channel() -> None:
@@ -47,7 +47,7 @@ def test_first_words_are_told_apart_by_channel() -> None:
     history = np.where(speaks.any(1), 10 * np.arange(4)[:, None] + np.arange(len(channels)), S)
     ended = Ended(np.array([0]), seed, history[None])
     for number, prover in enumerate(provers):
-        said = first_said(protocol, prover, ended)[0]
+        said = first_messages(protocol, prover, ended)[0]
         turn = int(speaks[:, protocol.index(prover)].any(-1).argmax())
         own = speaks[turn, protocol.index(prover)]
         assert own.sum() == 1

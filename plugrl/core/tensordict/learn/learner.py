@@ -116,7 +116,8 @@ class Learner:
             order: shuffles them.
             epochs: how often.
             minibatch_size: rows of one optimizer step.
-            not_finite: told of a gradient norm that is not; the weights stay as they were.
+            not_finite: called with the name and value of a gradient norm that is not finite; the
+                weights stay as they were.
 
         Returns:
             Means over the minibatches of what the loss module gave, and of the gradient norm

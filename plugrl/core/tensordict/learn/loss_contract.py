@@ -1,4 +1,4 @@
-"""What a loss module must be and give, said in terms of the trainer that has it."""
+"""What a loss module must be and give, checked in terms of the trainer that has it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def loss_module_and_gae(given: Any, trainer: str) -> tuple[torch.nn.Module, Any]
     is_pair = isinstance(given, (tuple, list)) and len(given) == 2
     if not is_pair or not isinstance(given[0], torch.nn.Module):
         raise ContractError(
-            f"{trainer}._get_loss_module_and_gae() gave {_told(given[0] if is_pair else given)}"
+            f"{trainer}._get_loss_module_and_gae() gave {_kind(given[0] if is_pair else given)}"
             f"{' as loss module' if is_pair else ''}; return two: a torch.nn.Module, and "
             "what estimates advantages or None"
         )
     module, gae = given
     if gae is not None and not callable(gae):
         raise ContractError(
-            f"{trainer}._get_loss_module_and_gae() gave {_told(gae)} to estimate advantages; "
+            f"{trainer}._get_loss_module_and_gae() gave {_kind(gae)} to estimate advantages; "
             "return something that is called with a batch, or None"
         )
     _check_targets(module, trainer)
@@ -106,7 +106,7 @@ def check_losses(losses: Any, module: torch.nn.Module) -> None:
     name = type(module).__name__
     if not isinstance(losses, (Mapping, TensorDictBase)):
         raise ContractError(
-            f"loss module {name} gave {_told(losses)}; return a mapping with loss_... scalars"
+            f"loss module {name} gave {_kind(losses)}; return a mapping with loss_... scalars"
         )
     depends = False
     for key, value in losses.items():
@@ -116,7 +116,7 @@ def check_losses(losses: Any, module: torch.nn.Module) -> None:
         is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
         if not is_real or value.numel() != 1:
             raise ContractError(
-                f"loss module {name} gave {_told(value)} as {key}; return one real number of the "
+                f"loss module {name} gave {_kind(value)} as {key}; return one real number of the "
                 "networks as a tensor, such as a mean"
             )
         depends = depends or value.requires_grad
@@ -134,12 +134,12 @@ def _check_metric(name: str, key: Any, value: Any) -> None:
     )
     if not is_number:
         raise ContractError(
-            f"loss module {name} gave {_told(value)} as {key}; metrics are numbers, and "
+            f"loss module {name} gave {_kind(value)} as {key}; metrics are numbers, and "
             "losses have names that begin with loss_"
         )
 
 
-def _told(value: Any) -> str:
+def _kind(value: Any) -> str:
     if value is None:
         return "None"
     kind = type(value).__name__

@@ -56,7 +56,7 @@ class MessageRegressionConfig:
             raise ConfigError("mlp_learning_rate must be more than 0")
 
 
-def first_said(protocol: Protocol, agent: str, ended: Ended) -> np.ndarray:
+def first_messages(protocol: Protocol, agent: str, ended: Ended) -> np.ndarray:
     """What an agent said when it first spoke, ``[n, channels]``; ``SILENCE`` elsewhere.
 
     Args:
@@ -68,10 +68,10 @@ def first_said(protocol: Protocol, agent: str, ended: Ended) -> np.ndarray:
     first = np.full((rows, channels), SILENCE)
     place = protocol.index(agent)
     for number in range(rounds):
-        spoke = protocol.speaks(np.full(rows, number), ended.seed)[:, place]
-        said = np.where(spoke, ended.history[:, number], SILENCE)
+        speaks = protocol.speaks(np.full(rows, number), ended.seed)[:, place]
+        messages = np.where(speaks, ended.history[:, number], SILENCE)
         mute = (first == SILENCE).all(1)
-        first[mute] = said[mute]
+        first[mute] = messages[mute]
     return first
 
 
@@ -102,11 +102,11 @@ class Regressor:
         rate = float(section.mlp_learning_rate)
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=rate)
 
-    def fit(self, said: np.ndarray, labels: np.ndarray, iteration: int) -> dict[str, float]:
+    def fit(self, messages: np.ndarray, labels: np.ndarray, iteration: int) -> dict[str, float]:
         """Train on the episodes of an iteration, and test on those that are held out.
 
         Args:
-            said: ``[n, C]``, messages or ``SILENCE``.
+            messages: ``[n, C]``, messages or ``SILENCE``.
             labels: ``[n]``.
             iteration: its number.
 
@@ -121,18 +121,19 @@ class Regressor:
             self._begin(iteration)
         order = generator_of(self._seed, "message_regression", self._name, "order", iteration)
         shuffled = order.permutation(len(labels))
-        seen, asked = self._encoded(said), torch.from_numpy(np.asarray(labels, np.int64))
+        inputs = self._one_hot(messages)
+        targets = torch.from_numpy(np.asarray(labels, np.int64))
         test, train = shuffled[:held_out], shuffled[held_out:]
         size = int(self._section.mlp_batch_size)
         for _ in range(self._section.mlp_num_epochs):
             drawn = order.permutation(train)
             for rows in np.split(drawn, range(size, len(drawn), size)):
                 self._optimizer.zero_grad()
-                loss = functional.cross_entropy(self.network(seen[rows]), asked[rows])
+                loss = functional.cross_entropy(self.network(inputs[rows]), targets[rows])
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
         with torch.no_grad():
-            logits, right = self.network(seen[test]), asked[test]
+            logits, right = self.network(inputs[test]), targets[test]
             ones = float(right.double().mean())
             return {
                 "accuracy": float((logits.argmax(-1) == right).double().mean()),
@@ -140,9 +141,9 @@ class Regressor:
                 "loss": float(functional.cross_entropy(logits, right)),
             }
 
-    def _encoded(self, said: np.ndarray) -> torch.Tensor:
-        ones = said[..., None] == np.arange(self._messages)
-        return torch.from_numpy(ones.reshape(len(said), -1).astype(np.float32))
+    def _one_hot(self, messages: np.ndarray) -> torch.Tensor:
+        ones = messages[..., None] == np.arange(self._messages)
+        return torch.from_numpy(ones.reshape(len(messages), -1).astype(np.float32))
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and moments, where the next iteration goes on with them; else nothing."""
@@ -198,9 +199,9 @@ class MessageRegression:
         self._ended.clear()
         for each in ended:
             for agent, regressor in self.regressors.items():
-                said = first_said(self._protocol, agent, each)
-                spoke = (said != SILENCE).any(1)
-                fitted = regressor.fit(said[spoke], each.label[spoke], iteration)
+                messages = first_messages(self._protocol, agent, each)
+                has_spoken = (messages != SILENCE).any(1)
+                fitted = regressor.fit(messages[has_spoken], each.label[has_spoken], iteration)
                 metrics |= {f"message_regression/{agent}/{k}": v for k, v in fitted.items()}
         return metrics
 
