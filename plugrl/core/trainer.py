@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.config.check import configure
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import UsageError
+from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.run.saved_state import refuse_state
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class TrainingResult:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class Trainer(ABC):
+class Trainer(RenamedMethods, ABC):
     """Base class of all trainers: subclass it when no more specific base fits.
 
     A trainer is built from its section of the configuration alone, so that its methods can be
@@ -78,6 +79,10 @@ class Trainer(ABC):
         ConfigError: a key of ``config`` is unknown to ``Config`` or has the wrong type.
     """
 
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {
+        "hand_over": "export_weights",
+        "take_over": "import_weights",
+    }
     #: Dataclass that describes the ``trainer`` section; inherited when a subclass has none.
     Config: ClassVar[type]
     #: Root sections this trainer reads, with their schemas (``None``: free keys).
@@ -167,19 +172,19 @@ class Trainer(ABC):
     def train(self) -> TrainingResult | None:
         """Run the whole training. After a resume, continue from the loaded state."""
 
-    def hand_over(self) -> Any:
+    def export_weights(self) -> Any:
         """What the next phase of a sequence starts from, such as trained weights."""
         return None
 
-    def take_over(self, handed: Any) -> None:
-        """Start from what the phase before gave with :meth:`hand_over`.
+    def import_weights(self, handed: Any) -> None:
+        """Start from what the phase before gave with :meth:`export_weights`.
 
         Raises:
             UsageError: this trainer cannot start from it.
         """
         raise UsageError(
             f"{type(self).__name__} cannot start from a {type(handed).__name__} of the phase "
-            "before; it needs a take_over method"
+            "before; it needs a import_weights method"
         )
 
     def replay(self, evidence: Mapping[str, Any]) -> dict[str, float]:

@@ -489,13 +489,13 @@ class HarnessTrainer(Trainer):
 
     # What is handed over and saved
 
-    def hand_over(self) -> dict[str, Mapping[str, torch.Tensor]]:
+    def export_weights(self) -> dict[str, Mapping[str, torch.Tensor]]:
         """Copies of the weights that are trained, or were in an earlier phase, by model name."""
         system: Any = self.environment.system
         weights: dict[str, Mapping[str, torch.Tensor]] = system.models.weights()
         return weights
 
-    def take_over(self, handed: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    def import_weights(self, handed: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Begin with these weights, by model name, instead of those of the sources."""
         self._initial_weights = handed or {}
 

@@ -158,7 +158,7 @@ class SequenceTrainer(Trainer):
 
     def train(self) -> TrainingResult:
         """Run the phases; after a resume, from the one that was interrupted."""
-        handed: Any = None
+        weights: Any = None
         result = TrainingResult()
         phases = self._bound("train").phases
         while self._number < len(phases):
@@ -168,14 +168,14 @@ class SequenceTrainer(Trainer):
             if self._child_state is not None:
                 child.load_state_dict(self._child_state)
                 self._child_state = None
-            elif handed is not None:
-                child.take_over(handed)
+            elif weights is not None:
+                child.import_weights(weights)
             try:
                 result = child.train() or TrainingResult()
             except RunError as error:
                 error.args = (f"phase {phase.name}: {error}",)
                 raise
-            handed = child.hand_over()
+            weights = child.export_weights()
             if self._number + 1 == len(phases):
                 break
             self._number += 1

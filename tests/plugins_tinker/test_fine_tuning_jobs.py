@@ -122,7 +122,7 @@ def test_weights_that_the_service_dropped_are_made_again_of_the_state(group):
     shared.create_supervised_fine_tune_job({"a": SUPERVISED}, "j")
     wait_for_jobs([shared])
     service = shared.service
-    handed = dict(service.hand_over("j"))
+    handed = dict(service.export_weights("j"))
     shared.switch_to_next_model()
     expected = likelihood(shared.model)
     base = group(epochs=1).model

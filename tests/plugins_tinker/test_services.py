@@ -239,15 +239,15 @@ def test_a_phase_begins_where_the_one_before_ended(make, adam):
     trainer.forward_backward([supervised()], "cross_entropy").result()
     trainer.optim_step(adam).result()
     expected = trainer.forward([datum()]).result()[0]
-    handed = trainer.hand_over()
+    handed = trainer.export_weights()
     next_one, frozen = make(TinkerTrainService), make(TinkerInferenceService)
-    next_one.take_over(handed)
-    frozen.take_over(handed)
+    next_one.import_weights(handed)
+    frozen.import_weights(handed)
     assert next_one.forward([datum()]).result()[0] == pytest.approx(expected, abs=1e-6)
     assert frozen.score([[*PROMPT, *ANSWER]])[0][1:] == pytest.approx(expected, abs=1e-4)
     for service in (next_one, frozen):
         with pytest.raises(ConfigError, match="tinker"):
-            service.take_over({"layer.weight": torch.zeros(2)})
+            service.import_weights({"layer.weight": torch.zeros(2)})
 
 
 def test_a_batch_is_scored_row_by_row(make):

@@ -289,7 +289,7 @@ def test_jobs_begin_with_what_an_earlier_phase_handed_over(tmp_path):
     first.create_supervised_fine_tune_job({"a": SUPERVISED}, "j")
     wait_for_jobs([first])
     first.switch_to_next_model()
-    handed = first.service.hand_over(first.fine_tuned_model)
+    handed = first.service.export_weights(first.fine_tuned_model)
     second = group(tmp_path / "second", epochs=1, train={"learning_rate": 0.0})
     Models({"policy": second.model}).load_weights({"policy": handed})
     assert weights(second.model) == weights(first.model)

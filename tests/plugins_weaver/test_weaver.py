@@ -134,10 +134,10 @@ def test_a_saved_state_holds_the_optimizer_and_a_phase_begins_without(server):
         return service.forward([datum()]).result()[0]
 
     step(trainer)
-    state, handed = trainer.state_dict(), trainer.hand_over()
+    state, handed = trainer.state_dict(), trainer.export_weights()
     again, later = (connected(WeaverTrainService, server.url) for _ in range(2))
     again.load_state_dict(state)
-    later.take_over(handed)
+    later.import_weights(handed)
     expected = step(trainer)
     assert step(again) == pytest.approx(expected, abs=1e-7)
     assert step(later) != pytest.approx(expected, abs=1e-4)

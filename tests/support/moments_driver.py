@@ -116,7 +116,7 @@ KINDS = {
     "end of a step": {
         "before old checkpoints go": (before, checkpoint, "prune", 4, die),
         "with a line of metrics": (after, records.Records, "metrics", 6, die),
-        "at the end of a phase": (after, TrajectoryTrainer, "hand_over", 1, die),
+        "at the end of a phase": (after, TrajectoryTrainer, "export_weights", 1, die),
     },
     "damage": {
         "with the newest checkpoint cut short": (after, checkpoint, "prune", 4, cut_newest_and_die),

@@ -151,19 +151,19 @@ class TensorDictTrainer(Trainer):
         """The networks by policy name."""
         return self.scenario_instance.agents
 
-    def hand_over(self) -> TrainedWeights | None:
+    def export_weights(self) -> TrainedWeights | None:
         """The weights of all policies, for the next phase of a sequence."""
         weights = {name: dict(agent.state_dict()) for name, agent in self.agents.items()}
         return TrainedWeights(weights) if any(weights.values()) else None
 
-    def take_over(self, handed: Any) -> None:
+    def import_weights(self, handed: Any) -> None:
         """Begin with the weights of the phase before, part by part; see :meth:`_receive`.
 
         Raises:
             UsageError: the phase before trained no small networks.
         """
         if not isinstance(handed, TrainedWeights):
-            super().take_over(handed)
+            super().import_weights(handed)
         self._handed = handed
 
     def _receive(self, policies: Policies) -> None:

@@ -156,7 +156,7 @@ class Models(Mapping[str, Model]):
 
         It is copies of the weights, or where the service keeps them.
         """
-        trained = {name: train.hand_over() for name, train in self.trained.items()}
+        trained = {name: train.export_weights() for name, train in self.trained.items()}
         return {**self._given, **trained}
 
     def load_weights(self, weights: Mapping[str, Mapping[str, Any]]) -> None:
@@ -170,16 +170,16 @@ class Models(Mapping[str, Model]):
                 continue
             train = self._models[name].train
             if train is not None:
-                train.take_over(own)
+                train.import_weights(own)
             else:
                 self._give(name, own)
 
     def _give(self, name: str, weights: Mapping[str, Any]) -> None:
         model = self._models[name]
         try:
-            model.inference.take_over(weights)
+            model.inference.import_weights(weights)
             if model.fine_tune is not None:
-                model.fine_tune.take_over(weights)
+                model.fine_tune.import_weights(weights)
         except (RuntimeError, ValueError, KeyError) as error:
             raise RunError(
                 f"frozen model {name!r} does not fit the weights that an earlier phase trained "

@@ -123,13 +123,13 @@ class TrajectoryTrainer(Trainer):
         """The temperature of log-probabilities; greedy answers have those of 1."""
         return self._sampling.temperature or 1.0
 
-    def hand_over(self) -> dict[str, Mapping[str, torch.Tensor]]:
+    def export_weights(self) -> dict[str, Mapping[str, torch.Tensor]]:
         """Copies of the weights that are trained, or were in an earlier phase, by model name."""
         return self.models.weights()
 
-    def take_over(self, handed: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    def import_weights(self, weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Begin with these weights, by model name, instead of those of the sources."""
-        self._initial_weights = handed or {}
+        self._initial_weights = weights or {}
 
     def train(self) -> TrainingResult:
         """Run all steps; after a resume, the remaining ones."""

@@ -212,17 +212,17 @@ class OpenAiFineTuneService(FineTuneService):
             ) from error
         inference.use_saved_weights(model, version)
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Begin with a model that jobs of an earlier phase made.
 
         Raises:
             ConfigError: another service trained it.
         """
         if MODEL not in handed:
-            super().take_over(handed)
+            super().import_weights(handed)
         self._begin = str(handed[MODEL])
 
-    def hand_over(self, model: str) -> Mapping[str, Any]:
+    def export_weights(self, model: str) -> Mapping[str, Any]:
         """The name of a fine-tuned model."""
         return {MODEL: model}
 

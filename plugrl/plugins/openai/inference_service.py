@@ -255,12 +255,12 @@ class OpenAiInferenceService(InferenceService):
         self._server.renamed(version)
         self.version = version
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Sample from the model that jobs of an earlier phase made, or take its weights."""
         if MODEL in handed:
             self.use_saved_weights(handed[MODEL], 0)
         else:
-            super().take_over(handed)
+            super().import_weights(handed)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Write the weights to a folder, and let the server load it between two requests.

@@ -250,7 +250,7 @@ class TinkerInferenceService(InferenceService):
         self._sampler = self._sampler_of(model_path=path)
         self.version = version
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Sample from what the train service ``tinker`` of an earlier phase handed over."""
         if SAMPLER not in handed:
             self.update_weights(handed, 0)

@@ -247,7 +247,7 @@ class TinkerTrainService(RemoteTrainService):
                 )
         return self._load(saved["path"], optimizer=True)
 
-    def hand_over(self) -> Mapping[str, Any]:
+    def export_weights(self) -> Mapping[str, Any]:
         """The paths of what a later phase begins with; the session is open as long as they are."""
         held = self._connection.held
         return {
@@ -255,7 +255,7 @@ class TinkerTrainService(RemoteTrainService):
             SAMPLER: held(self.save_weights_for_sampler("handed").result()),
         }
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Begin with the weights of an earlier phase, and a new optimizer.
 
         Raises:

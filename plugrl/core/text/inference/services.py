@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.text.inference.batching import RequestBatcher
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
@@ -47,7 +48,7 @@ class ModelSpec:
     train_steps: int | None = None
 
 
-class InferenceService(Component, ABC):
+class InferenceService(RenamedMethods, Component, ABC):
     """Samples from one model.
 
     An engine implements :meth:`generate`, the lockstep form. The asynchronous form is made from
@@ -55,6 +56,7 @@ class InferenceService(Component, ABC):
     engine that can do better overrides it, and :meth:`close` with it.
     """
 
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {"take_over": "import_weights"}
     version: int = 0
     #: Whether new weights can be given to it, in one form or another.
     takes_weights: bool = True
@@ -152,7 +154,7 @@ class InferenceService(Component, ABC):
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Take the weights of ``version``; a missing or extra name is a ``ValueError``."""
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Sample from what the train service of an earlier phase handed over, as version 0."""
         self.update_weights(handed, 0)
 
@@ -168,13 +170,17 @@ class InferenceService(Component, ABC):
         )
 
 
-class BaseTrainService(Component, ABC):
+class BaseTrainService(RenamedMethods, Component, ABC):
     """What runs, checkpoints and weight syncs ask of every service that trains a model.
 
     How a gradient is taken differs: see :class:`TrainService`, and
     :class:`~plugrl.core.text.remote.service.RemoteTrainService`.
     """
 
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {
+        "hand_over": "export_weights",
+        "take_over": "import_weights",
+    }
     version: int = 0
     #: Which trainers can use it, for messages.
     serves: ClassVar[str] = "trainers of its own"
@@ -199,14 +205,14 @@ class BaseTrainService(Component, ABC):
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights, for example by those of an earlier phase."""
 
-    def hand_over(self) -> Mapping[str, Any]:
+    def export_weights(self) -> Mapping[str, Any]:
         """What a later phase begins with: copies of the weights by name.
 
         A service that keeps the weights itself gives plain values that say where they are.
         """
         return {name: weight.detach().clone() for name, weight in self.weights().items()}
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Begin with what the train service of an earlier phase handed over."""
         self.load_weights(handed)
 

@@ -16,6 +16,7 @@ from plugrl.core.chat_template import Message
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
+from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.text.inference.chat import as_messages
 
 if TYPE_CHECKING:
@@ -159,13 +160,17 @@ class FineTuneConfig:
                 )
 
 
-class FineTuneService(Component, ABC):
+class FineTuneService(RenamedMethods, Component, ABC):
     """Trains one model by jobs: examples go out, and a fine-tuned model comes back.
 
     Jobs belong to the service, not to the process: a job that :meth:`create` made is found again
     by its name after a restart.
     """
 
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {
+        "hand_over": "export_weights",
+        "take_over": "import_weights",
+    }
     Config: ClassVar[type] = FineTuneConfig
 
     @abstractmethod
@@ -226,7 +231,7 @@ class FineTuneService(Component, ABC):
         """
         inference.use_saved_weights(model, version)
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Begin with what an earlier phase handed over, in place of the source.
 
         Raises:
@@ -237,7 +242,7 @@ class FineTuneService(Component, ABC):
             "model another name than in that phase"
         )
 
-    def hand_over(self, model: str) -> Mapping[str, Any]:
+    def export_weights(self, model: str) -> Mapping[str, Any]:
         """What a later phase begins with, of a fine-tuned model.
 
         Raises:

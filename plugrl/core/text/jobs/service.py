@@ -178,14 +178,14 @@ class TrainedJobs(FineTuneService):
         if all(isinstance(value, torch.Tensor) for value in handed.values()):
             inference.update_weights(handed, version)
         else:
-            inference.take_over(handed)
+            inference.import_weights(handed)
             inference.version = version
 
-    def take_over(self, handed: Mapping[str, Any]) -> None:
+    def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Begin with what the train service of an earlier phase handed over."""
         self._handed = dict(handed)
 
-    def hand_over(self, model: str) -> Mapping[str, Any]:
+    def export_weights(self, model: str) -> Mapping[str, Any]:
         """The result of a job, as its train service handed it over."""
         return self._folder(model).model()
 
@@ -259,7 +259,7 @@ class TrainedJobs(FineTuneService):
         service: BaseTrainService = factory.build("train_service", self._train_section(), path)
         service.load(replace(self._spec, trained=True))
         if handed is not None:
-            service.take_over(handed)
+            service.import_weights(handed)
         return service
 
     def _train_section(self) -> Mapping[str, Any]:
@@ -297,7 +297,7 @@ class TrainedJobs(FineTuneService):
     def _finished(self, held: _Training) -> JobStatus:
         message = f"{held.done} steps over {len(held.data.examples)} examples"
         about = {"message": message, "metrics": held.metrics}
-        held.folder.finish(held.service.hand_over(), about)
+        held.folder.finish(held.service.export_weights(), about)
         if self.config.keep is not None:
             drop_models(Path(self._context.folder), self.config.keep)
         self._training = None

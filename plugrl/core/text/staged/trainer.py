@@ -500,19 +500,19 @@ class PureTextRlTrainer(Trainer):
         failed = {"test/invalid": len(sampled.failures) / len(prompts)}
         return self._get_log_stats(rollouts, train=False) | failed
 
-    def hand_over(self) -> dict[str, Mapping[str, Any]]:
+    def export_weights(self) -> dict[str, Mapping[str, Any]]:
         """What a later phase begins with, by model name.
 
         Raises:
             ConfigError: a fine-tune service keeps the weights to itself.
         """
         tuned = {
-            group.model.name: group.service.hand_over(group.fine_tuned_model)
+            group.model.name: group.service.export_weights(group.fine_tuned_model)
             for group in self.shared_model_groups.values()
             if group.fine_tuned_model is not None
         }
         return {**self.models.weights(), **tuned}
 
-    def take_over(self, handed: Mapping[str, Mapping[str, Any]]) -> None:
+    def import_weights(self, handed: Mapping[str, Mapping[str, Any]]) -> None:
         """Begin with these weights, by model name, instead of those of the sources."""
         self._initial_weights = handed or {}
