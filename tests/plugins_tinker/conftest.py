@@ -15,6 +15,7 @@ import pytest
 import torch
 from certificates import one_tls_context  # noqa: F401
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from waiting import DEADLINE
 
 from plugrl.core.config.view import ConfigView
 from plugrl.plugins.tinker.connection import Connection
@@ -111,7 +112,8 @@ def server(request, tmp_path_factory):
     """A server, the same for all tests of a session."""
     with serving(request, tmp_path_factory.mktemp("server")) as running:
         # Services share the session that this opens, instead of one for each test.
-        about = {"base_url": running.url, "api_key": None, "timeout": 60.0, "patience": 9.0}
+        about = {"base_url": running.url, "api_key": None}
+        about |= {"timeout": DEADLINE, "patience": DEADLINE}
         session = Connection.shared(ConfigView(about))
         yield running
         del session
@@ -154,11 +156,11 @@ def pytest_collection_modifyitems(config, items):
 def tree(tmp_path):
     """Makes the configuration of a small run over a server, which has ``url`` and ``model``."""
 
-    def make(server, trainer="remote_api_cross_entropy", **changes):
+    def make(server, trainer="remote_api_cross_entropy", *, patience=DEADLINE, **changes):
         supervised = trainer == "remote_api_cross_entropy"
         service = {
             "type": "tinker", "base_url": server.url, "base_model": server.model,
-            "patience": 8.0, "timeout": 120.0,
+            "patience": patience, "timeout": DEADLINE,
         }  # fmt: skip
         own = {"lora_rank": 8, "learning_rate": 0.004, "weight_decay": 0.0}
         made = {

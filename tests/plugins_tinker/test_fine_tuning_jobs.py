@@ -4,6 +4,7 @@ import json
 
 import pytest
 from servers import against
+from waiting import DEADLINE
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
@@ -37,7 +38,7 @@ def group(server, tmp_path):
 
     def make(**options):
         where = {"type": "tinker", "base_url": server.url, "base_model": server.model}
-        where |= {"patience": 10.0, "timeout": 120.0}
+        where |= {"patience": DEADLINE, "timeout": DEADLINE}
         train = {**where, "lora_rank": 8, "learning_rate": 0.01, "weight_decay": 0.0}
         section = {"type": "tinker", "epochs": 4, "batch_size": 2, "train": train, **options}
         source = {

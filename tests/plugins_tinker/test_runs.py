@@ -22,6 +22,8 @@ pytest.importorskip("tinker")
 SECRET = "tml-word-that-nobody-may-see"
 #: A run that ends by itself, or is over after this many steps.
 STEPS = 4
+#: Seconds that a run waits for a server that is silent; a busy one answers within them.
+PATIENCE = 20.0
 #: Every second answer or so has a digit of these, so that a beginner's groups differ in reward.
 LUCK = {"type": "regex", "pattern": "^[0-4]", "format_reward": 1.0}
 
@@ -206,9 +208,11 @@ def assert_same(found, expected):
 
 @against("own_server", pytest.mark.integration, pytest.mark.timeout(900))
 def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
-    def begin(name):
+    def begin(name, **how):
         runs = tmp_path / name
-        config = tree(own_server, trainer__total_train_steps=STEPS, settings__runs_folder=str(runs))
+        config = tree(
+            own_server, trainer__total_train_steps=STEPS, settings__runs_folder=str(runs), **how
+        )
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
         return Started(tmp_path, "train", "run.yaml"), runs
 
@@ -228,7 +232,7 @@ def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
     assert_same(numbers(folder), expected)
 
     # The server hangs: it accepts connections and does not answer.
-    begun, runs = begin("hung")
+    begun, runs = begin("hung", patience=PATIENCE)
     folder = until_step(begun, runs, 2)
     own_server.halt()
     code, text = begun.end()
@@ -242,7 +246,7 @@ def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
     assert_same(numbers(folder), expected)
 
     # The server dies, and comes back with what it had saved.
-    begun, runs = begin("dead")
+    begun, runs = begin("dead", patience=PATIENCE)
     folder = until_step(begun, runs, 2)
     own_server.end()
     code, text = begun.end()

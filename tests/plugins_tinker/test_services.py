@@ -6,6 +6,7 @@ import pytest
 import torch
 from faults import Door
 from servers import against
+from waiting import DEADLINE
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
@@ -33,7 +34,8 @@ ANSWER = [2, 6, 8, 1]
 @pytest.fixture
 def make(server):
     def made(cls, url=None, **options):
-        settings = {"base_url": url or server.url, "base_model": server.model, "patience": 10.0}
+        settings = {"base_url": url or server.url, "base_model": server.model}
+        settings |= {"patience": DEADLINE}
         service = cls({**settings, **options})
         source = ConfigView({"path": server.model, "config": {}, "dtype": "float32"})
         service.load(ModelSpec("policy", source, seed=3, device="cpu"))
