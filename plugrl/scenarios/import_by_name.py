@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.loading import describe_error, import_named
-from plugrl.core.plugins.user_code.error_location import raised_at
+from plugrl.core.plugins.user_code.error_location import one_line, raised_at
 from plugrl.core.plugins.user_code.user_files import readable
 from plugrl.core.wording import did_you_mean
 
@@ -42,6 +43,27 @@ def find(name: str) -> tuple[ModuleType, Any]:
             close = did_you_mean(part, known)
             raise ConfigError(f"{where} has no {part!r}{close or _some(known)}") from None
     return module, found
+
+
+def call(name: str, factory: Callable[..., Any], options: Mapping[str, Any], **more: Any) -> Any:
+    """What a class or function of a user makes.
+
+    Args:
+        name: as configured.
+        factory: that was found.
+        options: keyword arguments that were configured.
+        more: further ones.
+
+    Raises:
+        ConfigError: it raised something; the text says what.
+    """
+    try:
+        return factory(**options, **more)
+    except KeyboardInterrupt:
+        raise
+    except (Exception, SystemExit) as error:
+        given = f" with env_kwargs {dict(options)}" if options else ""
+        raise ConfigError(f"{name} cannot be built{given}: {one_line(error)}") from error
 
 
 def _some(known: list[str]) -> str:

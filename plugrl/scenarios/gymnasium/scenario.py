@@ -11,6 +11,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.core.tensordict.environment.vector_environment import AGENT
+from plugrl.scenarios.environment_options import check_copies, check_named, copies_in, named
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -59,28 +60,12 @@ class GymnasiumConfig:
     def __post_init__(self) -> None:
         if not self.id:
             raise ConfigError("id is missing; name an environment, such as CartPole-v1")
-        if self.num_envs < 1 or (self.num_test_envs is not None and self.num_test_envs < 1):
-            raise ConfigError("num_envs and num_test_envs must be at least 1")
+        check_copies(self)
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             raise ConfigError("max_episode_steps must be at least 1; null: the registered one")
-        if self.max_restarts < 0:
-            raise ConfigError("max_restarts must not be negative; 0: the first one ends the run")
         if not self.step_timeout > 0:
             raise ConfigError("step_timeout must be more than 0 seconds")
-        for number, wrapper in enumerate(self.wrappers):
-            _check_wrapper(number, wrapper)
-
-
-def _check_wrapper(number: int, wrapper: Any) -> None:
-    if isinstance(wrapper, str):
-        return
-    if not isinstance(wrapper, Mapping) or not isinstance(wrapper.get("path"), str):
-        raise ConfigError(
-            f"wrappers[{number}] must be an import path, or {{path: module:Class, kwargs: {{...}}}}"
-        )
-    unknown = set(wrapper) - {"path", "kwargs"}
-    if unknown or not isinstance(wrapper.get("kwargs") or {}, Mapping):
-        raise ConfigError(f"wrappers[{number}] takes path and kwargs (a mapping) and nothing else")
+        check_named("wrappers", self.wrappers)
 
 
 class GymnasiumScenario(Scenario):
@@ -116,7 +101,7 @@ class GymnasiumScenario(Scenario):
             id=config.id,
             spec=find_spec(config.id),
             options=config.env_kwargs.to_dict(),
-            wrappers=tuple(_wrapper(wrapper) for wrapper in config.wrappers),
+            wrappers=tuple(named(wrapper) for wrapper in config.wrappers),
             max_episode_steps=config.max_episode_steps,
         )
         return recipe.drawn() if split == "film" else recipe
@@ -125,11 +110,7 @@ class GymnasiumScenario(Scenario):
         from plugrl.scenarios.gymnasium.stepped import SteppedEnvironment
 
         config, recipe = self.config, self._recipe(split)
-        count = {
-            "train": config.num_envs,
-            "test": config.num_test_envs or config.num_envs,
-            "film": 1,
-        }[split]
+        count = copies_in(config, split) or 1
         spaces = self._spaces(recipe)
         if split != "film" and self._is_native(recipe, count):
             from plugrl.scenarios.gymnasium.native import NativeEnvironment
@@ -215,10 +196,3 @@ class GymnasiumScenario(Scenario):
         from plugrl.scenarios.gymnasium.rendering import drawing_fault
 
         return drawing_fault(self._recipe("film"))
-
-
-def _wrapper(wrapper: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(wrapper, str):
-        return wrapper, {}
-    kwargs = wrapper.get("kwargs")
-    return wrapper["path"], {} if kwargs is None else kwargs.to_dict()

@@ -16,7 +16,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.tensordict.environment.spaces import WRAP, Spaces
 from plugrl.core.wording import did_you_mean
-from plugrl.scenarios.import_by_name import find, submodules
+from plugrl.scenarios.import_by_name import call, find, submodules
 
 MISSING = 'pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"'
 #: What modules of PettingZoo and packages like it call their environments, the best first.
@@ -60,13 +60,7 @@ class Maker:
         extra = {"render_mode": "rgb_array"} if render and "render_mode" not in self.options else {}
         if extra and not _takes(self._factory, "render_mode"):
             extra = {}
-        try:
-            made = self._factory(**self.options, **extra)
-        except KeyboardInterrupt:
-            raise
-        except (Exception, SystemExit) as error:
-            given = f" with {self.options}" if self.options else ""
-            raise ConfigError(f"{self.name} cannot be built{given}: {one_line(error)}") from error
+        made = call(self.name, self._factory, self.options, **extra)
         return _parallel(made, self.name)
 
 

@@ -10,6 +10,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
+from plugrl.scenarios.environment_options import check_copies, copies_in
 from plugrl.scenarios.films import film_faults
 from plugrl.scenarios.pettingzoo.maker import MISSING, Maker, installed, spaces_of
 
@@ -39,10 +40,7 @@ class PettingZooConfig:
     def __post_init__(self) -> None:
         if not self.environment:
             raise ConfigError("environment is missing; name a module such as mpe2.simple_spread_v3")
-        if self.num_envs < 1 or (self.num_test_envs is not None and self.num_test_envs < 1):
-            raise ConfigError("num_envs and num_test_envs must be at least 1")
-        if self.max_restarts < 0:
-            raise ConfigError("max_restarts must not be negative")
+        check_copies(self)
 
 
 class PettingZooScenario(Scenario):
@@ -101,10 +99,9 @@ class PettingZooScenario(Scenario):
         from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
 
         section = self.config
-        tested = section.num_test_envs or section.num_envs
         return PettingZooEnvironment(
             maker,
-            {"train": section.num_envs, "test": tested, "film": 1}[split],
+            copies_in(section, split) or 1,
             rescale=section.actions == "rescale",
             max_restarts=section.max_restarts,
             render=split == "film",

@@ -19,7 +19,7 @@ from torchrl.envs import (
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.scenarios.import_by_name import find
+from plugrl.scenarios.import_by_name import call, find
 
 _SILENT = (
     "{name} begins new episodes by itself and does not tell how the last ones ended; leave "
@@ -88,13 +88,7 @@ class Maker:
         vector = inspect.isclass(self._factory) and issubclass(self._factory, GymEnv)
         if vector and self.options.get("num_envs"):
             raise ConfigError(_SILENT.format(name=self.name))
-        try:
-            return self._factory(**self.options)
-        except KeyboardInterrupt:
-            raise
-        except (Exception, SystemExit) as error:
-            given = f" with env_kwargs {self.options}" if self.options else ""
-            raise ConfigError(f"{self.name} cannot be built{given}: {one_line(error)}") from error
+        return call(self.name, self._factory, self.options)
 
     def _drawn(self) -> Any:
         """With frames; None: it does not take that."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -10,6 +10,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
+from plugrl.scenarios.environment_options import check_copies, check_named, copies_in, named
 from plugrl.scenarios.films import film_faults
 
 if TYPE_CHECKING:
@@ -54,18 +55,8 @@ class TorchrlConfig:
     def __post_init__(self) -> None:
         if not self.environment:
             raise ConfigError("environment is missing; name a class such as torchrl.envs:GymEnv")
-        for name in ("num_envs", "num_test_envs"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, or null")
-        if self.max_restarts < 0:
-            raise ConfigError("max_restarts must not be negative")
-        for number, transform in enumerate(self.transforms):
-            if not _is_transform(transform):
-                raise ConfigError(
-                    f"transforms[{number}] must be an import path, or "
-                    "{path: module:Class, kwargs: {...}}"
-                )
+        check_copies(self)
+        check_named("transforms", self.transforms)
 
 
 class TorchrlScenario(Scenario):
@@ -119,17 +110,16 @@ class TorchrlScenario(Scenario):
         from plugrl.scenarios.torchrl.maker import Maker
 
         section = self.config
-        transforms = [_transform(plain(each)) for each in section.transforms]
+        transforms = [named(each) for each in section.transforms]
         return Maker(section.environment, plain(section.env_kwargs), transforms)
 
     def _environment(self, maker: Maker, split: Split) -> VectorEnvironment:
         from plugrl.scenarios.torchrl.environment import TorchrlEnvironment
 
         section = self.config
-        tested = section.num_test_envs or section.num_envs
         return TorchrlEnvironment(
             maker,
-            {"train": section.num_envs, "test": tested, "film": 1}[split],
+            copies_in(section, split),
             observation=section.observation,
             rescale=section.actions == "rescale",
             max_restarts=section.max_restarts,
@@ -143,20 +133,3 @@ def _learns_between_steps(check: Preflight) -> bool:
 
     trainer = check.component("trainer")
     return isinstance(trainer, type) and issubclass(trainer, OffPolicyTrainer)
-
-
-def _is_transform(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
-    return (
-        isinstance(value, Mapping)
-        and isinstance(value.get("path"), str)
-        and set(value) <= {"path", "kwargs"}
-        and isinstance(value.get("kwargs") or {}, Mapping)
-    )
-
-
-def _transform(value: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(value, str):
-        return value, {}
-    return value["path"], dict(value.get("kwargs") or {})
