@@ -199,6 +199,8 @@ def _members(cls: type) -> list[str]:
             continue
         if isinstance(value, property):
             parts += [f"### `{cls.__name__}.{name}`", text_of(value)]
+        elif hasattr(function, "__deprecated__"):
+            continue
         elif inspect.isfunction(function):
             shown = f"{name}{signature_of(function)}"
             parts += [f"### `{cls.__name__}.{name}`", f"```text\n{shown}\n```", text_of(value)]

@@ -39,6 +39,8 @@ def _former(former: str, name: str, method: Callable[..., Any]) -> Callable[...,
         _warn(former, name, stacklevel=3)
         return method(*args, **kwargs)
 
+    # As PEP 702 marks what goes away, for type checkers and documentation.
+    call.__dict__["__deprecated__"] = f"it is now called {name}"
     return call
 
 
