@@ -230,6 +230,21 @@ def test_a_loaded_state_goes_on_as_the_saved_one_would_have(name, options):
     assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
+def test_episodes_of_version_0_1_are_played_again():
+    first, second = (
+        made("torchrl.envs:GymEnv", {"env_name": "Pendulum-v1"}, copies=1) for _ in range(2)
+    )
+    first.reset(7)
+    actions = np.linspace(-2, 2, 15, dtype=np.float32)[:, None, None]
+    for action in actions:
+        first.step({"agent": action})
+    held = {"seed": 7, "episode": 0, "steps": 15, "actions": {"agent": actions}}
+    (copy,) = first._copies
+    second.load_state_dict({"crashes": 0, "copies": [{**held, "last": dict(copy.last)}]})
+    expected, got = (play(each, np.random.default_rng(2), 10) for each in (first, second))
+    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
 def test_what_an_environment_draws_neither_depends_on_torchs_generator_nor_changes_it():
     environment = made(f"{MOCKS}:MultiAgentCountingEnv", {"n_agents": 1}, copies=1)
     torch.manual_seed(1)

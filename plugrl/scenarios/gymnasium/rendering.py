@@ -13,7 +13,7 @@ from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.scenarios.gymnasium.recipe import Recipe
 
 
-def drawing_fault(recipe: Recipe) -> str | None:
+def rendering_fault(recipe: Recipe) -> str | None:
     """Why no frame of an environment can be drawn; None: one was.
 
     Args:

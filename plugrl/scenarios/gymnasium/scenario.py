@@ -193,6 +193,6 @@ class GymnasiumScenario(Scenario):
 
     def _undrawn(self) -> str | None:
         """Why no frame of the environment can be drawn."""
-        from plugrl.scenarios.gymnasium.rendering import drawing_fault
+        from plugrl.scenarios.gymnasium.rendering import rendering_fault
 
-        return drawing_fault(self._recipe("film"))
+        return rendering_fault(self._recipe("film"))

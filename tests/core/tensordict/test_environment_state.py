@@ -116,22 +116,25 @@ def test_one_thing_in_two_places_is_one_thing_again():
     assert target.x is target.y[0]
 
 
-@pytest.mark.parametrize("make", [Thing, list, dict, lambda: np.random.default_rng(0)])
-def test_two_things_do_not_become_the_one_that_stood_in_both_places(make):
+def thing(number):
+    made = Thing()
+    made.number = number
+    return made
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        thing,
+        lambda number: [number],
+        lambda number: {"number": number},
+        lambda number: deque([number]),
+        lambda number: {number},
+        np.random.default_rng,
+    ],
+)
+def test_two_things_do_not_become_the_one_that_stood_in_both_places(marked):
     """As where an environment draws anew at each reset which of its landmarks is whose goal."""
-
-    def marked(number):
-        made = make()
-        if isinstance(made, Thing):
-            made.number = number
-        elif isinstance(made, list):
-            made.append(number)
-        elif isinstance(made, dict):
-            made["number"] = number
-        else:
-            made.bit_generator.state = np.random.default_rng(number).bit_generator.state
-        return made
-
     shared = marked(0)
     target = moved(Holder(a=marked(1), b=marked(2)), Holder(a=shared, b=shared))
     assert target.a is not target.b

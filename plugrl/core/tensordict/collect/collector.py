@@ -203,7 +203,7 @@ class Collector:
 
         count = self.environment.num_envs
         for policy, answers in turns.ask(seen, choose).items():
-            filled[policy].asked(t, answers)
+            filled[policy].took_turns(t, answers)
             for i, agent in enumerate(self.members[policy]):
                 actions[agent] = answers.action[i * count : (i + 1) * count]
 

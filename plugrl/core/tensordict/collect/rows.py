@@ -10,7 +10,7 @@ import numpy as np
 from plugrl.core.tensordict.environment.turns import finished
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.environment.turns import Asked
+    from plugrl.core.tensordict.environment.turns import TurnActions
     from plugrl.core.tensordict.environment.vector_environment import AgentStep, VectorEnvironment
 
 
@@ -55,7 +55,7 @@ class Rows:
         if step.real is not None:
             self.real[t, rows] = step.real
 
-    def asked(self, t: int, answers: Asked) -> None:
+    def took_turns(self, t: int, answers: TurnActions) -> None:
         """Take in the answers of step ``t`` of the agents whose turn it was."""
         if self.acting is None:
             self.acting = np.empty((len(self.reward) + 1, *answers.acting.shape), bool)

@@ -20,7 +20,7 @@ Choose = Callable[[str, np.ndarray], tuple[np.ndarray, "np.ndarray | None", "np.
 
 
 @dataclass(frozen=True)
-class Asked:
+class TurnActions:
     """The answers of one policy's agents, in R = agents x environments rows.
 
     Attributes:
@@ -62,10 +62,10 @@ class Turns:
             for policy, agents in self._members.items()
         }
 
-    def ask(self, seen: Seen, choose: Choose) -> dict[str, Asked]:
+    def ask(self, seen: Seen, choose: Choose) -> dict[str, TurnActions]:
         """The next actions by policy; the environment is told what they were drawn from."""
         told: dict[str, np.ndarray] = {}
-        answers: dict[str, Asked] = {}
+        answers: dict[str, TurnActions] = {}
         for policy, acting in self.acting().items():
             of, number = self._distributions[policy], len(acting)
             action = np.zeros((number, *of.action_shape), of.action_dtype)
@@ -79,7 +79,7 @@ class Turns:
                     log_prob[rows] = log_probs
                 if drawn_from is not None:
                     params[rows] = drawn_from
-            answers[policy] = Asked(acting, action, log_prob)
+            answers[policy] = TurnActions(acting, action, log_prob)
             count = self._environment.num_envs
             for i, agent in enumerate(self._members[policy]):
                 told[agent] = params[i * count : (i + 1) * count]
