@@ -157,7 +157,7 @@ def rows_of(words: list[str]) -> list[str]:
 
 def lines() -> Iterator[tuple[str, str]]:
     """A command line, and what it runs or is answered with."""
-    from plugrl.commands._launcher_syntax import launched
+    from plugrl.commands._launcher_syntax import translate_words
     from plugrl.core.errors import UsageError
 
     with _folder():
@@ -165,7 +165,7 @@ def lines() -> Iterator[tuple[str, str]]:
             words = line.split()
             words = [_MODULES[words[2]], *words[3:]] if words[0] == "python" else words[1:]
             try:
-                yield line, f"runs `{' '.join(['plugrl', *launched(words)])}`"
+                yield line, f"runs `{' '.join(['plugrl', *translate_words(words)])}`"
             except UsageError as error:
                 text, _, command = str(error).partition(": write ")
                 yield line, f"refused: {text}: write `{command}`"

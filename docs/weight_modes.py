@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from plugrl.core.run.records.timeline_reader import Busy
+from plugrl.core.run.records.timeline_reader import BusyIntervals
 
 #: The rows of the table: mode, threshold, what happens to open attempts.
 MODES: dict[str, tuple[str, int, str]] = {
@@ -93,17 +93,20 @@ def measured(run: Path) -> Record:
         + [("trainer", phase) for phase in ("rollout", "train", "sync", "validate")]
     }
     # Where nothing runs in the background, the trainer's wait is the rollout.
-    rollout, trained = Busy(named["attempts"] or named["rollout"]), Busy(named["train"])
-    waited, validated = Busy(named["rollout"]), Busy(named["validate"])
+    rollout, trained = (
+        BusyIntervals(named["attempts"] or named["rollout"]),
+        BusyIntervals(named["train"]),
+    )
+    waited, validated = BusyIntervals(named["rollout"]), BusyIntervals(named["validate"])
     steps = len(named["train"])
     trainer = [span for name in ("rollout", "train", "sync") for span in named[name]]
     begin, end = min(start for start, _ in trainer), max(end for _, end in trainer)
     # Nothing else happens while the model is validated.
     edges = [begin, *(edge for span in validated.spans for edge in span), end]
-    window = Busy((a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b)
+    window = BusyIntervals((a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b)
     wall = window.seconds(begin, end)
 
-    def share(busy: Busy) -> float:
+    def share(busy: BusyIntervals) -> float:
         return busy.during(window).seconds(begin, end) / wall
 
     gaps = [line["sync/staleness_mean"] for line in own if "sync/staleness_mean" in line]

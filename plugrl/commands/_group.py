@@ -80,16 +80,16 @@ def build_command(row: CommandRow) -> Any:
             epilog=examples(text) if text else None,
             context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         )(module.command)
-    return named(typer.main.get_command(app), row.name)
+    return rename_command(typer.main.get_command(app), row.name)
 
 
-def named(command: Any, name: str) -> Any:
+def rename_command(command: Any, name: str) -> Any:
     """The command object under the name by which the user calls it."""
     command.name = name
-    return lightened(command)
+    return skip_absent_options(command)
 
 
-def lightened(command: Any) -> Any:
+def skip_absent_options(command: Any) -> Any:
     """Let options that were not given skip Typer's conversion, and errors know their command.
 
     Recent versions of Typer convert with pydantic even when there is nothing to convert, and
@@ -111,16 +111,16 @@ def lightened(command: Any) -> Any:
         params = list(get_params(ctx))  # with --help, which command.params lacks
         for param in params:
             if not param.required and "process_value" not in vars(param):
-                param.process_value = _skipping_absent(param)
+                param.process_value = _skip_absent(param)
         return params
 
     command.get_params = lightened_params
     for subcommand in getattr(command, "commands", {}).values():
-        lightened(subcommand)
+        skip_absent_options(subcommand)
     return command
 
 
-def _skipping_absent(param: Any) -> Callable[[Any, Any], Any]:
+def _skip_absent(param: Any) -> Callable[[Any, Any], Any]:
     convert = param.process_value
 
     def process_value(ctx: Any, value: Any) -> Any:
@@ -208,7 +208,7 @@ def _build_plugin_command(entry: EntryPoint) -> Any:
         app = import_target(entry.target)
         if not isinstance(app, typer.Typer):
             raise PluginError(f"{who} is a {type(app).__name__}, not a typer.Typer")
-        return named(typer.main.get_command(app), entry.name)
+        return rename_command(typer.main.get_command(app), entry.name)
     except (KeyboardInterrupt, PluginError):
         raise
     except BaseException as error:

@@ -37,7 +37,7 @@ _HYDRA = {
 }
 
 
-def launched(words: Sequence[str]) -> list[str]:
+def translate_words(words: Sequence[str]) -> list[str]:
     """The words of a command line in plugrl's own spelling.
 
     Raises:
@@ -51,7 +51,7 @@ def launched(words: Sequence[str]) -> list[str]:
     command, rest = "".join(words[at : at + 1]), words[at + 1 :]
     if command in _COMMANDS:
         _refuse(command, rest)
-        return [*words[: at + 1], *_named(command, rest)]
+        return [*words[: at + 1], *_configuration_first(command, rest)]
     if words and words[0].partition("=")[0] in _LAUNCHER:
         _refuse("train", words)
     return words
@@ -92,7 +92,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         yield (flag, value) if equals and word.startswith("-") else (word, None)
 
 
-def _named(command: str, words: Sequence[str]) -> list[str]:
+def _configuration_first(command: str, words: Sequence[str]) -> list[str]:
     """The words of a command with the configuration that they name as the first of them."""
     named: list[str] = []
     rest: list[str] = []

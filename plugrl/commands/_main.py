@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from plugrl.__about__ import __version__
-from plugrl.commands._group import CommandRow, LazyGroup, examples, lightened
-from plugrl.commands._launcher_syntax import launched
+from plugrl.commands._group import CommandRow, LazyGroup, examples, skip_absent_options
+from plugrl.commands._launcher_syntax import translate_words
 from plugrl.core.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -45,7 +45,7 @@ def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> N
     streams = _keep_open()
     try:
         # What a command returns is dropped by the group: a number is that of a typer.Exit.
-        spelt = launched(words)
+        spelt = translate_words(words)
         code = root(rows).main(spelt, prog_name="plugrl", standalone_mode=False) or EXIT_DONE
     except StopRun:
         code = EXIT_DONE
@@ -135,7 +135,7 @@ def root(rows: Sequence[CommandRow]) -> Any:
         rich_markup_mode=None,
     )
     app.callback()(_options)
-    return lightened(typer.main.get_command(app))
+    return skip_absent_options(typer.main.get_command(app))
 
 
 def _no_plugins(value: bool) -> bool:

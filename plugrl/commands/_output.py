@@ -89,12 +89,12 @@ def show_progress() -> None:
 
 def emit_runs(runs: Sequence[Any]) -> None:
     """Print the last metrics of finished runs: a column a run, a row a metric."""
-    from plugrl.core.plugins.user_code.working_folder import named
+    from plugrl.core.plugins.user_code.working_folder import display_path
 
     tables = []
     for run in runs:
         metrics = {k: v for k, v in run.last_metrics.items() if not k.startswith("time/")}
-        tables.append({"run": str(named(run.folder)), "seed": run.config.seed, **metrics})
+        tables.append({"run": str(display_path(run.folder)), "seed": run.config.seed, **metrics})
     names = dict.fromkeys(name for table in tables for name in table)
     columns = [f"value {i}" if len(tables) > 1 else "value" for i in range(1, len(tables) + 1)]
     emit_table(

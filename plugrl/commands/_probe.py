@@ -146,14 +146,14 @@ def _check(entry: EntryPoint, value: Any, finding: Finding) -> None:
             raise TypeError(f"{entry.target} is a {type(value).__name__}, not a typer.Typer")
     else:
         from plugrl.core.plugins.kinds import former_group_warning
-        from plugrl.core.plugins.loading import adapted, check_component
+        from plugrl.core.plugins.loading import adapt_function, check_component
         from plugrl.core.plugins.resolution import record_of
 
         former = former_group_warning(entry.group)
         if former is not None:
             finding.warnings.append(former)
         record = record_of(entry)
-        check_component(record, adapted(record, value))
+        check_component(record, adapt_function(record, value))
 
 
 def _recipe_fault(entry: EntryPoint) -> str | None:

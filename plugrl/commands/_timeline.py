@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.commands._output import can_print, emit_json, emit_table, note
 
 if TYPE_CHECKING:
-    from plugrl.core.run.records.timeline_reader import Lanes
+    from plugrl.core.run.records.timeline_reader import TimelineView
 
 _BLOCKS, _ASCII = " ░▒▓█", " .-+#"
 #: Steps that are listed when nothing else is asked for.
@@ -29,10 +29,10 @@ def show_timeline(folder: Path, *, last: int | None, as_json: bool) -> None:
     """
     from plugrl.core.errors import UsageError
     from plugrl.core.run.folder import summarize
-    from plugrl.core.run.records.timeline_reader import read_lanes
+    from plugrl.core.run.records.timeline_reader import read_timeline
 
     try:
-        lanes = read_lanes(folder)
+        lanes = read_timeline(folder)
     except OSError as error:
         raise UsageError(f"cannot read the timeline of {folder}: {error.strerror}") from error
     state = summarize(folder).state
@@ -45,16 +45,18 @@ def show_timeline(folder: Path, *, last: int | None, as_json: bool) -> None:
     for line in _drawing(lanes, last):
         print(line)
     print()
-    emit_table(_steps(lanes, last or _LISTED, percent=True), ("step", "seconds", *_shown(lanes)))
+    emit_table(
+        _steps(lanes, last or _LISTED, percent=True), ("step", "seconds", *_lane_names(lanes))
+    )
     for remark in _remarks(lanes, state):
         note(remark)
 
 
-def _shown(lanes: Lanes) -> list[str]:
+def _lane_names(lanes: TimelineView) -> list[str]:
     return [*(name for name, busy in lanes.lanes.items() if busy.spans), "both"]
 
 
-def _facts(lanes: Lanes, last: int | None) -> dict[str, Any]:
+def _facts(lanes: TimelineView, last: int | None) -> dict[str, Any]:
     start, end = lanes.window(last)
     shares = lanes.shares(start, end)
     return {
@@ -68,7 +70,7 @@ def _facts(lanes: Lanes, last: int | None) -> dict[str, Any]:
     }
 
 
-def _steps(lanes: Lanes, last: int | None, *, percent: bool) -> list[dict[str, Any]]:
+def _steps(lanes: TimelineView, last: int | None, *, percent: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for step in lanes.last_steps(last):
         start, end = lanes.steps[step]
@@ -78,9 +80,9 @@ def _steps(lanes: Lanes, last: int | None, *, percent: bool) -> list[dict[str, A
     return rows
 
 
-def _drawing(lanes: Lanes, last: int | None) -> list[str]:
+def _drawing(lanes: TimelineView, last: int | None) -> list[str]:
     start, end = lanes.window(last)
-    names = _shown(lanes)
+    names = _lane_names(lanes)
     left = max(map(len, names)) + 2
     # A share of 100 % and the gap before it stand at the right.
     columns = max(20, shutil.get_terminal_size().columns - left - 6)
@@ -110,7 +112,7 @@ def _level(seconds: float, width: float) -> int:
     return max(1, min(4, round(4 * seconds / width)))
 
 
-def _remarks(lanes: Lanes, state: str) -> list[str]:
+def _remarks(lanes: TimelineView, state: str) -> list[str]:
     remarks = []
     if state == "running":
         remarks.append("the run goes on: what has not ended yet is not shown")

@@ -65,7 +65,7 @@ def show(
     from plugrl.core.config.sources.origins import dotted, nearest
     from plugrl.core.config.sources.writer import dump_yaml
 
-    experiment = _prepared(config, overrides, config_path)
+    experiment = _prepare(config, overrides, config_path)
     tree = experiment.validated.tree if reveal else _public(experiment)
     if origin:
         rows = [
@@ -127,7 +127,7 @@ def diff(
     from plugrl.commands._output import emit_table
     from plugrl.core.config.sources.origins import dotted
 
-    both = [_prepared(each, None, config_path) for each in (a, b)]
+    both = [_prepare(each, None, config_path) for each in (a, b)]
     left, right = (dict(_leaves(each.validated.tree)) for each in both)
     # What is hidden may differ too, and is then a row of two marks.
     shown = [dict(_leaves(each.validated.tree if reveal else _public(each))) for each in both]
@@ -144,7 +144,7 @@ def diff(
     emit_table(rows, ("key", "a", "b"), as_json=as_json)
 
 
-def _prepared(
+def _prepare(
     config: str, overrides: list[str] | None, config_path: list[Path] | None
 ) -> Experiment:
     from plugrl.core.experiment import prepare

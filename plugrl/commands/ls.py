@@ -87,8 +87,8 @@ def _recipes() -> list[dict[str, Any]]:
 
 def _first_comment(path: Path) -> str:
     """The first sentence of the comment that the file begins with: what the recipe is about."""
-    from plugrl.core.plugins.packages.summaries import sentence
+    from plugrl.core.plugins.packages.summaries import first_sentence
 
     with path.open(encoding="utf-8", errors="replace") as stream:
         comment = [line.strip() for line in takewhile(lambda line: line.startswith("#"), stream)]
-    return sentence("\n".join(line.lstrip("# ") for line in comment))
+    return first_sentence("\n".join(line.lstrip("# ") for line in comment))

@@ -129,13 +129,13 @@ def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
     from plugrl.core.errors import ConfigError
     from plugrl.core.run import folder
     from plugrl.core.run.checkpoints.checkpoint import candidates
-    from plugrl.core.run.checkpoints.folder import checkpoints_of
+    from plugrl.core.run.checkpoints.folder import checkpoint_folder
     from plugrl.core.run.records.metrics import read_jsonl
 
     found = folder.find(reference, Path(runs_folder))
     facts = folder.summarize(found).to_json()
     try:
-        kept = checkpoints_of(found)
+        kept = checkpoint_folder(found)
         facts["checkpoint_path"] = str(kept.resolve())
         facts["checkpoints"] = [path.name for path in candidates(kept)]
         records = read_jsonl(found / folder.METRICS_FILE)

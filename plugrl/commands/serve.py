@@ -53,7 +53,7 @@ def command(
     from plugrl.commands._output import check_writable
     from plugrl.core.errors import PluginError
     from plugrl.core.loaded_run import open_checkpoint
-    from plugrl.core.run.process.signals import terminable
+    from plugrl.core.run.process.signals import raise_on_sigterm
     from plugrl.core.text.agents.parsing import make_parser
     from plugrl.core.text.endpoint.server import MISSING, installed
     from plugrl.core.text.endpoint.serving import serving, token_of_environment
@@ -68,7 +68,7 @@ def command(
         if record is not None:
             check_writable(record)
             file = stack.enter_context(open(record, "a", encoding="utf-8"))
-        stack.enter_context(terminable("terminated"))
+        stack.enter_context(raise_on_sigterm("terminated"))
         saved = stack.enter_context(
             open_checkpoint(target, runs_folder=runs_folder, checkpoint=checkpoint)
         )

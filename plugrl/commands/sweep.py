@@ -46,14 +46,14 @@ def command(
 
     from plugrl.commands._output import emit_table, note, show_progress
     from plugrl.core.errors import UsageError
-    from plugrl.core.sweep import EndedRun, planned, table, trained, unknown_metric
+    from plugrl.core.sweep import FinishedRun, plan_runs, table, train_runs, unknown_metric
 
     show_progress()
-    plan = planned(config, grid or [], seeds, config_path=config_path or [])
+    plan = plan_runs(config, grid or [], seeds, config_path=config_path or [])
     note(f"{len(plan)} runs: {len(plan) // seeds} combinations with {seeds} seed(s) each")
-    ended: list[EndedRun] = []
+    ended: list[FinishedRun] = []
     try:
-        for one in trained(plan):
+        for one in train_runs(plan):
             ended.append(one)
             # Said while there is time to stop; another combination may still have it.
             if len(ended) == 1 and (fault := unknown_metric(ended, metric or [])):

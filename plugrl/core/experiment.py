@@ -24,12 +24,12 @@ from plugrl.core.plugins.discovery import LoadedPlugins, load_hook_plugins
 from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.registry import Registry, default_registry
 from plugrl.core.plugins.user_code.error_location import component_error
-from plugrl.core.plugins.user_code.working_folder import named, same_working_folder
+from plugrl.core.plugins.user_code.working_folder import display_path, preserve_working_folder
 from plugrl.core.run.process import allocation, threads
 from plugrl.core.run.process.launchers import refuse_copies
-from plugrl.core.run.process.setup_script import PHASE, enter_composed
-from plugrl.core.run.process.setup_script import enter as enter_script
-from plugrl.core.run.process.signals import kept_for_the_run
+from plugrl.core.run.process.setup_script import PHASE, apply_configured_script
+from plugrl.core.run.process.setup_script import apply_setup_script as enter_script
+from plugrl.core.run.process.signals import defer_signals
 from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.core.run.records.status import read_status
 from plugrl.core.run.run import Run
@@ -70,7 +70,7 @@ class Experiment:
         return caller
 
 
-@same_working_folder()
+@preserve_working_folder()
 def prepare(
     config: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
@@ -96,7 +96,7 @@ def prepare(
         refuse_copies()
     registry = registry or default_registry()
     composed = compose(config, overrides, config_path=config_path, base=base)
-    if setup and enter_composed(composed):
+    if setup and apply_configured_script(composed):
         composed = compose(config, overrides, config_path=config_path, base=base)
     section = composed.tree.get("plugins")
     section = section if isinstance(section, Mapping) else {}
@@ -134,13 +134,13 @@ def train(
     return start(experiment)
 
 
-@same_working_folder()
+@preserve_working_folder()
 def start(experiment: Experiment) -> TrainedRun:
     """Train a prepared experiment in a new run folder; the errors are those of :func:`train`."""
-    enter(experiment)
+    apply_process_settings(experiment)
     hooks = experiment.hooks()
     trackers = _trackers(experiment)
-    with kept_for_the_run():
+    with defer_signals():
         run = Run.create(
             experiment.validated,
             experiment.composed,
@@ -152,7 +152,7 @@ def start(experiment: Experiment) -> TrainedRun:
         return _train(experiment, run)
 
 
-@same_working_folder()
+@preserve_working_folder()
 def resume(folder: str | Path) -> TrainedRun:
     """Continue a run from its newest whole checkpoint, or from the start when it has none.
 
@@ -169,10 +169,10 @@ def resume(folder: str | Path) -> TrainedRun:
     if is_complete(Path(folder)):
         logger.info("the run %s is done: there is nothing to resume", folder)
         return load_run(folder)
-    experiment = _as_it_began(Path(folder))
-    enter(experiment)
+    experiment = _saved_experiment(Path(folder))
+    apply_process_settings(experiment)
     hooks, trackers = experiment.hooks(), _trackers(experiment)
-    with kept_for_the_run():
+    with defer_signals():
         run = Run.open(
             folder,
             hooks=hooks,
@@ -182,17 +182,17 @@ def resume(folder: str | Path) -> TrainedRun:
         return _train(experiment, run)
 
 
-def _as_it_began(folder: Path) -> Experiment:
+def _saved_experiment(folder: Path) -> Experiment:
     """The experiment of a run that is to be resumed.
 
     Raises:
         ConfigError: its ``config.yaml`` is missing, damaged or no longer fits.
         PluginError: a plugin that it needs cannot be used.
     """
-    from plugrl.core.run.initialization import read_tree
+    from plugrl.core.run.initialization import read_config
 
     # What relative paths meant was settled when the run began.
-    tree, file = read_tree(folder), folder / "config.yaml"
+    tree, file = read_config(folder), folder / "config.yaml"
     missing = [name for name in COMMON if name not in tree]
     if missing:
         # Their defaults would silently make it another experiment.
@@ -205,7 +205,7 @@ def _as_it_began(folder: Path) -> Experiment:
         if len(error.faults) == 1:
             raise ConfigError(f"{where}: {error.faults[0]}") from error
         raise ConfigError(f"{where}: {len(error.faults)} faults", error.faults) from error
-    absent = list(_absent(experiment.validated.tree, tree))
+    absent = list(_missing_keys(experiment.validated.tree, tree))
     if absent:
         # Cut short, edited, or written by an older plugrl: other values than the run began with.
         logger.warning(
@@ -246,13 +246,13 @@ class TrainedRun:
             ConfigError: the run has none.
         """
         from plugrl.core.run.checkpoints.checkpoint import load_newest
-        from plugrl.core.run.checkpoints.folder import checkpoints_of
+        from plugrl.core.run.checkpoints.folder import checkpoint_folder
 
-        found = load_newest(checkpoints_of(self.folder))
+        found = load_newest(checkpoint_folder(self.folder))
         if found is None:
             raise ConfigError(
-                f"{named(self.folder)} has no checkpoint that can be read; name another run; "
-                "plugrl runs list shows them"
+                f"{display_path(self.folder)} has no checkpoint that can be read; name another "
+                "run; plugrl runs list shows them"
             )
         return found[1]
 
@@ -269,23 +269,25 @@ def load_run(run: str | Path, runs_folder: str | Path = "runs") -> TrainedRun:
         ConfigError: a file of the run is missing or damaged.
     """
     from plugrl.core.run.folder import find
-    from plugrl.core.run.initialization import read_tree
+    from plugrl.core.run.initialization import read_config
 
     folder = find(str(run), Path(runs_folder))
-    tree = read_tree(folder, "loaded")
+    tree = read_config(folder, "loaded")
     return TrainedRun(folder, HyperParameters(tree), read_status(folder))
 
 
-def _absent(full: Mapping[str, Any], part: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def _missing_keys(
+    full: Mapping[str, Any], part: Mapping[str, Any], path: str = ""
+) -> Iterator[str]:
     """The keys of a configuration with its defaults that the written one does not have."""
     for key, value in full.items():
         if key not in part:
             yield f"{path}{key}"
         elif isinstance(value, Mapping) and isinstance(part[key], Mapping):
-            yield from _absent(value, part[key], f"{path}{key}.")
+            yield from _missing_keys(value, part[key], f"{path}{key}.")
 
 
-def enter(experiment: Experiment) -> None:
+def apply_process_settings(experiment: Experiment) -> None:
     """Bring the process into the state that the run expects, before torch is used."""
     tree = experiment.validated.tree
     script = tree["environment"]["setup_script"]
@@ -307,8 +309,8 @@ def _seed(seed: int) -> None:
 
 
 def _train(experiment: Experiment, run: Run) -> TrainedRun:
-    logger.info("run folder %s", named(run.folder))
-    with run, _blamed(experiment, run):
+    logger.info("run folder %s", display_path(run.folder))
+    with run, _attribute_errors(experiment, run):
         trainer = build_trainer(experiment.validated, experiment.registry, run)
         run.attach(trainer)
         run.restore()
@@ -317,7 +319,7 @@ def _train(experiment: Experiment, run: Run) -> TrainedRun:
 
 
 @contextmanager
-def _blamed(experiment: Experiment, run: Run) -> Iterator[None]:
+def _attribute_errors(experiment: Experiment, run: Run) -> Iterator[None]:
     """Turn whatever escapes a training into an error of the run that names the component.
 
     A configuration or a call that is only now found wrong is a failure of the run too: exit

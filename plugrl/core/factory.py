@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.component import build
 from plugrl.core.errors import ConfigError, PluginError, PlugrlError
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.plugins.user_code.error_location import one_line, place, raised_at
+from plugrl.core.plugins.user_code.error_location import one_line, raised_at, source_location
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.kinds import Record
@@ -83,7 +83,7 @@ class Factory:
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
-            at = raised_at(error) or place(cls)
+            at = raised_at(error) or source_location(cls)
             raise PluginError(
                 f"{path}: {kind} {section.get('type', cls.__name__)!r} could not be built: "
                 f"{one_line(error)}" + (f" at {at}" if at else "")

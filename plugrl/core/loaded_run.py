@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.sources.lookup import find_main
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.experiment import Experiment, build_trainer, enter, prepare
+from plugrl.core.experiment import Experiment, apply_process_settings, build_trainer, prepare
 from plugrl.core.null_run import UnrecordedRun
 from plugrl.core.run.checkpoints import checkpoint as checkpoints
-from plugrl.core.run.checkpoints.folder import checkpoints_of
+from plugrl.core.run.checkpoints.folder import checkpoint_folder
 from plugrl.core.run.folder import find
-from plugrl.core.run.initialization import read_tree
-from plugrl.core.run.saved_state import take_weights
+from plugrl.core.run.initialization import read_config
+from plugrl.core.run.saved_state import restore_weights
 from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ EVALUATED = ("data", "scenario", "rollout_worker", "validate")
 #: How the files of `validate.data.data_files` are called, where splits have names.
 FILES = "validation"
 _WHOLE = ("scenario",)
-_ANOTHER = "name another run; plugrl runs list shows them"
+_REMEDY = "name another run; plugrl runs list shows them"
 
 
 @dataclass(frozen=True)
@@ -79,26 +79,26 @@ def open_checkpoint(
                 f"{target} is a model folder, which has no checkpoint {checkpoint!r}; leave "
                 "--checkpoint out, or name a run"
             )
-        experiment, origin = _of_model(target, evaluation, overrides, alone), target
+        experiment, origin = _model_experiment(target, evaluation, overrides, alone), target
     else:
         folder = find(target, Path(runs_folder))
-        path = checkpoint_of(folder, checkpoint)
-        tree, state = _innermost(folder, path)
-        experiment, origin = _of_run(tree, evaluation, overrides, alone), str(path)
+        path = find_checkpoint(folder, checkpoint)
+        tree, state = _phase_at_checkpoint(folder, path)
+        experiment, origin = _run_experiment(tree, evaluation, overrides, alone), str(path)
     if alone:
-        enter(experiment)
+        apply_process_settings(experiment)
     run = UnrecordedRun("a saved state", folder)
     stand_in: Any = run
-    trainer = build_trainer(_last(experiment.validated), experiment.registry, stand_in)
+    trainer = build_trainer(_last_phase(experiment.validated), experiment.registry, stand_in)
     if state is not None:
-        take_weights(trainer, state, "trainer", origin, root=Trainer)
+        restore_weights(trainer, state, "trainer", origin, root=Trainer)
     try:
         yield LoadedRun(trainer, run, origin)
     finally:
         run.close()
 
 
-def _of_model(
+def _model_experiment(
     folder: str, evaluation: str | None, overrides: Sequence[str], setup: bool
 ) -> Experiment:
     source = {"models": {"policy": {"source": {"path": folder}}}}
@@ -111,7 +111,7 @@ def _of_model(
     return prepare(evaluation, words, base=base, preflight=False, setup=setup)
 
 
-def _of_run(
+def _run_experiment(
     tree: Mapping[str, Any], evaluation: str | None, overrides: Sequence[str], setup: bool
 ) -> Experiment:
     base: dict[str, Any] = {**tree}
@@ -152,7 +152,7 @@ def _of_run(
             f"{', '.join(foreign)} {'belong' if len(foreign) > 1 else 'belongs'} to the run"
         )
     for name in EVALUATED:
-        if _replaced(name, given.get(name), base.get(name)):
+        if _replaces_section(name, given.get(name), base.get(name)):
             base.pop(name, None)
     return prepare(evaluation, overrides, base=base, preflight=False, setup=setup)
 
@@ -165,7 +165,7 @@ def _reports(base: Mapping[str, Any], evaluation: str) -> Mapping[str, str]:
     return reports
 
 
-def _replaced(name: str, given: Any, held: Any) -> bool:
+def _replaces_section(name: str, given: Any, held: Any) -> bool:
     """Whether a section takes the place of the run's whole one: its keys are another type's."""
     if given is None or not isinstance(held, Mapping):
         return False
@@ -183,43 +183,45 @@ def _is_file(evaluation: str) -> bool:
     return True
 
 
-def _innermost(run: Path, checkpoint: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _phase_at_checkpoint(
+    run: Path, checkpoint: Path
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The configuration and the state of the phase that a run was in at a checkpoint."""
     state = checkpoints.load(checkpoint)["trainer"]
-    validated = prepare(read_tree(run, "opened"), preflight=False).validated
+    validated = prepare(read_config(run, "opened"), preflight=False).validated
     while validated.phases:
         validated = validated.phases[state["phase"]][1]
         state = state["child"]
     return validated.tree, state
 
 
-def _last(validated: ValidatedConfig) -> ValidatedConfig:
+def _last_phase(validated: ValidatedConfig) -> ValidatedConfig:
     while validated.phases:
         validated = validated.phases[-1][1]
     return validated
 
 
-def checkpoint_of(run: Path, which: str) -> Path:
+def find_checkpoint(run: Path, which: str) -> Path:
     """The folder of a run's checkpoint: ``newest``, ``best`` or a step.
 
     Raises:
         UsageError: there is no such one, or none can be read.
     """
-    folder = checkpoints_of(run)
+    folder = checkpoint_folder(run)
     found = checkpoints.candidates(folder)
     if not found:
         raise UsageError(
-            f"{run} has no checkpoint; it ended before the first one was saved; {_ANOTHER}"
+            f"{run} has no checkpoint; it ended before the first one was saved; {_REMEDY}"
         )
     if which == "newest":
         newest = checkpoints.latest(folder)
         if newest is None:
             raise UsageError(
-                f"none of the {len(found)} checkpoints of {run} can be read; {_ANOTHER}"
+                f"none of the {len(found)} checkpoints of {run} can be read; {_REMEDY}"
             )
         return newest
     if which == "best":
-        scored = [(checkpoints.manifest_of(path).get("score"), path) for path in found]
+        scored = [(checkpoints.read_manifest(path).get("score"), path) for path in found]
         best = max(((s, p) for s, p in scored if s is not None), default=None)
         if best is None:
             raise UsageError(

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugrl.core.errors import UsageError
-from plugrl.core.experiment import build_trainer, enter
+from plugrl.core.experiment import apply_process_settings, build_trainer
 from plugrl.core.run.guards import Guards
-from plugrl.core.run.resources import Kept
+from plugrl.core.run.resources import ResourceCache
 
 if TYPE_CHECKING:
     from plugrl.core.experiment import Experiment
     from plugrl.core.run.resources import Item
 
 
-class NoRun:
+class NullRun:
     """Stands where a trainer has its run.
 
     Args:
@@ -33,7 +33,7 @@ class NoRun:
         raise UsageError(f"{self._what} has no run, so run.{name} is not there")
 
 
-class UnrecordedRun(NoRun):
+class UnrecordedRun(NullRun):
     """A run whose samples are kept in memory and of which nothing else is written.
 
     Close it when the trainer that has it is done.
@@ -48,7 +48,7 @@ class UnrecordedRun(NoRun):
         if folder is not None:
             self.folder = folder
         self.samples: list[dict[str, Any]] = []
-        self._kept = Kept()
+        self._kept = ResourceCache()
         #: Bounds the worker processes of an evaluation.
         self.guards = Guards()
 
@@ -79,7 +79,7 @@ def dry_run(experiment: Experiment) -> dict[str, float] | None:
     Raises:
         RunError: the step does not fit into memory.
     """
-    enter(experiment)
-    run: Any = NoRun("a dry run")
+    apply_process_settings(experiment)
+    run: Any = NullRun("a dry run")
     trainer = build_trainer(experiment.validated, experiment.registry, run)
     return trainer.dry_run()

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.experiment import build_trainer, enter, prepare
-from plugrl.core.null_run import NoRun
+from plugrl.core.experiment import apply_process_settings, build_trainer, prepare
+from plugrl.core.null_run import NullRun
 from plugrl.core.run.checkpoints import dumps
 from plugrl.core.run.checkpoints.compatibility import check_dump
-from plugrl.core.run.initialization import read_tree
+from plugrl.core.run.initialization import read_config
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedStep:
     """One repeated step: what was recorded and what came out now."""
 
     dump: Path
@@ -32,7 +32,7 @@ class Replayed:
         return loss == self.recorded_loss or (math.isnan(loss) and math.isnan(self.recorded_loss))
 
 
-def replay(folder: Path, step: int) -> list[Replayed]:
+def replay(folder: Path, step: int) -> list[ReplayedStep]:
     """Repeat every dump of ``step`` in the run folder ``folder``.
 
     Raises:
@@ -40,29 +40,29 @@ def replay(folder: Path, step: int) -> list[Replayed]:
             its configuration.
         UsageError: the trainer cannot repeat a step.
     """
-    tree = read_tree(folder)
+    tree = read_config(folder)
     experiment = prepare(tree, preflight=False, setup=True)
-    found = [(path, state) for path, state in dumps.read(folder, step) if _repeatable(state)]
+    found = [(path, state) for path, state in dumps.read(folder, step) if _is_repeatable(state)]
     if not found:
         raise ConfigError(
             f"the dumps of step {step} in {folder} hold no training batch, so nothing can be "
             "repeated; look at their tensors.safetensors and state.json"
         )
-    check_dump(found[0][0], read_tree(folder, private=False))
-    enter(experiment)
+    check_dump(found[0][0], read_config(folder, private=False))
+    apply_process_settings(experiment)
     replayed = []
     for path, state in found:
         evidence = state["batch"]
         validated = experiment.validated
         if evidence["phase"]:
             validated = validated.phases[evidence["phase"] - 1][1]
-        run: Any = NoRun("a repeated step")
+        run: Any = NullRun("a repeated step")
         trainer = build_trainer(validated, experiment.registry, run)
         metrics = trainer.replay(evidence)
-        replayed.append(Replayed(path, state["what"], float(evidence["loss"]), metrics))
+        replayed.append(ReplayedStep(path, state["what"], float(evidence["loss"]), metrics))
     return replayed
 
 
-def _repeatable(state: Mapping[str, Any]) -> bool:
+def _is_repeatable(state: Mapping[str, Any]) -> bool:
     batch = state["batch"]
     return isinstance(batch, Mapping) and {"phase", "loss", "service"} <= batch.keys()

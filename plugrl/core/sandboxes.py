@@ -66,7 +66,7 @@ class LocalSandbox(Sandbox):
 
     def fault(self) -> str | None:
         """What the kernel lacks."""
-        enforced = _enforced(tuple(self.command(("python",))), self)
+        enforced = _kernel_protections(tuple(self.command(("python",))), self)
         lacking = [text for name, text in _MEANS.items() if name not in enforced]
         if not lacking:
             return None
@@ -84,7 +84,7 @@ _MEANS = {
 _found: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
-def _enforced(key: tuple[str, ...], sandbox: LocalSandbox) -> tuple[str, ...]:
+def _kernel_protections(key: tuple[str, ...], sandbox: LocalSandbox) -> tuple[str, ...]:
     """What the kernel enforces where a sandbox runs programs, looked up once in a process."""
     if key not in _found:
         _found[key] = Box(wrap=sandbox.command).confines()
@@ -130,7 +130,7 @@ def make_sandbox(section: Mapping[str, Any]) -> Sandbox:
     return sandbox
 
 
-def confined(section: Mapping[str, Any], *, unsafe: bool) -> Sandbox:
+def make_confined_sandbox(section: Mapping[str, Any], *, unsafe: bool) -> Sandbox:
     """The sandbox of a section, in which programs are confined.
 
     Args:

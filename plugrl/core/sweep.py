@@ -13,7 +13,7 @@ from typing import Any
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunInterrupted, RunTerminated, UsageError
 from plugrl.core.experiment import TrainedRun, prepare, start
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.wording import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -35,14 +35,14 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class EndedRun:
+class FinishedRun:
     """A run of a sweep that has ended; ``run`` is None when it failed."""
 
     planned: PlannedRun
     run: TrainedRun | None
 
 
-def values_of(word: str) -> tuple[str, list[str]]:
+def parse_axis(word: str) -> tuple[str, list[str]]:
     """The key and the values of ``key=a,b,c``; commas inside brackets or quotes separate nothing.
 
     Raises:
@@ -73,7 +73,7 @@ def values_of(word: str) -> tuple[str, list[str]]:
     return key, values
 
 
-def planned(
+def plan_runs(
     config: str | Path,
     grid: Sequence[str],
     seeds: int,
@@ -87,7 +87,7 @@ def planned(
         ConfigError: a combination is wrong.
         PluginError: a plugin that it needs cannot be used.
     """
-    axes = [values_of(word) for word in grid]
+    axes = [parse_axis(word) for word in grid]
     keys = [key for key, _ in axes]
     if len(set(keys)) < len(keys):
         raise UsageError(f"a key is there twice: {', '.join(keys)}; write all its values in one")
@@ -105,11 +105,13 @@ def planned(
             for (key, values), value in zip(axes, chosen, strict=True)
             if len(values) > 1 and key != "seed"
         }
-        plan += _seeded(PlannedRun(config, varied, tuple(words), tuple(config_path), 0), seeds)
+        plan += _runs_per_seed(
+            PlannedRun(config, varied, tuple(words), tuple(config_path), 0), seeds
+        )
     return plan
 
 
-def _seeded(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
+def _runs_per_seed(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
     try:
         experiment = prepare(run.config, run.overrides, config_path=run.config_path, setup=True)
     except ConfigError as error:
@@ -122,7 +124,7 @@ def _seeded(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
         yield PlannedRun(run.config, run.varied, words, run.config_path, seed)
 
 
-def trained(plan: Iterable[PlannedRun]) -> Iterator[EndedRun]:
+def train_runs(plan: Iterable[PlannedRun]) -> Iterator[FinishedRun]:
     """Train the runs one after the other; one that fails is logged and the others go on."""
     for planned_run in plan:
         name = _name({**planned_run.varied, "seed": str(planned_run.seed)})
@@ -140,12 +142,12 @@ def trained(plan: Iterable[PlannedRun]) -> Iterator[EndedRun]:
             raise
         except PlugrlError as error:
             logger.error("%s failed: %s", name, error)
-            yield EndedRun(planned_run, None)
+            yield FinishedRun(planned_run, None)
         else:
-            yield EndedRun(planned_run, run)
+            yield FinishedRun(planned_run, run)
 
 
-def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, Any]]:
+def table(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """One row a combination: its values, runs, and mean and deviation of each metric.
 
     Args:
@@ -153,7 +155,7 @@ def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, A
         metrics: names of metrics; none: the rewards or returns of the validation, else of the
             rollouts, else the loss.
     """
-    combinations: dict[tuple[tuple[str, str], ...], list[EndedRun]] = {}
+    combinations: dict[tuple[tuple[str, str], ...], list[FinishedRun]] = {}
     for one in ended:
         combinations.setdefault(tuple(one.planned.varied.items()), []).append(one)
     last = {
@@ -161,20 +163,20 @@ def table(ended: Iterable[EndedRun], metrics: Sequence[str]) -> list[dict[str, A
         for key, runs in combinations.items()
     }
     everything = [values for found in last.values() for values in found]
-    names = list(metrics) or _headline(everything)
+    names = list(metrics) or _default_metrics(everything)
     return [
         {
             **dict(key),
             "seeds": len(last[key]),
             "failed": len(runs) - len(last[key]),
             **_statistics(last[key], names),
-            "runs": [str(named(one.run.folder)) for one in runs if one.run is not None],
+            "runs": [str(display_path(one.run.folder)) for one in runs if one.run is not None],
         }
         for key, runs in combinations.items()
     ]
 
 
-def unknown_metric(ended: Iterable[EndedRun], metrics: Sequence[str]) -> str | None:
+def unknown_metric(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> str | None:
     """What is said of a metric that none of the runs has; None: each is there."""
     found = [one.run.last_metrics for one in ended if one.run is not None]
     known = sorted({name for values in found for name in values if "/" in name})
@@ -185,18 +187,18 @@ def unknown_metric(ended: Iterable[EndedRun], metrics: Sequence[str]) -> str | N
     return None
 
 
-def _headline(everything: Sequence[dict[str, Any]]) -> list[str]:
+def _default_metrics(everything: Sequence[dict[str, Any]]) -> list[str]:
     """Rewards, mean returns and accuracies, of held-out tasks where there are some, else the loss.
 
     Those of single agents or groups, such as ``validation/left/mean_episode_return``, are left out.
     """
     names = dict.fromkeys(name for values in everything for name in values)
-    earned = [name for name in names if name.endswith("/reward") or _is_of_all(name)]
+    earned = [name for name in names if name.endswith("/reward") or _is_overall(name)]
     held_out = [name for name in earned if not name.startswith("rollout/")]
     return held_out or earned or [name for name in names if name == "train/loss"]
 
 
-def _is_of_all(name: str) -> bool:
+def _is_overall(name: str) -> bool:
     return name.partition("/")[2] in ("mean_episode_return", "accuracy")
 
 

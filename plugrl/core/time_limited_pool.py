@@ -39,7 +39,7 @@ class CallFailedError(Exception):
     """A function raised, or its helper died; the text says how."""
 
 
-class LimitedCalls:
+class TimeLimitedPool:
     """Calls one function in helper processes; it may be used from several threads and loops.
 
     Args:
@@ -55,7 +55,7 @@ class LimitedCalls:
         self._target = target
         self._seconds = seconds
         self._memory = memory
-        self._idle: list[_Helper] = []
+        self._idle: list[_Worker] = []
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._count = helpers or min(4, os.cpu_count() or 1)
@@ -70,7 +70,7 @@ class LimitedCalls:
         """
         with self._lock:
             helper = self._idle.pop() if self._idle else None
-        helper = helper or _Helper(self._target, self._seconds, self._memory)
+        helper = helper or _Worker(self._target, self._seconds, self._memory)
         try:
             good, value, leaves = helper.call(arguments)
         except BaseException:
@@ -96,15 +96,15 @@ class LimitedCalls:
 
 
 @lru_cache(maxsize=32)
-def limited(target: str, seconds: float) -> LimitedCalls:
+def shared_pool(target: str, seconds: float) -> TimeLimitedPool:
     """The calls of ``target`` with that limit, which evaluators of a process share.
 
     Their helpers have imported what the function needs, which may take seconds.
     """
-    return LimitedCalls(target, seconds=seconds)
+    return TimeLimitedPool(target, seconds=seconds)
 
 
-class _Helper:
+class _Worker:
     def __init__(self, target: str, seconds: float, memory: int) -> None:
         self._seconds = seconds
         command = [
@@ -164,7 +164,7 @@ class _Helper:
                 pipe.close()
 
 
-def _close(idle: list[_Helper]) -> None:
+def _close(idle: list[_Worker]) -> None:
     for helper in idle:
         helper.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.loading import describe_error, import_named
 from plugrl.core.plugins.user_code.error_location import one_line, raised_at
-from plugrl.core.plugins.user_code.user_files import readable
+from plugrl.core.plugins.user_code.user_files import with_user_files
 from plugrl.core.wording import did_you_mean
 
 #: Packages of environments whose modules are called like them.
@@ -81,7 +81,7 @@ def _module(where: str) -> ModuleType:
     except BaseException as error:
         # This frame is not where anything went wrong.
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-        if isinstance(error, ModuleNotFoundError) and readable(str(error)) == str(error):
+        if isinstance(error, ModuleNotFoundError) and with_user_files(str(error)) == str(error):
             raise ConfigError(_not_found(where, error)) from error
         raise ConfigError(f"{where} cannot be imported: {describe_error(error, where)}") from error
 

@@ -68,7 +68,7 @@ def plugrl_elsewhere(request: pytest.FixtureRequest) -> Any:
     """Where a new process finds the components: one for all that the session checks."""
     from plugrl.core.errors import PlugrlError
     from plugrl.core.plugins.registry import default_registry
-    from plugrl.testing.processes import Elsewhere
+    from plugrl.testing.processes import NewProcess
 
     records = []
     for item in request.session.items:
@@ -79,7 +79,7 @@ def plugrl_elsewhere(request: pytest.FixtureRequest) -> Any:
             if name := params.get(f"plugrl_{kind}"):
                 with contextlib.suppress(PlugrlError):  # Its own tests say so.
                     records.append(default_registry().resolve(kind, name))
-    return Elsewhere(records)
+    return NewProcess(records)
 
 
 @pytest.fixture(scope="class")

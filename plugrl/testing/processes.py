@@ -35,7 +35,7 @@ def location(value: Any) -> str:
     return f"{value.__module__}:{value.__qualname__}"
 
 
-class Elsewhere:
+class NewProcess:
     """Where a new process finds components: one process for all that are known beforehand.
 
     What cannot be loaded beside the others gets a process of its own, so that no component fails
@@ -56,20 +56,20 @@ class Elsewhere:
             AssertionError: a new process cannot load it; the message is its error output.
         """
         if record in self._together:
-            answers, fault = _load_elsewhere(self._together)
+            answers, fault = _load_in_new_process(self._together)
             if not fault:
                 pairs = zip(self._together, answers, strict=True)
                 self._found = {asked: a["location"] for asked, a in pairs if "location" in a}
             self._together = []
         if record not in self._found:
-            answers, fault = _load_elsewhere([record])
+            answers, fault = _load_in_new_process([record])
             fault = fault or answers[0].get("error", "")
             assert not fault, f"a new process cannot load {record.name}: {fault}"
             self._found[record] = answers[0]["location"]
         return self._found[record]
 
 
-def _load_elsewhere(records: Sequence[Record]) -> tuple[list[dict[str, str]], str]:
+def _load_in_new_process(records: Sequence[Record]) -> tuple[list[dict[str, str]], str]:
     """Load ``records`` in a new process: an answer for each, or else why it did not end well."""
     with tempfile.TemporaryDirectory(prefix="plugrl-elsewhere-") as folder:
         result = Path(folder, "answers.json")

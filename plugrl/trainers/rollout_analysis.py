@@ -15,7 +15,7 @@ from plugrl.core.experiment import prepare
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
-from plugrl.core.run.initialization import read_tree
+from plugrl.core.run.initialization import read_config
 from plugrl.core.text.inference.chat import chat_tokenizer, encode_question
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
@@ -254,7 +254,7 @@ def _protocol_of(file: Path) -> Protocol:
     own = file.parent.parent
     phase = int(own.name.removeprefix("phase-")) if own.name.startswith("phase-") else None
     run = own if phase is None else own.parent
-    tree = read_tree(run, "analysed")
+    tree = read_config(run, "analysed")
     validated = prepare(tree, preflight=False, setup=False).validated
     if phase is not None:
         validated = validated.phases[phase - 1][1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import forking
 import pytest
 
-from plugrl.commands._launcher_syntax import launched
+from plugrl.commands._launcher_syntax import translate_words
 from plugrl.core.errors import UsageError
 
 
@@ -45,7 +45,7 @@ def _folder(tmp_path, monkeypatch):
     ],
 )
 def test_what_names_a_configuration(line, meant):
-    assert launched(line.split()) == meant.split()
+    assert translate_words(line.split()) == meant.split()
 
 
 URL = "service.inference_service.type=openai service.inference_service.base_url="
@@ -69,7 +69,7 @@ URL = "service.inference_service.type=openai service.inference_service.base_url=
 )
 def test_a_launcher_is_answered_with_the_command(line, answer):
     with pytest.raises(UsageError) as caught:
-        launched(shlex.split(line))
+        translate_words(shlex.split(line))
     assert str(caught.value).endswith(answer.replace("'", ""))
     assert "\n" not in str(caught.value)
 
@@ -84,7 +84,7 @@ def test_a_launcher_is_answered_with_the_command(line, answer):
 )
 def test_what_names_none_or_two(line, said):
     with pytest.raises(UsageError, match=said):
-        launched(line.split())
+        translate_words(line.split())
 
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:

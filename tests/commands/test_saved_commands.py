@@ -201,8 +201,8 @@ def test_an_export_that_fails_leaves_nothing(call, folder, tmp_path, there):
 
 KILLED = """
 import os, signal, sys
-from plugrl.core.run.atomic_folders import appearing
-with appearing(sys.argv[1]) as unfinished:
+from plugrl.core.run.atomic_folders import atomic_export
+with atomic_export(sys.argv[1]) as unfinished:
     (unfinished / "model.safetensors").touch()
     print(unfinished.name, flush=True)
     if sys.argv[2:]:
@@ -471,7 +471,7 @@ def test_a_resume_says_whose_state_has_grown(call, counting):
 
 
 def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
-    from plugrl.core.run.saved_state import UnfitStateError, take_weights
+    from plugrl.core.run.saved_state import StateMismatchError, restore_weights
     from plugrl.core.trainer import Trainer
 
     class Own(Trainer):
@@ -481,5 +481,7 @@ def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
         def load_state_dict(self, state):
             self.hits = state["hits"]
 
-    with pytest.raises(UnfitStateError, match=r"KeyError: 'hits' \(.*test_saved_commands.py:\d+\)"):
-        take_weights(object.__new__(Own), {}, "trainer", "step-1", root=Trainer)
+    with pytest.raises(
+        StateMismatchError, match=r"KeyError: 'hits' \(.*test_saved_commands.py:\d+\)"
+    ):
+        restore_weights(object.__new__(Own), {}, "trainer", "step-1", root=Trainer)

@@ -24,13 +24,13 @@ from plugrl.testing import tiny
     ],
 )
 def test_values(word, expected):
-    assert sweep.values_of(word) == expected
+    assert sweep.parse_axis(word) == expected
 
 
 @pytest.mark.parametrize("word", ["a", "=1,2", "a=1,,2", "a=1,1", "a=1,"])
 def test_values_that_cannot_be_read(word):
     with pytest.raises(UsageError):
-        sweep.values_of(word)
+        sweep.parse_axis(word)
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def file(tmp_path):
 
 def test_a_sweep_trains_the_grid_and_its_table_has_mean_and_deviation(file):
     steps = "trainer.total_train_steps=1,2"
-    plan = sweep.planned(file, [steps, "data.rollout_repeat_n=2,3"], 2)
+    plan = sweep.plan_runs(file, [steps, "data.rollout_repeat_n=2,3"], 2)
     assert [(p.varied["trainer.total_train_steps"], p.varied["data.rollout_repeat_n"], p.seed)
             for p in plan] == [(a, b, s) for a in "12" for b in "23" for s in (0, 1)]  # fmt: skip
-    plan = sweep.planned(file, [steps, "data.rollout_repeat_n=2"], 2)
-    rows = sweep.table(sweep.trained(plan), ["rollout/response_length"])
+    plan = sweep.plan_runs(file, [steps, "data.rollout_repeat_n=2"], 2)
+    rows = sweep.table(sweep.train_runs(plan), ["rollout/response_length"])
     assert [row["seeds"] for row in rows] == [2, 2]
     for row in rows:
         runs = [plugrl.load_run(folder) for folder in row["runs"]]
@@ -59,7 +59,7 @@ def test_a_sweep_trains_the_grid_and_its_table_has_mean_and_deviation(file):
 
 def test_all_combinations_are_checked_before_the_first_run(file, tmp_path):
     with pytest.raises(ConfigError, match="total_train_steps=-1"):
-        sweep.planned(file, ["trainer.total_train_steps=1,-1"], 1)
+        sweep.plan_runs(file, ["trainer.total_train_steps=1,-1"], 1)
     assert not (tmp_path / "runs").exists()
 
 
@@ -73,7 +73,7 @@ def test_all_combinations_are_checked_before_the_first_run(file, tmp_path):
 )
 def test_sweeps_that_are_slips(file, grid, seeds, said):
     with pytest.raises(UsageError, match=said):
-        sweep.planned(file, grid, seeds)
+        sweep.plan_runs(file, grid, seeds)
 
 
 def test_a_run_that_fails_is_listed_and_the_others_go_on(file, tmp_path, capsys):
@@ -159,7 +159,7 @@ def rows_of(folder, **last_metrics):
     (folder / "status.json").write_text('{"state": "done", "step": 1}')
     (folder / "config.yaml").write_text("{}")
     planned = sweep.PlannedRun("exp.yaml", {}, (), (), 0)
-    return sweep.table([sweep.EndedRun(planned, plugrl.load_run(folder))], [])
+    return sweep.table([sweep.FinishedRun(planned, plugrl.load_run(folder))], [])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from plugrl.core.sandbox import servers
 from plugrl.core.sandbox.box import Box
 from plugrl.core.sandbox.inside import box_folder
 from plugrl.core.sandbox.inside.assertions import fault_of, names_of_program
-from plugrl.core.sandbox.inside.value_codec import parsed
+from plugrl.core.sandbox.inside.value_codec import parse_json
 from plugrl.core.sandbox.jobs import ProgramLimits
 
 LIMITS = ProgramLimits(
@@ -318,7 +318,7 @@ def test_files_outside_keep_their_modes_and_ones_own_can_be_changed():
 
 
 def server_ids():
-    return [server.pid for server in servers.running()]
+    return [server.pid for server in servers.running_servers()]
 
 
 def test_a_server_that_was_killed_is_replaced():
@@ -371,7 +371,7 @@ def test_a_process_that_was_forked_has_servers_of_its_own():
 
 def test_a_folder_for_temporary_files_that_is_gone_is_told_as_any_fault(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    none = servers.Servers(servers.command(packages=False), own_root=False)
+    none = servers.Servers(servers.server_command(packages=False), own_root=False)
     with pytest.raises(RunError, match="no process can be started for programs: .*gone"):
         none.ask({}, [])
 
@@ -383,7 +383,7 @@ def test_nothing_is_left_when_this_process_is_killed(tmp_path, kernel):
         "import sys, threading\nfrom plugrl.core.sandbox import box, servers\n"
         "from plugrl.core.sandbox.jobs import ProgramLimits\n"
         f"b = box.Box(ProgramLimits(seconds=500, wall_seconds=500), kernel={kernel})\n"
-        "b.script('')\nprint(*[s.pid for s in servers.running()], flush=True)\n"
+        "b.script('')\nprint(*[s.pid for s in servers.running_servers()], flush=True)\n"
         "b.script('import os\\nos.mkdir(str(os.getpid()))\\nwhile True: pass')"
     )
     process = subprocess.Popen(
@@ -529,10 +529,10 @@ def test_functions_of_tests_are_not_handed_to_a_program(code, told):
 )
 def test_what_programs_write_is_read_with_bounds(text, fine):
     if fine:
-        parsed(text)
+        parse_json(text)
     else:
         with pytest.raises(ValueError):
-            parsed(text)
+            parse_json(text)
 
 
 @pytest.mark.parametrize("text", ['"\\', '"', '["\\"', "[]", '"]"['])
@@ -540,7 +540,7 @@ def test_what_programs_write_is_looked_through_once(text):
     """Its time is that of the process which asks, in which nothing else goes on meanwhile."""
     before = time.process_time()
     with pytest.raises(ValueError):
-        parsed("[" * 600 + text * (1 << 17))
+        parse_json("[" * 600 + text * (1 << 17))
     assert time.process_time() - before < 1
 
 
@@ -559,8 +559,8 @@ def test_folders_are_measured_and_removed_however_deep(tmp_path):
     os.mkdir("fixed/inner", 0o700, dir_fd=here)
     os.chmod("fixed", 0o500, dir_fd=here)
     os.close(here)
-    assert box_folder.measured(str(top), 1000)[0] == 64
-    assert box_folder.measured(str(top), 10)[0] <= 12
+    assert box_folder.measure(str(top), 1000)[0] == 64
+    assert box_folder.measure(str(top), 10)[0] <= 12
     box_folder.remove(str(top))
     assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,7 @@ import hostile
 import pytest
 
 from plugrl.core.sandbox.box import Box
-from plugrl.core.sandbox.inside.system_calls import number_of
+from plugrl.core.sandbox.inside.system_calls import call_numbers
 from plugrl.core.sandbox.jobs import ProgramLimits
 
 LIMITS = ProgramLimits(
@@ -64,7 +64,7 @@ def program(tmp_path):
 
         def made(text, *, alone=True):
             text = text.replace("{port}", port).replace("{outside}", str(tmp_path))
-            return hostile.BEFORE.format(numbers=number_of()) + text if alone else text
+            return hostile.BEFORE.format(numbers=call_numbers()) + text if alone else text
 
         yield made
         server.settimeout(0.05)

@@ -23,9 +23,9 @@ from plugrl.core.plugins.packages.installed import (
 def only_path(monkeypatch, tmp_path):
     """Makes ``tmp_path`` all of ``sys.path``, as far as the scan can see."""
     monkeypatch.setattr(installed.sys, "path", [str(tmp_path)])
-    installed.forget()
+    installed.clear_cache()
     yield tmp_path
-    installed.forget()
+    installed.clear_cache()
 
 
 def write(folder, directory, entry_points, header="METADATA", text=None):

@@ -17,7 +17,7 @@ from waiting import DEADLINE
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.run.process import setup_output
-from plugrl.core.run.process.setup_script import enter, exported
+from plugrl.core.run.process.setup_script import apply_setup_script, exported_variables
 
 SECRET = "s3cret-value"
 REMEDY = "correct it; plugrl validate --setup tries it without training"
@@ -35,7 +35,7 @@ def script(text: str) -> str:
 
 def fault(text: str, seconds: float = 20.0) -> str:
     with pytest.raises(ConfigError) as caught:
-        exported(script(text), seconds)
+        exported_variables(script(text), seconds)
     (line,) = caught.value.faults
     assert "\n" not in line
     return line.removeprefix("environment.setup_script b.sh ")
@@ -68,7 +68,12 @@ for i in 1 2; do export LAST=$i; done
 IFS=,
 cd /
 """
-    assert exported(script(text)) == {"CHANGED": "2", "MANY": "x\ny=", "EMPTY": "", "LAST": "2"}
+    assert exported_variables(script(text)) == {
+        "CHANGED": "2",
+        "MANY": "x\ny=",
+        "EMPTY": "",
+        "LAST": "2",
+    }
     assert capfd.readouterr() == ("", "hello\n")
     assert os.environ["CHANGED"] == "1"
 
@@ -87,13 +92,13 @@ cd /
     ],
 )
 def test_ways_to_write_and_to_end_it(text):
-    assert exported(script(text)) == {"A": "1"}
+    assert exported_variables(script(text)) == {"A": "1"}
 
 
 def test_bytes_functions_a_path_without_programs_and_what_is_unset(monkeypatch):
     monkeypatch.setenv("GONE", "1")
     text = "f() { echo hi; }\nexport -f f\nexport B=$'\\xff' PATH=/none\nunset GONE HOME\n"
-    changes = exported(script(text))
+    changes = exported_variables(script(text))
     assert changes.pop("BASH_FUNC_f%%").startswith("() {")
     home = {"HOME": None} if "HOME" in os.environ else {}
     assert changes == {"B": "\udcff", "PATH": "/none", "GONE": None, **home}
@@ -104,7 +109,7 @@ def test_what_the_shell_does_to_variables_of_its_own_is_no_change(monkeypatch):
     own = {"PS1": "$ ", "PS2": "> ", "PS4": "+ ", "IFS": ",", "OPTIND": "3", "COLUMNS": "7"}
     for name, value in (own | {"SHELLOPTS": "braceexpand", "BASHOPTS": "cmdhist"}).items():
         monkeypatch.setenv(name, value)
-    assert exported(script("export PS1='(venv) $ ' A=1\n")) == {"A": "1"}
+    assert exported_variables(script("export PS1='(venv) $ ' A=1\n")) == {"A": "1"}
 
 
 def test_a_process_takes_it_over_once(monkeypatch):
@@ -113,12 +118,12 @@ def test_a_process_takes_it_over_once(monkeypatch):
     path = script("echo x >> times\nexport MADE=1\nunset GONE\n")
     for _ in range(2):
         monkeypatch.setenv("MADE", "0")
-        enter(path)
+        apply_setup_script(path)
         assert os.environ["MADE"] == "1"
         assert "GONE" not in os.environ
     assert Path("times").read_text(encoding="utf-8") == "x\n"
     script("echo x >> times\nexport MADE=22\n")
-    enter(path)
+    apply_setup_script(path)
     assert (os.environ["MADE"], Path("times").read_text(encoding="utf-8")) == ("22", "x\nx\n")
 
 
@@ -187,7 +192,7 @@ def test_a_script_that_prints_without_end(monkeypatch):
 def test_what_it_starts_in_the_background_goes_on():
     text = "(sleep 0.3; echo late; touch late) &\nexport A=1\n"
     begin = time.monotonic()
-    assert exported(script(text)) == {"A": "1"}
+    assert exported_variables(script(text)) == {"A": "1"}
     assert time.monotonic() - begin < 0.3
     while not Path("late").exists():
         assert time.monotonic() - begin < 10

@@ -47,9 +47,9 @@ def machine(request, monkeypatch):
     if sys.platform != "linux":
         pytest.skip("the calls are Linux's")
     monkeypatch.setattr(platform, "machine", lambda: request.param)
-    system_calls.number_of.cache_clear()
+    system_calls.call_numbers.cache_clear()
     yield request.param
-    system_calls.number_of.cache_clear()
+    system_calls.call_numbers.cache_clear()
 
 
 def decided(program, machine, number, arguments=()):
@@ -125,14 +125,14 @@ RULES = {"own_pid": 7, "channel": 5, "notify": False, "counts_files": False, "by
 @pytest.mark.parametrize(("name", "arguments", "answer"), CASES)
 def test_calls_are_decided_by_their_arguments(machine, name, arguments, answer):
     number = NUMBERS[machine][name]
-    program = system_calls.program(system_calls.Rules(**RULES))
+    program = system_calls.filter_program(system_calls.Rules(**RULES))
     assert decided(program, machine, number, arguments) == answer
-    assert system_calls.name_of(number) == name
+    assert system_calls.call_name(number) == name
 
 
 def test_a_listener_is_asked_about_threads_and_files_and_whatever_is_refused(machine):
     numbers = NUMBERS[machine]
-    program = system_calls.program(
+    program = system_calls.filter_program(
         system_calls.Rules(**{**RULES, "notify": True, "counts_files": True})
     )
     for name, arguments, made in (
@@ -144,19 +144,19 @@ def test_a_listener_is_asked_about_threads_and_files_and_whatever_is_refused(mac
         ("socket", (), None),
     ):
         assert decided(program, machine, numbers[name], arguments) == ASK
-        assert system_calls.counted(numbers[name], [*arguments, *[0] * 6]) == made
+        assert system_calls.counted_resource(numbers[name], [*arguments, *[0] * 6]) == made
     assert decided(program, machine, numbers["openat"], (0, 0, 0)) == ALLOW
 
 
 def test_in_a_root_of_its_own_modes_may_be_changed(machine):
-    program = system_calls.program(system_calls.Rules(**{**RULES, "by_path": True}))
+    program = system_calls.filter_program(system_calls.Rules(**{**RULES, "by_path": True}))
     for name in ("fchmodat", "utimensat"):
         assert decided(program, machine, NUMBERS[machine][name]) == ALLOW
     assert decided(program, machine, NUMBERS[machine]["setxattr"]) == REFUSE
 
 
 def test_other_architectures_of_one_machine_end_the_program(machine):
-    program = system_calls.program(system_calls.Rules(**RULES))
+    program = system_calls.filter_program(system_calls.Rules(**RULES))
     other = "aarch64" if machine == "x86_64" else "x86_64"
     assert decided(program, other, NUMBERS[machine]["read"]) == KILL
     assert decided(program, machine, 0x40000000 + 1) == KILL

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE
 
-from plugrl.core.time_limited_pool import CallFailedError, LimitedCalls, LimitExceededError
+from plugrl.core.time_limited_pool import CallFailedError, LimitExceededError, TimeLimitedPool
 
 #: Of processor time, for calls that take all of it.
 SECONDS = 0.1
@@ -20,15 +20,15 @@ SECONDS = 0.1
 def interrupted(target, *arguments):
     before = os.times()
     with pytest.raises(LimitExceededError, match="of processor time"):
-        LimitedCalls(target, seconds=SECONDS).call(*arguments)
+        TimeLimitedPool(target, seconds=SECONDS).call(*arguments)
     after = os.times()
     assert after.children_user - before.children_user < 5
 
 
 def test_results_come_back_and_a_helper_serves_several_calls():
-    calls = LimitedCalls("os:getppid", seconds=5)
+    calls = TimeLimitedPool("os:getppid", seconds=5)
     assert calls.call() == calls.call() == os.getpid()
-    helpers = LimitedCalls("os:getpid", seconds=5)
+    helpers = TimeLimitedPool("os:getpid", seconds=5)
     assert helpers.call() == helpers.call()
 
 
@@ -53,16 +53,16 @@ def test_it_is_ended_when_called_in_another_thread():
 
 
 def test_after_an_end_another_helper_answers():
-    calls = LimitedCalls("time:process_time", seconds=5)
+    calls = TimeLimitedPool("time:process_time", seconds=5)
     assert calls.call() >= 0
-    hung = LimitedCalls("builtins:eval", seconds=SECONDS)
+    hung = TimeLimitedPool("builtins:eval", seconds=SECONDS)
     with pytest.raises(LimitExceededError):
         hung.call("[1 for _ in iter(int, 1)]")
     assert hung.call("1 + 1") == 2
 
 
 def test_memory_exceptions_exits_and_crashes_are_failures_of_the_call():
-    calls = LimitedCalls("builtins:eval", seconds=5, memory=1 << 30)
+    calls = TimeLimitedPool("builtins:eval", seconds=5, memory=1 << 30)
     with pytest.raises(CallFailedError, match="more than 1024 MiB"):
         calls.call("bytearray(2 << 30)")
     with pytest.raises(CallFailedError, match="ZeroDivisionError"):
@@ -78,11 +78,11 @@ def test_memory_exceptions_exits_and_crashes_are_failures_of_the_call():
 
 def test_what_cannot_be_imported_is_named():
     with pytest.raises(CallFailedError, match="No module named 'no_such_module'"):
-        LimitedCalls("no_such_module:f", seconds=1).call()
+        TimeLimitedPool("no_such_module:f", seconds=1).call()
 
 
 def test_awaited_calls_run_at_the_same_time_in_any_loop():
-    calls = LimitedCalls("builtins:eval", seconds=5, helpers=2)
+    calls = TimeLimitedPool("builtins:eval", seconds=5, helpers=2)
     slept = "[t := __import__('time'), t.monotonic(), t.sleep(0.5), t.monotonic()][1::2]"
 
     async def both():
@@ -96,12 +96,12 @@ def test_awaited_calls_run_at_the_same_time_in_any_loop():
 
 
 def test_what_is_printed_is_no_answer():
-    calls = LimitedCalls("builtins:eval", seconds=1)
+    calls = TimeLimitedPool("builtins:eval", seconds=1)
     assert calls.call("[print('x' * 10000), 5][1]") == 5
 
 
 def test_a_stop_of_the_whole_group_does_not_cost_an_answer():
-    calls = LimitedCalls("builtins:eval", seconds=5)
+    calls = TimeLimitedPool("builtins:eval", seconds=5)
     stop = "[__import__('os').kill(__import__('os').getpid(), s) for s in (2, 15)] and 7"
     assert calls.call(stop) == 7
     assert calls.call("8") == 8
@@ -109,8 +109,8 @@ def test_a_stop_of_the_whole_group_does_not_cost_an_answer():
 
 def test_a_helper_ends_with_its_parent(tmp_path):
     program = (
-        "import sys\nfrom plugrl.core.time_limited_pool import LimitedCalls\n"
-        "print(LimitedCalls('os:getpid', seconds=1).call(), flush=True)\n"
+        "import sys\nfrom plugrl.core.time_limited_pool import TimeLimitedPool\n"
+        "print(TimeLimitedPool('os:getpid', seconds=1).call(), flush=True)\n"
         "import os; os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

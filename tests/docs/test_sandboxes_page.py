@@ -11,7 +11,7 @@ import hostile
 import pytest
 
 from plugrl.core.sandbox.box import Box
-from plugrl.core.sandbox.inside.system_calls import number_of
+from plugrl.core.sandbox.inside.system_calls import call_numbers
 from plugrl.core.sandbox.jobs import ProgramLimits
 from plugrl.core.sandboxes import Programs
 
@@ -110,7 +110,7 @@ def test_each_container_allows_what_its_line_says(row):
     here = Box()
     if len(here.confines()) < 2 or not here.has_own_root():
         pytest.skip("a part of this is not allowed here")
-    names = [name for name in lacks.split() if name in number_of()]
+    names = [name for name in lacks.split() if name in call_numbers()]
     support = Path(hostile.__file__).with_name("lacking.py")
     command = [sys.executable, str(support), *names, "--", sys.executable, "-c", RUN]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ import forking
 import pytest
 
 from plugrl.cli import main
-from plugrl.core.plugins.packages.installed import forget
+from plugrl.core.plugins.packages.installed import clear_cache
 from plugrl.core.plugins.registry import Registry, default_registry
 
 PACKAGES = Path(__file__).parent / "packages"
@@ -120,7 +120,7 @@ def as_if_new(folder: Path, site: str, environment: Mapping[str, str]) -> Iterat
         os.environ.clear()
         os.environ.update(environment)
         importlib.invalidate_caches()
-        forget()
+        clear_cache()
         try:
             yield
         finally:
@@ -131,7 +131,7 @@ def as_if_new(folder: Path, site: str, environment: Mapping[str, str]) -> Iterat
             for name in set(sys.modules) - modules:
                 if (getattr(sys.modules[name], "__file__", None) or "").startswith(site):
                     del sys.modules[name]
-    forget()
+    clear_cache()
 
 
 def completed(call: Callable[[], object], argv: list[str]) -> Completed:

@@ -287,14 +287,14 @@ def test_rewards_alone_teach_too(server, tree):
     run = plugrl.train(
         tree(
             server, "remote_api_grpo", data__batch_size=16, data__rollout_repeat_n=8,
-            scenario__validation=100, models__policy__train__lora_rank=16,
-            models__policy__train__learning_rate=0.001, trainer__total_train_steps=30,
-            validate={"every": 30}, settings__checkpoint_every=0,
+            models__policy__train__lora_rank=16, models__policy__train__learning_rate=0.001,
+            trainer__total_train_steps=60, settings__checkpoint_every=0,
         )
     )  # fmt: skip
-    scores = of(run.metrics, "validation/exact_match")
-    # 0.28 to 0.41 after 25 steps where it was measured.
-    assert scores[-1] >= scores[0] + 0.05, scores
+    rewards = of(run.metrics, "rollout/reward")
+    assert len(rewards) == 60
+    # 128 answers a step: 0.08 became 0.15 where it was measured, with standard errors of 0.01.
+    assert sum(rewards[-20:]) / 20 > 1.4 * sum(rewards[:10]) / 10, rewards
     kl = of(run.metrics, "train/kl_to_sampler")
     assert max(kl) < 1e-6, "one optimizer step a batch: the sampler's weights are the trained ones"
 

@@ -256,10 +256,10 @@ def test_a_sandbox_that_answers_something_else_is_named(registry, monkeypatch):
 
 LACKING = """
 import sys
-from plugrl.core.sandboxes import confined
+from plugrl.core.sandboxes import make_confined_sandbox
 for unsafe in (False, True):
     try:
-        print(type(confined({"type": "local"}, unsafe=unsafe)).__name__)
+        print(type(make_confined_sandbox({"type": "local"}, unsafe=unsafe)).__name__)
     except Exception as error:
         print(type(error).__name__, error)
 """

@@ -9,7 +9,7 @@ from plugrl.core.experiment import prepare, start
 from plugrl.core.text.evaluate.evaluator import EvaluationFailedError
 from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_evaluator import judged as asked
+from plugrl.testing.suite.test_evaluator import judge as asked
 
 DATA = {"prompt": "1+1=", "answer": "2", "why": "sum", "said": [{"role": "user", "content": "hi"}]}
 

@@ -18,7 +18,7 @@ from plugrl.scenarios.evaluators.llm_judge import LlmJudgeEvaluator
 from plugrl.scenarios.evaluators.math import MathEvaluator
 from plugrl.scenarios.evaluators.regex import RegexEvaluator
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_evaluator import judged
+from plugrl.testing.suite.test_evaluator import judge
 
 EMPTY = [(None, "NoneType"), ({"ground_truth": "2"}, "dict"), (["2"], "list"), ([], "list")]
 
@@ -40,7 +40,7 @@ def test_a_model_is_not_asked_about_what_is_no_reference(reference, kind):
     with pytest.raises(
         EvaluationFailedError, match=f"found no reference answer: column 'answer' holds {kind}"
     ):
-        judged(evaluator, {"reply": lambda prompt: "Score: 1"}, problem, "2")
+        judge(evaluator, {"reply": lambda prompt: "Score: 1"}, problem, "2")
 
 
 def test_a_reference_that_is_a_number_is_compared_as_text():
@@ -50,9 +50,9 @@ def test_a_reference_that_is_a_number_is_compared_as_text():
 
 def test_a_reference_that_is_a_message_is_what_it_says():
     said = [{"role": "assistant", "content": "2"}]
-    for judge in (ExactMatchEvaluator, MathEvaluator):
+    for kind in (ExactMatchEvaluator, MathEvaluator):
         answer = BaseEvaluationTarget("2")
-        assert evaluate(build(judge, {}), {"answer": said}, answer).reward == 1.0
+        assert evaluate(build(kind, {}), {"answer": said}, answer).reward == 1.0
 
 
 def test_references_that_are_none_are_named_before_a_run(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from plugrl.core.sandbox.inside.kernel import filter_calls
-from plugrl.core.sandbox.inside.system_calls import number_of
+from plugrl.core.sandbox.inside.system_calls import call_numbers
 
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, LACKS = 0x7FFF0000, 0x00050000 | 38
@@ -26,10 +26,10 @@ def main() -> None:
     steps = [(LOAD, 0, 0, 0)]
     for name in names:
         if name == "prctl_seccomp":
-            steps += [(EQUAL, 0, 4, number_of()["prctl"]), (LOAD, 0, 0, 16), (EQUAL, 0, 1, 22)]
+            steps += [(EQUAL, 0, 4, call_numbers()["prctl"]), (LOAD, 0, 0, 16), (EQUAL, 0, 1, 22)]
             steps += [(RETURN, 0, 0, LACKS), (RETURN, 0, 0, ALLOW)]
         else:
-            steps += [(EQUAL, 0, 1, number_of()[name]), (RETURN, 0, 0, LACKS)]
+            steps += [(EQUAL, 0, 1, call_numbers()[name]), (RETURN, 0, 0, LACKS)]
     steps.append((RETURN, 0, 0, ALLOW))
     filter_calls(b"".join(struct.pack("HBBI", *step) for step in steps), listen=False)
     os.execvp(command[0], command)

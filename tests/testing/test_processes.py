@@ -4,7 +4,7 @@ import distributions
 import pytest
 
 from plugrl.core.plugins.registry import default_registry
-from plugrl.testing.processes import Elsewhere
+from plugrl.testing.processes import NewProcess
 
 MODULE = """
 import os
@@ -43,7 +43,7 @@ def record(tmp_path, monkeypatch):
 
 
 def test_one_process_finds_all_that_are_known_beforehand(tmp_path, record):
-    elsewhere = Elsewhere([record("one"), record("two"), record("one")])
+    elsewhere = NewProcess([record("one"), record("two"), record("one")])
     for name in ("two", "one", "two"):
         assert elsewhere.location(record(name)) == f"elsewhere_{name}:Outer.Inner"
     one, two = (
@@ -54,11 +54,11 @@ def test_one_process_finds_all_that_are_known_beforehand(tmp_path, record):
 
 
 def test_what_is_not_known_beforehand_is_found_too(record):
-    assert Elsewhere().location(record("one")) == "elsewhere_one:Outer.Inner"
+    assert NewProcess().location(record("one")) == "elsewhere_one:Outer.Inner"
 
 
 def test_one_that_cannot_be_imported_fails_alone(tmp_path, record):
-    elsewhere = Elsewhere([record("broken"), record("leaves"), record("one")])
+    elsewhere = NewProcess([record("broken"), record("leaves"), record("one")])
     assert elsewhere.location(record("one")) == "elsewhere_one:Outer.Inner"
     for name, reason in (("broken", "package_that_is_not_there"), ("leaves", "SystemExit: 0")):
         with pytest.raises(AssertionError, match=rf"(?s)cannot load {name}: Trace.*{reason}"):
@@ -71,7 +71,7 @@ def test_one_that_cannot_be_imported_fails_alone(tmp_path, record):
 @pytest.mark.integration
 @pytest.mark.parametrize(("name", "code"), [("killed", 0), ("failed", 7)])
 def test_one_that_ends_its_process_fails_alone(record, name, code):
-    elsewhere = Elsewhere([record(name), record("one")])
+    elsewhere = NewProcess([record(name), record("one")])
     assert elsewhere.location(record("one")) == "elsewhere_one:Outer.Inner"
     with pytest.raises(AssertionError, match=f"cannot load {name}: it ended with code {code}"):
         elsewhere.location(record(name))

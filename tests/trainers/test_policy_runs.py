@@ -325,7 +325,7 @@ def test_a_step_with_terms_is_repeated_exactly(config):
 
 def test_the_largest_step_is_tried_with_its_terms(config):
     from plugrl.core.experiment import build_trainer, prepare
-    from plugrl.core.null_run import NoRun
+    from plugrl.core.null_run import NullRun
 
     algorithm = {
         "advantage": "gae",
@@ -333,6 +333,6 @@ def test_the_largest_step_is_tried_with_its_terms(config):
         "overlong": {"buffer": 1},
     }
     experiment = prepare(tree_of(config, algorithm, seed=1, value_head=True))
-    run = NoRun("a step that is tried")
+    run = NullRun("a step that is tried")
     trainer = build_trainer(experiment.validated, experiment.registry, run)
     assert trainer.dry_run()["rows"] == 8

@@ -11,7 +11,7 @@ from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import build_trainer, prepare, resume, start
 from plugrl.core.loaded_run import open_checkpoint
-from plugrl.core.null_run import NoRun
+from plugrl.core.null_run import NullRun
 from plugrl.core.replay import replay
 
 LETTERS = "abcdef"
@@ -220,7 +220,7 @@ def test_plan_and_dry_run_count_both_answers(tree):
         made = tree(name, trainer={"algorithm": {"loss": loss}} if loss else {})
         made["models"]["policy"]["train"]["micro_batch_size"] = 5
         experiment = prepare(made)
-        trainer = build_trainer(experiment.validated, experiment.registry, NoRun("a dry run"))
+        trainer = build_trainer(experiment.validated, experiment.registry, NullRun("a dry run"))
         assert trainer.dry_run()["rows"] == (5 if loss == "kto" else 4)
 
 

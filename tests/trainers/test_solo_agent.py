@@ -12,7 +12,7 @@ import torch
 
 import plugrl
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.loaded_run import checkpoint_of, open_checkpoint
+from plugrl.core.loaded_run import find_checkpoint, open_checkpoint
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.agents.building import build_agents
@@ -200,7 +200,7 @@ def _tree(folder: Path, **sections: Any) -> dict[str, Any]:
 
 
 def _saved(run: Any, step: str = "newest") -> dict[str, dict[str, torch.Tensor]]:
-    state = checkpoint.load(checkpoint_of(run.folder, step))["trainer"]
+    state = checkpoint.load(find_checkpoint(run.folder, step))["trainer"]
     policies = state.get("child", state)["policies"]
     return {name: policy["weights"] for name, policy in policies.items()}
 
@@ -237,7 +237,9 @@ def test_the_next_phase_begins_with_its_bodies(tmp_path: Path) -> None:
     run = plugrl.train(tree | {"validate": {"every": 1}, "experiment_name": "both"})
     # Epochs 0 to 3, then iteration 0, before anything was learned there.
     alone, together = _saved(run, "3"), _saved(run, "4")
-    scores = [checkpoint.manifest_of(checkpoint_of(run.folder, str(s)))["score"] for s in range(6)]
+    scores = [
+        checkpoint.read_manifest(find_checkpoint(run.folder, str(s)))["score"] for s in range(6)
+    ]
     assert [score is not None for score in scores] == [False] * 5 + [True]
     for name in ("prover", "verifier"):
         for part in ("policy_body", "value_body"):

@@ -32,7 +32,7 @@ from plugrl.core.config.sources.origins import (
 )
 from plugrl.core.config.view import ConfigView, is_validated, plain
 from plugrl.core.errors import ConfigError, PluginError
-from plugrl.core.plugins.user_code.user_files import readable
+from plugrl.core.plugins.user_code.user_files import with_user_files
 from plugrl.core.wording import close_names
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def hints_of(schema: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(schema)
     except Exception as error:
-        module = readable(schema.__module__)
+        module = with_user_files(schema.__module__)
         raise PluginError(
             f"the annotations of {module}:{schema.__qualname__} cannot be resolved: "
             f"{error}; define what they name at module level"

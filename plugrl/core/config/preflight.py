@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.sources.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
 from plugrl.core.errors import PluginError, PlugrlError
-from plugrl.core.plugins.user_code.error_location import first_line, one_line, place, raised_at
+from plugrl.core.plugins.user_code.error_location import (
+    first_line,
+    one_line,
+    raised_at,
+    source_location,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig
@@ -111,7 +116,7 @@ def _ask(
         yield path, str(error)
     except (Exception, SystemExit) as error:
         name = getattr(component, "__qualname__", path)
-        at = raised_at(error) or place(component)
+        at = raised_at(error) or source_location(component)
         text = f"{path}: {name}.preflight raised {one_line(error)}" + (f" at {at}" if at else "")
         raise PluginError(text) from error
 

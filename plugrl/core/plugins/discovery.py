@@ -49,7 +49,7 @@ class LoadFailure:
     def message(self) -> str:
         """One line: who, in which phase, why, and how to go on without it."""
         remedy = f"fix or uninstall {self.distribution}, or disable it with -p no:{self.name}"
-        refused = isinstance(self.error, _Refused)
+        refused = isinstance(self.error, _RefusedPluginError)
         reason = str(self.error) if refused else describe_error(self.error, self.target)
         return (
             f"plugin {self.name!r} of {self.distribution} {self.version} was not loaded "
@@ -66,7 +66,7 @@ class LoadedPlugins:
     failures: list[LoadFailure] = field(default_factory=list)
 
 
-class _Refused(Exception):
+class _RefusedPluginError(Exception):
     """A plugin was imported but cannot be used; carries the phase."""
 
     def __init__(self, phase: Phase, message: str) -> None:
@@ -156,7 +156,7 @@ def _load_hooks_of(
     except (PlugrlError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        said = str(error) if isinstance(error, _Refused) else describe_error(error, name)
+        said = str(error) if isinstance(error, _RefusedPluginError) else describe_error(error, name)
         raise PluginError(f"-p {name}: {said}") from error
 
 
@@ -185,7 +185,7 @@ def _load(entry: EntryPoint, result: LoadedPlugins, registry: HookRegistry) -> L
             distribution=entry.distribution,
             version=entry.version,
             name=entry.name,
-            phase=error.phase if isinstance(error, _Refused) else phase,
+            phase=error.phase if isinstance(error, _RefusedPluginError) else phase,
             error=error,
             seconds=time.perf_counter() - started,
             target=entry.target,
@@ -214,7 +214,7 @@ def check_hook_plugin(plugin: Any) -> None:
     missing = object()
     declared = getattr(plugin, "PLUGRL_HOOK_API", getattr(plugin, "HOOK_API", missing))
     if declared is not missing and declared != hookspecs.HOOK_API:
-        raise _Refused(
+        raise _RefusedPluginError(
             "api",
             f"it was written for hook API {declared!r}, this plugrl has {hookspecs.HOOK_API}; "
             "install a version of the plugin for this plugrl",
@@ -226,7 +226,7 @@ def check_hook_plugin(plugin: Any) -> None:
         if isinstance(options, dict):
             _check_hook(attribute, value, options, known)
         elif attribute in known and callable(value) and _is_local(plugin, value):
-            raise _Refused("hooks", f"{attribute} is not marked with @plugrl.hookimpl")
+            raise _RefusedPluginError("hooks", f"{attribute} is not marked with @plugrl.hookimpl")
 
 
 def _check_hook(attribute: str, hook: Any, options: dict[str, Any], known: set[str]) -> None:
@@ -234,14 +234,18 @@ def _check_hook(attribute: str, hook: Any, options: dict[str, Any], known: set[s
 
     name = options.get("specname") or attribute
     if name not in known:
-        raise _Refused("hooks", f"unknown hook {name}{did_you_mean(name, sorted(known), 1)}")
+        raise _RefusedPluginError(
+            "hooks", f"unknown hook {name}{did_you_mean(name, sorted(known), 1)}"
+        )
     if options.get("hookwrapper") or options.get("wrapper"):
-        raise _Refused("hooks", f"{name} is a wrapper; hooks observe and cannot wrap one another")
+        raise _RefusedPluginError(
+            "hooks", f"{name} is a wrapper; hooks observe and cannot wrap one another"
+        )
     has = inspect.signature(getattr(hookspecs, name)).parameters
     for argument in inspect.signature(hook).parameters:
         if argument not in has:
             close = did_you_mean(argument, has, 1) or f"; it has: {', '.join(has)}"
-            raise _Refused("hooks", f"{name} has no argument {argument!r}{close}")
+            raise _RefusedPluginError("hooks", f"{name} has no argument {argument!r}{close}")
 
 
 def _is_local(plugin: Any, value: Any) -> bool:

@@ -17,10 +17,10 @@ from typing import Any
 
 from plugrl.core.errors import MissingNameError, PluginError
 from plugrl.core.plugins.kinds import KINDS, OWN, Record
-from plugrl.core.plugins.user_code.error_location import line_of, raised_at, said
+from plugrl.core.plugins.user_code.error_location import error_message, line_of, raised_at
 from plugrl.core.plugins.user_code.signatures import signature_fault
-from plugrl.core.plugins.user_code.user_files import load_file, load_module, readable
-from plugrl.core.plugins.user_code.working_folder import same_working_folder
+from plugrl.core.plugins.user_code.user_files import load_file, load_module, with_user_files
+from plugrl.core.plugins.user_code.working_folder import preserve_working_folder
 from plugrl.core.wording import did_you_mean
 
 #: What ``-p`` imported, one name a line, for the child processes.
@@ -35,16 +35,18 @@ def describe_error(error: BaseException, target: str = "") -> str:
     """
     name = type(error).__name__
     if isinstance(error, SyntaxError):
-        file, line = (error.filename, error.lineno or 1) if error.filename else _unreadable(error)
+        file, line = (
+            (error.filename, error.lineno or 1) if error.filename else _null_byte_location(error)
+        )
         if file:
             return f"{name}: {error.msg} at {line_of(file, line)}"
-    lines = readable(said(error)).strip().splitlines()
+    lines = with_user_files(error_message(error)).strip().splitlines()
     text = f"{name}: {lines[0]}" if lines else name
     at = raised_at(error, {target.partition(":")[0].partition(".")[0]})
     return f"{text} at {at}" if at else text
 
 
-def _unreadable(error: SyntaxError) -> tuple[str, int]:
+def _null_byte_location(error: SyntaxError) -> tuple[str, int]:
     """File and line of source that has null bytes, of which Python does not tell the place."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
@@ -81,12 +83,12 @@ def import_named(where: str) -> ModuleType:
     if where.endswith(".py") or os.sep in where:
         return load_file(where)
     local = os.path.join(os.getcwd(), *where.split("."))
-    if os.path.isfile(f"{local}.py") and not _installed(where):
+    if os.path.isfile(f"{local}.py") and not _is_installed(where):
         return load_module(os.getcwd(), where)
     return importlib.import_module(where)
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -104,8 +106,8 @@ def import_component(record: Record) -> Any:
     path = record.target.partition(":")[2]
     if "<" in path:
         raise PluginError(
-            f"{label(record)} is not at the top level of a module, so no other process can "
-            "import it; move it there"
+            f"{component_label(record)} is not at the top level of a module, so no other process "
+            "can import it; move it there"
         )
     try:
         if record.file is None:
@@ -115,14 +117,14 @@ def import_component(record: Record) -> Any:
         raise
     except BaseException as error:
         reason = describe_error(error, record.target)
-        raise PluginError(f"{label(record)} cannot be imported: {reason}") from error
+        raise PluginError(f"{component_label(record)} cannot be imported: {reason}") from error
     try:
         return _attribute(module, path, record.file)
     except AttributeError:
-        raise MissingNameError(_missing(module, path, record.file)) from None
+        raise MissingNameError(_missing_name_message(module, path, record.file)) from None
 
 
-def _missing(module: ModuleType, path: str, file: str) -> str:
+def _missing_name_message(module: ModuleType, path: str, file: str) -> str:
     """The line about a name that a user's file lacks, with those that it may stand for."""
     own = [
         name
@@ -153,7 +155,7 @@ def import_user_module(name: str) -> None:
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     try:
-        with same_working_folder():
+        with preserve_working_folder():
             if name.endswith(".py"):
                 _imported[name] = load_file(name)
             else:
@@ -182,7 +184,7 @@ def import_exported() -> None:
         import_user_module(name)
 
 
-def label(record: Record) -> str:
+def component_label(record: Record) -> str:
     """How messages name a component: kind, name, and its package and target, or its file."""
     if record.file is None:
         return f"{record.kind} {record.name!r} of {record.provider} ({record.target})"
@@ -192,7 +194,7 @@ def label(record: Record) -> str:
     )
 
 
-def adapted(record: Record, value: Any) -> Any:
+def adapt_function(record: Record, value: Any) -> Any:
     """The class that stands for ``value`` when it is a function where a class is expected.
 
     Raises:
@@ -204,7 +206,7 @@ def adapted(record: Record, value: Any) -> Any:
     try:
         return import_target(adapter)(value)
     except TypeError as error:
-        raise PluginError(f"{label(record)}: {error}") from None
+        raise PluginError(f"{component_label(record)}: {error}") from None
 
 
 def check_component(record: Record, value: Any) -> None:
@@ -216,22 +218,24 @@ def check_component(record: Record, value: Any) -> None:
     base_target = KINDS[record.kind].base
     if base_target is None:
         if not callable(value):
-            raise PluginError(f"{label(record)} is a {type(value).__name__}, not a function")
+            raise PluginError(
+                f"{component_label(record)} is a {type(value).__name__}, not a function"
+            )
         _check_signatures(record, value)
         return
     base = import_target(base_target)
     if not (isinstance(value, type) and issubclass(value, base)):
-        instead = control_scenario(value) if record.kind == "dialogue_environment" else None
+        instead = environment_hint(value) if record.kind == "dialogue_environment" else None
         if instead is not None:
-            raise PluginError(f"{label(record)} is {instead}")
+            raise PluginError(f"{component_label(record)} is {instead}")
         what = "class" if isinstance(value, type) else type(value).__name__
         raise PluginError(
-            f"{label(record)} is a {what} that does not subclass {base.__name__}; "
+            f"{component_label(record)} is a {what} that does not subclass {base.__name__}; "
             f"derive it from {OWN}.{base.__name__}"
         )
     if inspect.isabstract(value):
         missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
-        raise PluginError(f"{label(record)} does not implement {missing}")
+        raise PluginError(f"{component_label(record)} does not implement {missing}")
     _check_signatures(record, value)
 
 
@@ -249,7 +253,7 @@ _CONTROL = {
 }
 
 
-def control_scenario(value: Any) -> str | None:
+def environment_hint(value: Any) -> str | None:
     """What an environment of small networks is, and how it is used; None: it is none of them."""
     for base in getattr(value, "__mro__", type(value).__mro__):
         library, scenario = _CONTROL.get(base.__module__.partition(".")[0], (None, ""))
@@ -264,4 +268,4 @@ def control_scenario(value: Any) -> str | None:
 def _check_signatures(record: Record, value: Any) -> None:
     fault = signature_fault(record.kind, value)
     if fault is not None:
-        raise PluginError(f"{label(record)}: {fault}")
+        raise PluginError(f"{component_label(record)}: {fault}")

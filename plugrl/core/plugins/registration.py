@@ -49,7 +49,7 @@ class Snapshot:
     selection: PluginSelection | None
 
 
-def describe(
+def make_registration(
     kind: str, name: str, value: Any, loading: Loading | None, entries: Iterable[EntryPoint]
 ) -> Registration:
     """The registration of ``value``, credited to its distribution, if it has one."""
@@ -65,7 +65,7 @@ def describe(
     elif module in _MAIN:
         module, is_user_file = "__main__", True
     target = f"{module}:{path}"
-    entry = _credit(module, is_user_file, loading, entries)
+    entry = _owning_entry(module, is_user_file, loading, entries)
     record = Record(
         kind=kind,
         name=name,
@@ -78,7 +78,7 @@ def describe(
     return Registration(record, value, f"{file}:{path}" if file else target)
 
 
-def _credit(
+def _owning_entry(
     module: str, is_user_file: bool, loading: Loading | None, entries: Iterable[EntryPoint]
 ) -> EntryPoint | None:
     if loading is not None and loading.hook:

@@ -28,17 +28,23 @@ from plugrl.core.plugins.kinds import (
     former_group_warning,
 )
 from plugrl.core.plugins.loading import (
-    adapted,
+    adapt_function,
     check_component,
-    control_scenario,
+    component_label,
+    environment_hint,
     import_component,
     import_exported,
-    label,
 )
 from plugrl.core.plugins.packages import installed
 from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection, normalize
-from plugrl.core.plugins.registration import Loading, Registration, Snapshot, describe
-from plugrl.core.plugins.resolution import check_installed, known_kind, pick, record_of, unknown
+from plugrl.core.plugins.registration import Loading, Registration, Snapshot, make_registration
+from plugrl.core.plugins.resolution import (
+    check_installed,
+    known_kind,
+    match_record,
+    record_of,
+    unknown_component,
+)
 from plugrl.core.plugins.user_code.user_files import user_module_name
 
 __all__ = [
@@ -146,7 +152,7 @@ class Registry:
                 f"{name!r} cannot name a {kind}: use letters, digits, '_', '-' and '.'"
             )
         stack = self._loading.entries
-        new = describe(kind, name, obj, stack[-1] if stack else None, self.entry_points)
+        new = make_registration(kind, name, obj, stack[-1] if stack else None, self.entry_points)
         key = (kind, name, new.record.distribution)
         held = self._registered.get(key)
         if held is not None and held.origin != new.origin:
@@ -155,7 +161,7 @@ class Registry:
                     f"{kind} {name!r} is already registered by {held.record.place}; "
                     f"choose another name for {new.record.place} or pass replace=True"
                 )
-            logger.warning("%s replaces %s", label(new.record), held.record.place)
+            logger.warning("%s replaces %s", component_label(new.record), held.record.place)
         self._registered[key] = new
         return new.record
 
@@ -164,7 +170,7 @@ class Registry:
 
         Where an entry point names the same object, it is that component.
         """
-        made = describe(known_kind(kind).name, obj.__name__, obj, None, self.entry_points)
+        made = make_registration(known_kind(kind).name, obj.__name__, obj, None, self.entry_points)
         key = made.record.reference, made.record.target
         known = (r for r in self.records(kind) if (r.reference, r.target) == key)
         record = next(known, made.record)
@@ -217,10 +223,12 @@ class Registry:
             UsageError: the kind does not exist.
         """
         kind = known_kind(kind).name
-        record = pick(kind, name, self.records(kind))
+        record = match_record(kind, name, self.records(kind))
         if record is None:
             everything = self.records(kind, disabled=True)
-            raise unknown(kind, name, everything, self.selection, self.failed, self.entry_points)
+            raise unknown_component(
+                kind, name, everything, self.selection, self.failed, self.entry_points
+            )
         return record
 
     def load(self, record: Record) -> Any:
@@ -234,7 +242,7 @@ class Registry:
                 is installed here. The original exception is the cause.
         """
         held = self._held(record)
-        value = adapted(record, self._import(record) if held is None else held.value)
+        value = adapt_function(record, self._import(record) if held is None else held.value)
         check_component(record, value)
         self._used.add(record)
         return value
@@ -251,7 +259,7 @@ class Registry:
         entry = check_installed(record, self.entry_points)
         former = former_group_warning(entry.group)
         if former is not None:
-            message = f"{label(record)}: {former}"
+            message = f"{component_label(record)}: {former}"
             warnings.warn(message, PlugrlDeprecationWarning, stacklevel=2)
         if record.source == "hook":
             self._run_hooks(record.distribution)
@@ -380,7 +388,7 @@ def register_environment(
     )
 
     def decorate(value: Value) -> Value:
-        instead = control_scenario(value)
+        instead = environment_hint(value)
         if instead is not None:
             raise PluginError(f"{getattr(value, '__name__', value)} is {instead}")
         return register("dialogue_environment", name, config=config, replace=replace)(value)

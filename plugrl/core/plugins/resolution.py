@@ -19,7 +19,7 @@ from plugrl.core.plugins.kinds import (
     current_kind,
     former_group_warning,
 )
-from plugrl.core.plugins.loading import label
+from plugrl.core.plugins.loading import component_label
 from plugrl.core.plugins.packages.installed import (
     EntryPoint,
     PluginSelection,
@@ -53,7 +53,7 @@ def known_kind(name: str) -> Kind:
     return KINDS[name]
 
 
-def pick(kind: str, name: str, records: Iterable[Record]) -> Record | None:
+def match_record(kind: str, name: str, records: Iterable[Record]) -> Record | None:
     """The one record that ``name`` means, or ``None`` when nobody provides it.
 
     ``distribution/name`` is exact. For a bare name: user code, then plugrl's own, then the one
@@ -79,7 +79,7 @@ def pick(kind: str, name: str, records: Iterable[Record]) -> Record | None:
     raise AmbiguousComponentError(f"{kind} {name!r} is provided by {providers}; write {spellings}")
 
 
-def unknown(
+def unknown_component(
     kind: str,
     name: str,
     records: Sequence[Record],
@@ -98,13 +98,13 @@ def unknown(
         refusal = selection.refusal(record.distribution, record.name)
         if refusal is None:
             usable.append(record)
-        elif _means(name, record):
+        elif _record_matches(name, record):
             return UnknownComponentError(
                 f"{kind} {name!r} is provided by {record.provider}, which is {refusal}"
             )
     for entry in entries:
         problem = group_problem(entry.group)
-        if problem is not None and _is(name, entry.name, entry.distribution):
+        if problem is not None and _name_matches(name, entry.name, entry.distribution):
             return UnknownComponentError(
                 f"unknown {kind} {name!r}: {entry.distribution} {entry.version} declares it, but "
                 f"it is {problem} in its setup.cfg or pyproject.toml and install it again"
@@ -113,7 +113,7 @@ def unknown(
     known = {*names, *(record.reference for record in usable)} if "/" in name else set(names)
     broken = f"; not loaded: {'; '.join(failed)}" if failed else ""
     close = did_you_mean(name, sorted(known))
-    remedy = f"; see plugrl ls {KINDS[kind].plural}; {_own(kind, name)}"
+    remedy = f"; see plugrl ls {KINDS[kind].plural}; {_custom_component_hint(kind, name)}"
     if close and ".py" not in name:
         remedy = ""
     return UnknownComponentError(
@@ -122,7 +122,7 @@ def unknown(
     )
 
 
-def _own(kind: str, name: str) -> str:
+def _custom_component_hint(kind: str, name: str) -> str:
     """How a component of the user's own is named, for one that may be meant."""
     file, written, attribute = name.partition(".py")
     path = f"{file}.py" if written else "FILE"
@@ -133,11 +133,11 @@ def _own(kind: str, name: str) -> str:
     )
 
 
-def _means(name: str, record: Record) -> bool:
-    return _is(name, record.name, record.distribution or "")
+def _record_matches(name: str, record: Record) -> bool:
+    return _name_matches(name, record.name, record.distribution or "")
 
 
-def _is(wanted: str, name: str, provider: str) -> bool:
+def _name_matches(wanted: str, name: str, provider: str) -> bool:
     distribution, _, bare = wanted.rpartition("/")
     return bare == name and (not distribution or normalize(distribution) == normalize(provider))
 
@@ -153,10 +153,10 @@ def check_installed(record: Record, entries: Iterable[EntryPoint]) -> EntryPoint
     mine = [entry for entry in entries if normalize(entry.distribution) == wanted]
     remedy = f"install {record.distribution}=={record.version} in the environment of every process"
     if not mine:
-        raise PluginError(f"{label(record)} is not installed in this process; {remedy}")
+        raise PluginError(f"{component_label(record)} is not installed in this process; {remedy}")
     if mine[0].version != record.version:
         raise PluginError(
-            f"{label(record)} has version {mine[0].version} in this process; {remedy}"
+            f"{component_label(record)} has version {mine[0].version} in this process; {remedy}"
         )
     if record.source != "entry point":
         return mine[0]
@@ -165,5 +165,7 @@ def check_installed(record: Record, entries: Iterable[EntryPoint]) -> EntryPoint
         if (KIND_OF_GROUP.get(entry.group), entry.name) == (record.kind, record.name):
             if entry.target == record.target:
                 return entry
-            raise PluginError(f"{label(record)} is {entry.target} in this process; {remedy}")
-    raise PluginError(f"{label(record)} is not declared in this process; {remedy}")
+            raise PluginError(
+                f"{component_label(record)} is {entry.target} in this process; {remedy}"
+            )
+    raise PluginError(f"{component_label(record)} is not declared in this process; {remedy}")

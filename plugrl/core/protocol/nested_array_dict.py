@@ -99,7 +99,7 @@ class NestedArrayDict:
         found: Any = self
         for depth, word in enumerate(path):
             if not isinstance(found, NestedArrayDict):
-                raise _through(path, path[:depth])
+                raise _at_path(path, path[:depth])
             if word not in found._entries:
                 if default is not ...:
                     return default
@@ -120,7 +120,7 @@ class NestedArrayDict:
         if path[1:]:
             inner = self._entries.get(path[0], self.empty())
             if not isinstance(inner, NestedArrayDict):
-                raise _through((*above, *path), here)
+                raise _at_path((*above, *path), here)
             inner._put(path[1:], value, here)
             value = inner
         self._entries[path[0]] = self._checked(value, here)  # last, so that a refusal changes none
@@ -638,7 +638,7 @@ class NestedArrayDict:
 
         All have the same keys and shapes.
         """
-        return _joined(np.stack, items, dim)
+        return _join(np.stack, items, dim)
 
     @staticmethod
     def cat(items: Sequence[NestedArrayDict], dim: int = 0) -> NestedArrayDict:
@@ -646,12 +646,12 @@ class NestedArrayDict:
 
         All have the same keys and, but for that dimension, the same shapes.
         """
-        return _joined(np.concatenate, items, dim)
+        return _join(np.concatenate, items, dim)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if function not in (np.stack, np.concatenate):
             return NotImplemented
-        return _joined(function, *args, **kwargs)
+        return _join(function, *args, **kwargs)
 
     # Other forms: dictionaries, TensorDicts, files.
 
@@ -742,7 +742,7 @@ class NestedArrayDict:
 
         file = File(path)
         arrays: dict[str, Array] = {}
-        document = {"format": _FORMAT, **_taken_apart(self, arrays)}
+        document = {"format": _FORMAT, **_to_arrays(self, arrays)}
         arrays["tree"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
         temporary = temporary_name(file)
         try:
@@ -773,7 +773,7 @@ class NestedArrayDict:
             document = json.loads(arrays["tree"].tobytes())
             if document["format"] != _FORMAT:
                 raise ValueError(f"format {document['format']} is not {_FORMAT}")
-            return cls(_put_together(document, arrays), document["batch_size"])
+            return cls(_from_arrays(document, arrays), document["batch_size"])
         except FileNotFoundError:
             raise UsageError(f"cannot load {path}: there is no such file") from None
         except OSError as error:
@@ -881,7 +881,7 @@ def _check_keys(items: Sequence[NestedArrayDict]) -> None:
             )
 
 
-def _joined(join: Any, items: Sequence[NestedArrayDict], axis: int = 0) -> NestedArrayDict:
+def _join(join: Any, items: Sequence[NestedArrayDict], axis: int = 0) -> NestedArrayDict:
     """What ``np.stack`` or ``np.concatenate`` makes of nested dictionaries."""
     for item in items:
         if not isinstance(item, NestedArrayDict):
@@ -911,13 +911,13 @@ def _tensor(array: Array, path: Path) -> Any:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _taken_apart(tree: NestedArrayDict, arrays: dict[str, Array]) -> dict[str, Any]:
+def _to_arrays(tree: NestedArrayDict, arrays: dict[str, Array]) -> dict[str, Any]:
     """The tree for JSON, and its arrays by name; those of strings as lengths and bytes."""
     entries: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"array{len(arrays)}"
         if isinstance(value, NestedArrayDict):
-            entries[key] = _taken_apart(value, arrays)
+            entries[key] = _to_arrays(value, arrays)
         elif is_string(value):
             texts = [None if text is None else text.encode() for text in value.ravel().tolist()]
             lengths = [-1 if text is None else len(text) for text in texts]
@@ -930,11 +930,11 @@ def _taken_apart(tree: NestedArrayDict, arrays: dict[str, Array]) -> dict[str, A
     return {"batch_size": list(tree.batch_size), "entries": entries}
 
 
-def _put_together(document: Any, arrays: dict[str, Array]) -> dict[tuple[str], Any]:
+def _from_arrays(document: Any, arrays: dict[str, Array]) -> dict[tuple[str], Any]:
     entries: dict[tuple[str], Any] = {}
     for key, value in document["entries"].items():
         if "entries" in value:
-            entries[key,] = NestedArrayDict(_put_together(value, arrays), value["batch_size"])
+            entries[key,] = NestedArrayDict(_from_arrays(value, arrays), value["batch_size"])
         elif "array" in value:
             entries[key,] = arrays[value["array"]]
         else:
@@ -968,7 +968,7 @@ def _shown(path: Path) -> str:
     return repr(path[0]) if len(path) == 1 else repr(path)
 
 
-def _through(path: Path, above: Path) -> NestedKeyError:
+def _at_path(path: Path, above: Path) -> NestedKeyError:
     return NestedKeyError(
         f"no key {_shown(path)}: {_shown(above)} is an array, not a nested dictionary"
     )

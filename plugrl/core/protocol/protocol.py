@@ -24,15 +24,15 @@ from plugrl.core.protocol.state import (
     ProtocolState,
     Tally,
     Verdict,
-    begun,
-    scattered,
+    initial_state,
+    scatter,
 )
 from plugrl.core.protocol.turns import (
     Turn,
     at_round,
     check_names,
-    checked_rewards,
-    table_of,
+    check_rewards,
+    turn_table,
 )
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Protocol(Component, ABC):
         places = np.arange(len(self.sees(agent)))
         seeds = np.asarray(seed)[..., None]
         if agent in self.verifier_names and self.config.get("randomize_channel_order"):
-            return np.argsort(scattered(seeds, places + 1), axis=-1)
+            return np.argsort(scatter(seeds, places + 1), axis=-1)
         return np.broadcast_to(places, (*seeds.shape[:-1], len(places)))
 
     def stances(self, seed: np.ndarray) -> np.ndarray:
@@ -183,7 +183,7 @@ class Protocol(Component, ABC):
         seeds = np.asarray(seed)[..., None]
         stances = np.broadcast_to(np.array(paid, np.int64), (*seeds.shape[:-1], len(paid)))
         if self.stances_are_random:
-            flip = (scattered(seeds, 0) & np.uint64(1)).astype(bool)
+            flip = (scatter(seeds, 0) & np.uint64(1)).astype(bool)
             stances = np.where((stances != Verdict.UNDECIDED) & flip, 1 - stances, stances)
         return stances
 
@@ -202,7 +202,7 @@ class Protocol(Component, ABC):
     def _speaks(self) -> np.ndarray:
         """``[rounds, alternatives, A, C]``."""
         name, rounds = type(self).__name__, self.max_message_rounds
-        return table_of(name, self.turns(), self.agent_names, self.viewers, rounds)
+        return turn_table(name, self.turns(), self.agent_names, self.viewers, rounds)
 
     @cached_property
     def _may_decide(self) -> np.ndarray:
@@ -249,7 +249,7 @@ class Protocol(Component, ABC):
         Raises:
             ContractError: seeds and labels differ in number, or a label is neither 0 nor 1.
         """
-        return begun(len(self.agent_names), seed, label)
+        return initial_state(len(self.agent_names), seed, label)
 
     def step(
         self, state: ProtocolState, decisions: Any, signals: ProtocolSignals | None = None
@@ -285,7 +285,7 @@ class Protocol(Component, ABC):
             ended=ended,
         )
         return ProtocolOutcome(
-            rewards=checked_rewards(
+            rewards=check_rewards(
                 type(self).__name__, self.rewards(state, after, signals), said.shape
             ),
             registered=registered,

@@ -126,7 +126,7 @@ class Tally:
         return self.right / decided if decided else float("nan")
 
 
-def begun(agents: int, seed: Any, label: Any) -> ProtocolState:
+def initial_state(agents: int, seed: Any, label: Any) -> ProtocolState:
     """The state in which N episodes begin.
 
     Raises:
@@ -151,7 +151,7 @@ def begun(agents: int, seed: Any, label: Any) -> ProtocolState:
     )
 
 
-def scattered(*numbers: Any) -> np.ndarray:
+def scatter(*numbers: Any) -> np.ndarray:
     """Pseudo-random 64-bit numbers that depend on ``numbers`` alone, element by element."""
     mixed = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):

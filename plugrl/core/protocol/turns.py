@@ -46,7 +46,7 @@ def check_names(
             )
 
 
-def checked_rewards(name: str, rewards: Any, shape: tuple[int, ...]) -> np.ndarray:
+def check_rewards(name: str, rewards: Any, shape: tuple[int, ...]) -> np.ndarray:
     """What the protocol ``name`` gave as rewards, as an array.
 
     Raises:
@@ -68,7 +68,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def table_of(
+def turn_table(
     name: str,
     turns: Sequence[Turn | Sequence[Turn]],
     agents: Sequence[str],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError, UsageError
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 
 #: The beginning of the name of a file or folder that is not whole yet.
 UNFINISHED = ".tmp-"
@@ -31,7 +31,7 @@ def disk_error(
     error: OSError, doing: str, path: Path, setting: str = "settings.runs_folder"
 ) -> PlugrlError:
     """Turn an ``OSError`` into the one line that a command prints; ``setting`` names the folder."""
-    path = named(path)
+    path = display_path(path)
     if is_disk_full(error):
         return RunError(f"cannot {doing}: no space left for {path}; free some space and resume")
     if error.errno in _DENIED:

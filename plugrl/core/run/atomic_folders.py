@@ -57,7 +57,7 @@ def _hidden(path: Path, which: str) -> Path:
 
 
 @contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
+def atomic_export(folder: Path) -> Iterator[Path]:
     """A hidden folder whose files appear in ``folder`` at the end, all or none.
 
     An empty folder that is there may be a mounted disk: it stays, and is filled. Only a process
@@ -65,7 +65,7 @@ def appearing(folder: Path) -> Iterator[Path]:
     """
     place = Path(os.path.realpath(folder))
     there = place.is_dir()
-    hidden = f"{_unfinished(place)}{secrets.token_hex(4)}"
+    hidden = f"{_export_prefix(place)}{secrets.token_hex(4)}"
     unfinished = (place if there else place.parent) / hidden
     unfinished.mkdir(parents=True)
     lock = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY)
@@ -85,16 +85,16 @@ def appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _unfinished(place: Path) -> str:
+def _export_prefix(place: Path) -> str:
     """How the hidden folders of exports to ``place`` begin."""
     return f"{UNFINISHED}export-{place.name}-"
 
 
-def remove_killed(folder: Path) -> None:
+def remove_stale_exports(folder: Path) -> None:
     """Delete what exports to ``folder`` that were killed left; those that go on hold a lock."""
     place = Path(os.path.realpath(folder))
     for parent in (place, place.parent):
-        for path in parent.glob(f"{glob.escape(_unfinished(place))}*"):
+        for path in parent.glob(f"{glob.escape(_export_prefix(place))}*"):
             try:
                 lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             except OSError:

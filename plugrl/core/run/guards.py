@@ -11,7 +11,7 @@ from typing import Any
 
 from plugrl.core.config.schemas.sections import RuntimeMonitorConfig
 from plugrl.core.errors import NonFiniteError, RunError
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.checkpoints.dumps import Dumps
 
 log = logging.getLogger("plugrl.run")
@@ -19,7 +19,7 @@ log = logging.getLogger("plugrl.run")
 #: Metrics that are guarded by name, also for trainers that call no guard themselves.
 _GUARDED = re.compile(r"loss|grad|logp|log_prob", re.IGNORECASE)
 #: Losses of larger rewards are beyond float32 or near it, whatever the learning rate.
-ABSURD_REWARD = 1e9
+MAX_PLAUSIBLE_REWARD = 1e9
 
 
 class Guards:
@@ -50,10 +50,10 @@ class Guards:
         self._absurd_reward: Callable[[], str | None] = lambda: None
 
     def watch_rewards(self, absurd: Callable[[], str | None]) -> None:
-        """Let ``absurd`` say, when something is not finite, which of the rewards may be why.
+        """Set the function that points at a reward as the likely cause of a non-finite loss.
 
-        It gives where the first reward is that is not finite or beyond :data:`ABSURD_REWARD`, and
-        its value; None: there is none.
+        It is called only when a check fails, and describes the first reward that is not finite or
+        exceeds :data:`MAX_PLAUSIBLE_REWARD`; None: all rewards are plausible.
         """
         self._absurd_reward = absurd
 
@@ -77,7 +77,7 @@ class Guards:
         if _all_finite(value):
             return True
         dumped = self._dumps.write(what, step, batch)
-        where = f"; the batch is in {named(dumped)}" if dumped else ""
+        where = f"; the batch is in {display_path(dumped)}" if dumped else ""
         if self.policy.non_finite == "stop":
             raise NonFiniteError(
                 f"{what} is not finite in step {step}{where}; {self._remedy()}, or set "
@@ -143,7 +143,7 @@ class Guards:
             RunError: lengths differ, or no reward was valid for ``max_invalid_steps`` steps.
             NonFiniteError: a valid reward is NaN or infinite and the policy is ``stop``.
         """
-        numbers, truths = _flat("rewards", rewards), _flat("valid", valid)
+        numbers, truths = _as_floats("rewards", rewards), _as_floats("valid", valid)
         if len(numbers) != len(truths):
             raise RunError(
                 f"step {step} has {len(numbers)} rewards and {len(truths)} validity marks; an "
@@ -153,7 +153,7 @@ class Guards:
         self.failures(step, len(numbers) - len(kept), len(numbers), reason)
         self._count_invalid(step, len(numbers), len(kept), reason)
         self._count_equal(step, kept)
-        self.watch_rewards(lambda: _absurd_of(numbers, truths))
+        self.watch_rewards(lambda: _implausible_reward(numbers, truths))
         self.check_finite("reward", kept, step=step, batch=batch)
 
     def failures(self, step: int, failed: int, total: int, reason: str = "") -> None:
@@ -261,14 +261,14 @@ def _all_finite(value: Any) -> bool:
     return bool(np.isfinite(value).all())
 
 
-def _absurd_of(rewards: list[float], valid: list[float]) -> str | None:
+def _implausible_reward(rewards: list[float], valid: list[float]) -> str | None:
     for number, (reward, counts) in enumerate(zip(rewards, valid, strict=True)):
-        if counts and not abs(reward) <= ABSURD_REWARD:
+        if counts and not abs(reward) <= MAX_PLAUSIBLE_REWARD:
             return f"trajectory {number} of {len(rewards)} has {reward:g}"
     return None
 
 
-def _flat(name: str, values: Any) -> list[float]:
+def _as_floats(name: str, values: Any) -> list[float]:
     shape = getattr(values, "shape", None)
     if shape is not None and len(shape) != 1:
         raise RunError(

@@ -18,11 +18,11 @@ from plugrl.core.config.hidden import (
     redacted_yaml,
 )
 from plugrl.core.errors import ConfigError, PluginError
-from plugrl.core.plugins.user_code.working_folder import named, settled
+from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
 from plugrl.core.run import folder as folders
 from plugrl.core.run.atomic_files import dump_yaml, write_json, write_text
 from plugrl.core.run.checkpoints.checkpoint import candidates, step_of
-from plugrl.core.run.checkpoints.folder import checkpoints_of, place_checkpoints
+from plugrl.core.run.checkpoints.folder import checkpoint_folder, create_checkpoint_folder
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.records.environment import (
     ENVIRONMENT_FILE,
@@ -60,7 +60,7 @@ class ComposedLike(Protocol):
         """The ``key=value`` words of the command line."""
 
 
-def make_folder(
+def create_run_folder(
     tree: Mapping[str, Any],
     public: Mapping[str, Any],
     apart: Sequence[Withheld],
@@ -95,13 +95,13 @@ def make_folder(
         (path / "samples").mkdir()
         (path / folders.METRICS_FILE).touch()
         Status(path).write()
-        place_checkpoints(path, tree.get("settings", {}).get("checkpoint_path"))
+        create_checkpoint_folder(path, tree.get("settings", {}).get("checkpoint_path"))
 
-    root = settled(tree.get("settings", {}).get("runs_folder", "runs"))
+    root = absolute_path(tree.get("settings", {}).get("runs_folder", "runs"))
     return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
 
 
-def read_tree(folder: Path, what: str = "resumed", *, private: bool = True) -> dict[str, Any]:
+def read_config(folder: Path, what: str = "resumed", *, private: bool = True) -> dict[str, Any]:
     """Read the resolved configuration of a run that is to be ``what``.
 
     Without ``private`` it has no more than ``config.yaml`` shows.
@@ -119,7 +119,9 @@ def read_tree(folder: Path, what: str = "resumed", *, private: bool = True) -> d
         tree = yaml.load(text, Loader=loader)  # type: ignore[no-untyped-call]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{named(folder)} is no run that can be {what}: {reason}") from error
+        raise ConfigError(
+            f"{display_path(folder)} is no run that can be {what}: {reason}"
+        ) from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{folder} is no run that can be {what}: {path} holds no mapping")
     if private:
@@ -135,7 +137,7 @@ def is_complete(folder: Path) -> bool:
     before = folders.summarize(folder)
     if before.state != "done" or read_status(folder).get("open"):
         return False
-    steps = [step_of(path) for path in candidates(checkpoints_of(folder))]
+    steps = [step_of(path) for path in candidates(checkpoint_folder(folder))]
     return not steps or steps[0] == before.step
 
 
@@ -152,8 +154,8 @@ def check_plugins(folder: Path, records: Iterable[ComponentRecord], *, strict: b
         changes = [f"{folder / folders.LOCK_FILE} cannot be read ({error})"]
     if changes and strict:
         raise PluginError(
-            f"the plugins of {named(folder)} changed: {'; '.join(changes)}; install what it began "
-            "with or set plugins.strict=false"
+            f"the plugins of {display_path(folder)} changed: {'; '.join(changes)}; install what "
+            "it began with or set plugins.strict=false"
         )
     for change in changes:
         log.warning("resuming with other plugins: %s", change)

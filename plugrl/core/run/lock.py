@@ -12,7 +12,7 @@ import weakref
 from pathlib import Path
 
 from plugrl.core.errors import UsageError
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.atomic_files import disk_error
 
 LOCK_FILE = "lock"
@@ -59,7 +59,7 @@ class RunLock:
                     raise
                 if time.monotonic() >= give_up:
                     raise UsageError(
-                        f"the run {named(folder)} is in use by {owner_of(folder)}; "
+                        f"the run {display_path(folder)} is in use by {owner_of(folder)}; "
                         "wait until it ends or stop it first"
                     ) from None
                 time.sleep(0.01)

@@ -16,7 +16,7 @@ class Closable(Protocol):
 Item = TypeVar("Item", bound=Closable)
 
 
-class Kept:
+class ResourceCache:
     """Things by name, each made when it is first asked for."""
 
     def __init__(self) -> None:

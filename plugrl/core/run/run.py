@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from plugrl.core.config.hidden import withhold
 from plugrl.core.config.schemas.sections import RuntimeMonitorConfig, SettingsConfig
 from plugrl.core.errors import RunError, RunInterrupted, RunTerminated, StopRun, UsageError
-from plugrl.core.plugins.user_code.working_folder import named, settled
+from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
 from plugrl.core.run import folder as folders
 from plugrl.core.run.atomic_files import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.checkpoints.compatibility import (
     CONFIG,
-    plain,
-    refuse_other_definition,
-    warn_of_changes,
+    check_resume,
+    json_copy,
+    warn_about_changes,
 )
-from plugrl.core.run.checkpoints.folder import checkpoints_of
+from plugrl.core.run.checkpoints.folder import checkpoint_folder
 from plugrl.core.run.checkpoints.rng import rng_state, set_rng_state
 from plugrl.core.run.checkpoints.schedule import CheckpointSchedule
 from plugrl.core.run.deadlines import Deadlines
@@ -35,20 +35,20 @@ from plugrl.core.run.initialization import (
     ComposedLike,
     ValidatedLike,
     check_plugins,
-    make_folder,
-    read_tree,
+    create_run_folder,
+    read_config,
 )
-from plugrl.core.run.process.garbage_collection import Garbage
-from plugrl.core.run.process.signals import SignalWatch, say
+from plugrl.core.run.process.garbage_collection import GarbageCollection
+from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records.metrics import plain_numbers
 from plugrl.core.run.records.records import Records
 from plugrl.core.run.records.status import State, Status, now
 from plugrl.core.run.records.timeline import Timeline
-from plugrl.core.run.resources import Item, Kept
-from plugrl.core.run.saved_state import take_state
-from plugrl.core.run.shutdown import Ending, outcome_of
-from plugrl.core.run.tracking.group import TrackerGroup, tracked
+from plugrl.core.run.resources import Item, ResourceCache
+from plugrl.core.run.saved_state import restore_state
+from plugrl.core.run.shutdown import Shutdown, outcome_of
+from plugrl.core.run.tracking.group import TrackerGroup, make_tracked_run
 from plugrl.core.run.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Stateful(Protocol):
         """Take the state back."""
 
 
-class _GoneError(RunError):
+class _FolderGoneError(RunError):
     """The run folder is not there any more."""
 
 
@@ -118,18 +118,18 @@ class Run:
         self.hooks = hooks
         self.settings = SettingsConfig(**tree.get("settings", {}))
         monitor = RuntimeMonitorConfig.from_tree(tree.get("runtime_monitor", {}))
-        self._definition = {CONFIG: plain(public)}
+        self._definition = {CONFIG: json_copy(public)}
         self.guards = Guards(monitor, folder / "dumps", self._definition)
         self._status = Status(folder)
         self._records = Records(folder)
         self.timeline = Timeline(folder)
-        self.garbage = Garbage()
+        self.garbage = GarbageCollection()
         self._trackers = TrackerGroup(trackers, self.settings.tracker_timeout)
         self._progress = Progress(self.settings.progress)
         self._schedule = CheckpointSchedule(
             self.settings.checkpoint_every, self.settings.checkpoint_minutes
         )
-        self._ending = Ending(folder, lock, self._status, public)
+        self._ending = Shutdown(folder, lock, self._status, public)
         self._deadlines = Deadlines(
             lambda phase: self._ending.expired(phase.name, phase.seconds, self.step)
         )
@@ -140,7 +140,7 @@ class Run:
         self._saved = -1
         self._stop: StopRun | None = None
         self._active = False
-        self._kept = Kept()
+        self._kept = ResourceCache()
 
     @classmethod
     def create(
@@ -170,7 +170,9 @@ class Run:
         references = getattr(composed, "references", {})
         written = composed.tree if references else {}
         public, apart = withhold(validated.tree, references, written)
-        folder, lock = make_folder(validated.tree, public, apart, composed, records, installed)
+        folder, lock = create_run_folder(
+            validated.tree, public, apart, composed, records, installed
+        )
         return cls(folder, validated.tree, public, lock, hooks, trackers)
 
     @classmethod
@@ -191,15 +193,15 @@ class Run:
         """
         from plugrl.core.run.lock import RunLock
 
-        path = settled(folder)
-        tree = read_tree(path)
-        public, _ = withhold(read_tree(path, private=False))
+        path = absolute_path(folder)
+        tree = read_config(path)
+        public, _ = withhold(read_config(path, private=False))
         strict = bool((tree.get("plugins") or {}).get("strict", False))
         lock = RunLock(path)
         try:
             check_plugins(path, records, strict=strict)
-            kept = checkpoints_of(path, owned=True)
-            refuse_other_definition(kept, public)
+            kept = checkpoint_folder(path, owned=True)
+            check_resume(kept, public)
             for place in (kept, path, path / "dumps"):
                 remove_unfinished(place)
             run = cls(path, tree, public, lock, hooks, trackers)
@@ -248,8 +250,8 @@ class Run:
     def _load(self, path: Path, state: Mapping[str, Any]) -> None:
         if self._trainer is None:
             return
-        warn_of_changes(path, self._definition[CONFIG])
-        take_state(self._trainer, state["trainer"], "trainer", path.name)
+        warn_about_changes(path, self._definition[CONFIG])
+        restore_state(self._trainer, state["trainer"], "trainer", path.name)
         run = state["run"]
         self.guards.load_state_dict(run["guards"])
         self.step = self._ended = self._saved = int(run["step"])
@@ -263,7 +265,7 @@ class Run:
 
     @property
     def _checkpoints(self) -> Path:
-        return checkpoints_of(self.folder)
+        return checkpoint_folder(self.folder)
 
     def leave_open(self, reason: str) -> None:
         """Say that a clean end of this run, such as at a limit, may be followed by a resume."""
@@ -338,7 +340,7 @@ class Run:
         self._honour_stop()
         # What was all there is to do is done, whoever asked for its end meanwhile.
         if requested is not None and not getattr(self._trainer, "complete", False):
-            raise _stopped_by(requested, step)
+            raise _stop_error(requested, step)
 
     @property
     def _is_there(self) -> bool:
@@ -350,8 +352,9 @@ class Run:
     def _must_be_there(self) -> None:
         if not self._is_there:
             # What is open would go on to be written, to files without a name.
-            raise _GoneError(
-                f"the run folder {named(self.folder)} is gone: it was deleted, moved or replaced "
+            raise _FolderGoneError(
+                f"the run folder {display_path(self.folder)} is gone: it was deleted, moved or "
+                "replaced "
                 f"after step {max(self._ended, 0)}; put it back and resume it, or start a new run"
             )
 
@@ -395,7 +398,7 @@ class Run:
         if self._trackers.waiting:
             again = self._status.fields["resumed"] is not None
             tree = self._definition[CONFIG]
-            self._trackers.start(tracked(self.folder, tree, self._ended, resumed=again))
+            self._trackers.start(make_tracked_run(self.folder, tree, self._ended, resumed=again))
 
     def report_score(self, score: float) -> bool:
         """Tell a held-out score (higher is better) before the end of its step.
@@ -432,7 +435,7 @@ class Run:
             self._honour_stop()
         early = self._ended < 0 or not self.resumable
         if early and self._signals.requested is not None:
-            raise _stopped_by(self._signals.requested, self._ended)
+            raise _stop_error(self._signals.requested, self._ended)
 
     def label(self, step: int) -> str:
         """How messages name a step, with the phase in front where a trainer has several."""
@@ -455,14 +458,14 @@ class Run:
         return self._stop is not None or self._signals.requested is not None
 
     def _asked_to_stop(self, number: signal.Signals) -> None:
-        say(f"{number.name}: stopping at the end of this step; once more stops at once")
+        write_stderr(f"{number.name}: stopping at the end of this step; once more stops at once")
 
     # -- life -------------------------------------------------------------------------------
 
     @property
     def resume_command(self) -> str:
         """The command that takes this run up again."""
-        return f"plugrl resume {shlex.quote(os.fspath(named(self.folder)))}"
+        return f"plugrl resume {shlex.quote(os.fspath(display_path(self.folder)))}"
 
     def __enter__(self) -> Self:
         self._ending.open_log()
@@ -483,11 +486,11 @@ class Run:
         traceback: TracebackType | None,
     ) -> bool:
         stopped = error is None or isinstance(error, StopRun)
-        if outcome_of(error) in ("done", "failed") and not isinstance(error, _GoneError):
+        if outcome_of(error) in ("done", "failed") and not isinstance(error, _FolderGoneError):
             # Whatever failed, this is why: files that are not there, or a last checkpoint.
             try:
                 self._must_be_there()
-            except _GoneError as gone:
+            except _FolderGoneError as gone:
                 self.finish("failed", gone)
                 raise gone from error
         if stopped and self._saved != self._ended:
@@ -524,7 +527,7 @@ class Run:
         self._ending.close(outcome, self.step, error)
 
 
-def _stopped_by(number: signal.Signals, step: int) -> RunInterrupted | RunTerminated:
+def _stop_error(number: signal.Signals, step: int) -> RunInterrupted | RunTerminated:
     when = f"after step {step}" if step >= 0 else "before the first step"
     if number == signal.SIGTERM:
         return RunTerminated(f"terminated {when}")

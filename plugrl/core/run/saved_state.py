@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError, UsageError
-from plugrl.core.plugins.user_code.error_location import one_line, raised_at, where
+from plugrl.core.plugins.user_code.error_location import location_suffix, one_line, raised_at
 
 log = logging.getLogger(__name__)
 _OWN = __name__.partition(".")[0]
 
 
-class UnfitStateError(RunError):
+class StateMismatchError(RunError):
     """A component did not take back a saved state."""
 
 
-def take_state(owner: Any, state: Any, what: str, of: str) -> None:
+def restore_state(owner: Any, state: Any, what: str, of: str) -> None:
     """Have ``owner`` take back a ``state``.
 
     Args:
@@ -27,17 +27,17 @@ def take_state(owner: Any, state: Any, what: str, of: str) -> None:
         of: where the state is from.
 
     Raises:
-        UnfitStateError: its code failed, as when the state is of an earlier version of it.
+        StateMismatchError: its code failed, as when the state is of an earlier version of it.
     """
     try:
         owner.load_state_dict(state)
     except PlugrlError:
         raise
     except Exception as error:
-        raise unfit_state(owner, error, what, of) from error
+        raise state_mismatch(owner, error, what, of) from error
 
 
-def take_weights(owner: Any, state: Any, what: str, of: str, *, root: type) -> None:
+def restore_weights(owner: Any, state: Any, what: str, of: str, *, root: type) -> None:
     """The same for those that need weights alone, which are in the state of plugrl's classes.
 
     What a subclass of users keeps besides is for training on, and may be of an earlier version of
@@ -52,11 +52,11 @@ def take_weights(owner: Any, state: Any, what: str, of: str, *, root: type) -> N
         root: the class that all such components have, which keeps no weights.
 
     Raises:
-        UnfitStateError: no class of plugrl has that state.
+        StateMismatchError: no class of plugrl has that state.
     """
     try:
-        take_state(owner, state, what, of)
-    except UnfitStateError as error:
+        restore_state(owner, state, what, of)
+    except StateMismatchError as error:
         holders = [kind for kind in type(owner).__mro__ if "load_state_dict" in vars(kind)]
         own = [kind for kind in holders if kind.__module__.partition(".")[0] == _OWN]
         if not own or own[0] in (root, holders[0]):
@@ -70,11 +70,11 @@ def take_weights(owner: Any, state: Any, what: str, of: str, *, root: type) -> N
         log.warning("%s; the weights are used without it", error)
 
 
-def unfit_state(owner: Any, error: Exception, what: str, of: str) -> UnfitStateError:
-    """What :func:`take_state` raises when the ``load_state_dict`` of ``owner`` raised ``error``."""
+def state_mismatch(owner: Any, error: Exception, what: str, of: str) -> StateMismatchError:
+    """The error that :func:`restore_state` raises for an ``error`` of the owner's own code."""
     at = raised_at(error)
-    place = f" ({at})" if at else where(type(owner).load_state_dict)
-    return UnfitStateError(
+    place = f" ({at})" if at else location_suffix(type(owner).load_state_dict)
+    return StateMismatchError(
         f"{what} {type(owner).__name__} does not take back its state of {of}: load_state_dict "
         f"raised {one_line(error)}{place}; let it take what an earlier version saved, such as "
         "with state.get, or start a new run"

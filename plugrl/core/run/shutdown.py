@@ -23,9 +23,9 @@ from plugrl.core.errors import (
     StopRun,
 )
 from plugrl.core.plugins.user_code.error_location import TRACE
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.lock import RunLock
-from plugrl.core.run.process.signals import exit_code, exit_soon, say
+from plugrl.core.run.process.signals import exit_code, exit_soon, write_stderr
 from plugrl.core.run.records.report import REPORT_FILE, write_report
 from plugrl.core.run.records.status import State, Status, now
 from plugrl.core.wording import LONGEST_RECORD, bounded, shown
@@ -76,7 +76,7 @@ class _LogFile(logging.FileHandler):
         return shown(without_credentials(text))
 
 
-class Ending:
+class Shutdown:
     """Closes a run, whichever way it ends; its report shows ``tree``."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Ending:
 
     def report(self, outcome: State, step: int, error: BaseException | None) -> dict[str, Path]:
         """Write the report; give the files that trackers may take, by name."""
-        line = _line(error) if outcome != "done" else None
+        line = _error_line(error) if outcome != "done" else None
         end = {"state": outcome, "step": step, "ended": now(), "error": line}
         try:
             write_report(self._folder, {**self._status.fields, **end}, self._tree)
@@ -118,7 +118,7 @@ class Ending:
         An error of plugrl whose traceback is in the log says so from then on.
         """
         self._status.fields["step"] = step
-        line = _line(error) if outcome != "done" else None
+        line = _error_line(error) if outcome != "done" else None
         if error is not None and outcome == "failed":
             self._log_failure(step, error)
         else:
@@ -143,7 +143,7 @@ class Ending:
             own = isinstance(error, PlugrlError) and not isinstance(error, ConfigError)
             if own and not self._handler.lost and (self._folder / LOG_FILE).exists():
                 error.args = (
-                    f"{error}; the full traceback is in {named(self._folder / LOG_FILE)}",
+                    f"{error}; the full traceback is in {display_path(self._folder / LOG_FILE)}",
                 )
 
     def at_once(self, number: signal.Signals) -> None:
@@ -175,15 +175,15 @@ class Ending:
             if stacks:
                 # Which writes what is buffered first.
                 faulthandler.dump_traceback(file=file, all_threads=True)
-        say(message)
+        write_stderr(message)
         if stacks:
             with contextlib.suppress(OSError, ValueError):
                 faulthandler.dump_traceback(file=2, all_threads=True)
-        say(f"plugrl resume {shlex.quote(os.fspath(named(self._folder)))}")
+        write_stderr(f"plugrl resume {shlex.quote(os.fspath(display_path(self._folder)))}")
         os._exit(code)
 
 
-def _line(error: BaseException | None) -> str | None:
+def _error_line(error: BaseException | None) -> str | None:
     if error is None:
         return None
     text = without_credentials(" ".join(bounded(str(error), LONGEST_RECORD).split()))

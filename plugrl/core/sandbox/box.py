@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from plugrl.core.errors import RunError
-from plugrl.core.sandbox.inside.value_codec import parsed
+from plugrl.core.sandbox.inside.value_codec import parse_json
 from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner
-from plugrl.core.sandbox.servers import ServerGoneError, Wrap, command, servers
+from plugrl.core.sandbox.servers import ServerGoneError, Wrap, server_command, servers
 
 #: How a program, or its tests, is run, and what of a job each of the processes is told. The first
 #: one is that of the program: what is expected of it is not among this.
@@ -39,7 +39,7 @@ class Box(Runner):
     ) -> None:
         self.limits = limits or ProgramLimits()
         self._kernel = kernel
-        words = command(packages=self.limits.packages)
+        words = server_command(packages=self.limits.packages)
         self._servers = servers(wrap(words) if wrap else words, own_root=kernel)
 
     def run(self, job: ProgramJob) -> ProgramOutcome:
@@ -95,7 +95,7 @@ def _outcome(answer: Mapping[str, Any], *, is_call: bool) -> ProgramOutcome:
     verdict, errors, value = answer["verdict"], answer["errors"], None
     if is_call and verdict == "done":
         try:
-            value = parsed(answer["result"])
+            value = parse_json(answer["result"])
         except ValueError as error:
             # A program may write to where its result is expected whatever it wants to.
             verdict = "raised"

@@ -36,7 +36,7 @@ class ServerGoneError(Exception):
     """A server ended, or was silent, before it answered."""
 
 
-def command(*, packages: bool) -> list[str]:
+def server_command(*, packages: bool) -> list[str]:
     """How a server is started, without its last word: the sort of root that it works in."""
     options = ["-s", "-P", "-B", "-X", "utf8", *([] if packages else ["-S"])]
     return [sys.executable, *options, "-c", _START, _ROOT]
@@ -271,7 +271,7 @@ def servers(words: Sequence[str], *, own_root: bool) -> Servers:
     return _all.setdefault((tuple(words), own_root), Servers(words, own_root=own_root))
 
 
-def running() -> list[Server]:
+def running_servers() -> list[Server]:
     """The processes that run programs for this one now."""
     return [server for each in _all.values() for server in each.made()]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.run.process.memory import gib, total_bytes
+from plugrl.core.run.process.memory import format_gib, total_bytes
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.models import Models
 from plugrl.core.text.trajectory import Trajectory
@@ -72,7 +72,9 @@ def try_step(trainer: TrialTrainer) -> dict[str, float]:
     sizes = [_try_model(trainer, name, device) for name in names]
     peak, total = _peak(device), total_bytes(device)
     if peak > total:
-        raise RunError(f"{gib(peak)} were needed of {gib(total)} ({device}): {_advice(trainer)}")
+        raise RunError(
+            f"{format_gib(peak)} were needed of {format_gib(total)} ({device}): {_advice(trainer)}"
+        )
     rows, tokens = max(sizes, default=(0, 0), key=lambda size: size[0] * size[1])
     return {
         "peak_bytes": float(peak),
@@ -160,7 +162,7 @@ def _fitting(device: str, what: str, advice: str) -> Iterator[None]:
     except Exception as error:
         if not _lacks_memory(error):
             raise
-        total = gib(total_bytes(device))
+        total = format_gib(total_bytes(device))
         raise RunError(f"{what} fit into the memory of {device} ({total}): {advice}") from error
 
 

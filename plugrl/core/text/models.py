@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.run.saved_state import take_weights, unfit_state
+from plugrl.core.run.saved_state import restore_weights, state_mismatch
 from plugrl.core.text.inference.services import (
     BaseTrainService,
     InferenceService,
@@ -236,7 +236,7 @@ def load_state(
         name: of the model.
         train: its service.
         state: as the service gave it.
-        weights_only: see :func:`~plugrl.core.run.saved_state.take_weights`.
+        weights_only: see :func:`~plugrl.core.run.saved_state.restore_weights`.
 
     Raises:
         RunError: it does not fit, because the source of the model, or a service of users, is not
@@ -246,7 +246,7 @@ def load_state(
     own = type(train).__module__.partition(".")[0] == __name__.partition(".")[0]
     try:
         if weights_only and not own:
-            take_weights(train, state, what, of, root=BaseTrainService)
+            restore_weights(train, state, what, of, root=BaseTrainService)
         else:
             train.load_state_dict(state)
     except PlugrlError:
@@ -255,7 +255,7 @@ def load_state(
         if type(error).__name__ == "OutOfMemoryError":
             raise
         if not own:
-            raise unfit_state(train, error, what, of) from error
+            raise state_mismatch(train, error, what, of) from error
         raise RunError(
             f"the saved state of model {name!r} does not fit models.{name}.source as it is now "
             f"({one_line(error)[:200]}); restore the source that the run began with, or start a "

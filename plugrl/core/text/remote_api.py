@@ -12,7 +12,7 @@ import numpy as np
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.batch import padded
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.minibatches import PassesConfig, splits
@@ -120,7 +120,7 @@ class RemoteApiTrainer(TrajectoryTrainer):
         fault = trajectories_fault(prepared, metrics, self._temperature)
         if fault is not None:
             method = type(self)._prepare_trajectories
-            name = f"{type(self).__name__}._prepare_trajectories{where(method)}"
+            name = f"{type(self).__name__}._prepare_trajectories{location_suffix(method)}"
             raise ContractError(f"{name} {fault}")
         return list(prepared)
 

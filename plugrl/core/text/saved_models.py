@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.errors import UsageError
 from plugrl.core.loaded_run import LoadedRun
-from plugrl.core.run.atomic_folders import appearing, remove_killed
+from plugrl.core.run.atomic_folders import atomic_export, remove_stale_exports
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
@@ -77,13 +77,13 @@ def export(saved: LoadedRun, model: str, folder: str | Path, *, adapter: bool = 
     from safetensors import SafetensorError
 
     folder = Path(folder)
-    remove_killed(folder)
+    remove_stale_exports(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty; name a new folder")
     trainer = text_trainer(saved)
     with closing(trainer.loaded_models()) as models:
         try:
-            with appearing(folder) as unfinished:
+            with atomic_export(folder) as unfinished:
                 trainer.export(models[model], unfinished, adapter=adapter)
         except (OSError, SafetensorError) as error:
             said = getattr(error, "strerror", None) or error

@@ -12,7 +12,7 @@ import torch
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.compatibility import compatibility_findings
 from plugrl.core.text.dry_run import try_step
@@ -135,7 +135,9 @@ class SelfHostedTrainer(TrajectoryTrainer):
         fault = batch_fault(prepared)
         if fault is not None:
             # The place is looked up here alone: it reads the method's source.
-            name = f"{type(self).__name__}._prepare_batch{where(type(self)._prepare_batch)}"
+            name = (
+                f"{type(self).__name__}._prepare_batch{location_suffix(type(self)._prepare_batch)}"
+            )
             raise ContractError(f"{name} {fault}")
         batch, metrics = prepared
         return batch, dict(metrics)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.advantages import metadata_fault
 from plugrl.core.text.rollout.failures import logprobs_fault
@@ -44,7 +44,8 @@ def run_ids_warning(cls: type) -> str | None:
     if "run_id" not in names or "group_id" in names:
         return None
     return (
-        f"{cls.__name__}{where(cls)} reads run_id and never group_id: here run_id numbers the "
+        f"{cls.__name__}{location_suffix(cls)} reads run_id and never group_id: here run_id "
+        "numbers the "
         "attempts at a prompt, 0 for the first at each, so that a group of equal run ids holds "
         "different prompts; group by group_id"
     )

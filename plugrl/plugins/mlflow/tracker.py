@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import PluginError
-from plugrl.core.plugins.user_code.working_folder import settled
+from plugrl.core.plugins.user_code.working_folder import absolute_path
 from plugrl.core.run.tracking.tables import SampleTables
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
@@ -79,7 +79,7 @@ class MlflowTracker(Tracker):
             ) from error
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        self._folder = settled(self.config.folder) if self.config.folder else None
+        self._folder = absolute_path(self.config.folder) if self.config.folder else None
         self._client_class, self._entities = MlflowClient, entities
         self._client: Any = None
         self._id = ""

@@ -13,7 +13,7 @@ import torch
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.process import threads
-from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, too_large
+from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, memory_shortage
 from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.plugins.transformers.outline import parameter_count
@@ -154,22 +154,22 @@ def _size_faults(model: Any, options: Mapping[str, Any]) -> tuple[str | None, st
     count = _beyond_memory(given, size, copies)
     if count is None:
         return None, None
-    return too_large(count, size, copies), too_large(count, size, copies, ANY_HOST)
+    return memory_shortage(count, size, copies), memory_shortage(count, size, copies, ANY_HOST)
 
 
 def _beyond_memory(options: Mapping[str, Any], size: int, copies: int) -> int | None:
     """The parameters of a configuration, if this machine cannot hold them; None: it can.
 
     ``options`` have the size of the vocabulary; the rest is as of
-    :func:`~plugrl.core.run.process.memory.too_large`.
+    :func:`~plugrl.core.run.process.memory.memory_shortage`.
     """
     if {"hidden_size", "intermediate_size", "num_hidden_layers"} <= options.keys():
         # Small models are known as such without the seconds that importing their code takes.
         width = max(value for value in options.values() if isinstance(value, int))
-        if too_large(16 * width**2 * options["num_hidden_layers"], size, copies) is None:
+        if memory_shortage(16 * width**2 * options["num_hidden_layers"], size, copies) is None:
             return None
     count = parameter_count(options)
-    return None if count is None or too_large(count, size, copies) is None else count
+    return None if count is None or memory_shortage(count, size, copies) is None else count
 
 
 def tokenizer_findings(check: Preflight) -> Iterator[Finding]:
@@ -259,7 +259,7 @@ def _from_config(spec: ModelSpec) -> PreTrainedModel:
     where = f"models.{spec.name}.source.config"
     count = _beyond_memory({**options, "model_type": kind}, 4, 1)
     if count is not None:
-        raise ConfigError(f"{where}: {too_large(count, 4, 1)}")
+        raise ConfigError(f"{where}: {memory_shortage(count, 4, 1)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         try:

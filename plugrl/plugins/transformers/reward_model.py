@@ -211,15 +211,15 @@ def _run_fault(section: Any) -> str:
     Raises:
         PlugrlError: there is no such run or checkpoint.
     """
-    from plugrl.core.loaded_run import checkpoint_of
+    from plugrl.core.loaded_run import find_checkpoint
     from plugrl.core.run.folder import find
-    from plugrl.core.run.initialization import read_tree
+    from plugrl.core.run.initialization import read_config
 
     if section.run == "latest":
         return "latest is the run that trains, once it has begun; name that of the reward model"
     folder = find(os.path.expanduser(section.run), Path("runs"))
-    checkpoint_of(folder, section.checkpoint)
-    tree = read_tree(folder, "opened")
+    find_checkpoint(folder, section.checkpoint)
+    tree = read_config(folder, "opened")
     models = tree.get("models") or {}
     if tree["trainer"].get("phases"):
         # Each phase has models of its own, which are looked at when they are loaded.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import PluginError
-from plugrl.core.plugins.user_code.working_folder import named, settled
+from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
 from plugrl.core.run.tracking.tables import SampleTable, SampleTables
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 from plugrl.plugins.wandb.offline import cut_sessions, wait_until_written
@@ -68,7 +68,7 @@ class WandbTracker(Tracker):
                 f"the tracker wandb cannot import the package wandb ({error}): "
                 'pip install "plugrl[wandb]"'
             ) from error
-        self._folder = settled(self.config.folder) if self.config.folder else None
+        self._folder = absolute_path(self.config.folder) if self.config.folder else None
         self._wandb = wandb
         self._run: Any = None
         self._held = -1
@@ -97,7 +97,7 @@ class WandbTracker(Tracker):
             reinit="create_new",
             settings=self._settings(),
         )
-        upload = f"offline: upload it with wandb sync {named(folder) / 'wandb'}/*-run-*"
+        upload = f"offline: upload it with wandb sync {display_path(folder) / 'wandb'}/*-run-*"
         log.info("wandb: %s", self._run.url if mode == "online" else upload)
         if mode == "online":
             self._held = int(self._run.starting_step) - 1

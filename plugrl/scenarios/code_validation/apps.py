@@ -12,7 +12,7 @@ import numpy as np
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.sandbox.jobs import ProgramLimits, Runner
-from plugrl.core.sandboxes import Programs, confined
+from plugrl.core.sandboxes import Programs, make_confined_sandbox
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.data.files import place_of_problem, read_files
 from plugrl.scenarios.code_validation.examined import Examined, Program
@@ -80,7 +80,7 @@ def read_apps(
     """
     rows = [_row(item, place_of_problem(item, n)) for n, item in enumerate(_chosen(files, options))]
     deadline = Deadline(options.truth_seconds)
-    place = confined(sandbox, unsafe=options.unsafe)
+    place = make_confined_sandbox(sandbox, unsafe=options.unsafe)
     box = Programs(place, ProgramLimits(seconds=options.seconds))
 
     def work(row: _Row) -> Examined:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning
 from plugrl.core.sandbox.jobs import ProgramLimits, ProgramOutcome
-from plugrl.core.sandboxes import Programs, confined, make_sandbox, with_remedy
+from plugrl.core.sandboxes import Programs, make_confined_sandbox, make_sandbox, with_remedy
 from plugrl.core.text.data.files import first_problem
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult, Evaluator
 from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests
@@ -110,7 +110,7 @@ class CodeEvaluator(Evaluator):
             output_kb=self.config.output_kb,
             packages=self.config.packages,
         )
-        sandbox = confined(self.config.sandbox, unsafe=_is_unsafe(self.config))
+        sandbox = make_confined_sandbox(self.config.sandbox, unsafe=_is_unsafe(self.config))
         self._programs = Programs(sandbox, limits)
         self._comparison = Comparison(self.config.compare, self.config.tolerance)
         self._threads: ThreadPoolExecutor | None = None

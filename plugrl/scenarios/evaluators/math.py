@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult
-from plugrl.core.time_limited_pool import LimitExceededError, limited
+from plugrl.core.time_limited_pool import LimitExceededError, shared_pool
 from plugrl.scenarios.evaluators.references import ReferenceEvaluator
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class MathEvaluator(ReferenceEvaluator):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        self._grade = limited(_GRADER, self.config.time_limit)
+        self._grade = shared_pool(_GRADER, self.config.time_limit)
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:

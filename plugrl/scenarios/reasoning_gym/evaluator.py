@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult, Evaluator
-from plugrl.core.time_limited_pool import limited
+from plugrl.core.time_limited_pool import shared_pool
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -59,7 +59,7 @@ class ReasoningGymEvaluator(Evaluator):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        self._score = limited(_SCORER, self.config.time_limit)
+        self._score = shared_pool(_SCORER, self.config.time_limit)
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import bind
 from plugrl.core.text.agents.worker import AgentEvaluationTarget
@@ -218,7 +218,9 @@ class ExternalRolloutWorker(RolloutWorker):
             try:
                 return of_value(result)
             except OutcomeError as error:
-                raise OutcomeError(f"in what it returned, {error}{where(self._function)}") from None
+                raise OutcomeError(
+                    f"in what it returned, {error}{location_suffix(self._function)}"
+                ) from None
         problem = json.dumps(dict(task.data), default=str)
         ended = await run_program(
             self._words,

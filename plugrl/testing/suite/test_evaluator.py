@@ -36,7 +36,7 @@ from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.rollout.judge import judge_batch, make_evaluator
 from plugrl.core.text.rollout.task import Judgement
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.testing.processes import Elsewhere, location
+from plugrl.testing.processes import NewProcess, location
 
 DEFAULT: Mapping[str, Any] = {
     "config": {},
@@ -94,7 +94,7 @@ class _Script(Mapping[str, Any]):
         return Completion(answer, [-1.0] * len(answer), "stop", 0)
 
 
-def judged(
+def judge(
     evaluator: Evaluator, example: Mapping[str, Any], data: Mapping[str, Any], answer: str
 ) -> EvaluationRunResult:
     """What ``evaluator`` says of ``answer``, asked as a rollout worker asks it."""
@@ -142,7 +142,7 @@ class EvaluatorContract:
         assert record.version
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, cls: type[Evaluator], plugrl_elsewhere: Elsewhere
+        self, record: Record, cls: type[Evaluator], plugrl_elsewhere: NewProcess
     ) -> None:
         assert plugrl_elsewhere.location(record) == location(cls)
 
@@ -158,7 +158,7 @@ class EvaluatorContract:
         self, evaluator: Evaluator, example: dict[str, Any]
     ) -> None:
         right, wrong = (
-            judged(evaluator, example, example["data"], example[which]).reward
+            judge(evaluator, example, example["data"], example[which]).reward
             for which in ("right", "wrong")
         )
         assert right > wrong
@@ -168,7 +168,7 @@ class EvaluatorContract:
         self, evaluator: Evaluator, example: dict[str, Any], answer: str
     ) -> None:
         try:
-            result = judged(evaluator, example, example["data"], answer)
+            result = judge(evaluator, example, example["data"], answer)
         except EvaluationFailedError:
             if not example["refuses"]:
                 raise
@@ -179,8 +179,8 @@ class EvaluatorContract:
     def test_equal_answers_get_equal_rewards(
         self, evaluator: Evaluator, example: dict[str, Any]
     ) -> None:
-        first = judged(evaluator, example, example["data"], example["right"])
-        assert judged(evaluator, example, example["data"], example["right"]) == first
+        first = judge(evaluator, example, example["data"], example["right"])
+        assert judge(evaluator, example, example["data"], example["right"]) == first
 
     def test_a_batch_is_judged_like_its_answers(
         self, evaluator: Evaluator, example: dict[str, Any]
@@ -192,7 +192,7 @@ class EvaluatorContract:
         run_coroutine(judge_batch(evaluator, entries))
         for entry, answer in zip(entries, answers, strict=True):
             try:
-                assert entry.outcome == judged(evaluator, example, example["data"], answer)
+                assert entry.outcome == judge(evaluator, example, example["data"], answer)
             except EvaluationFailedError:
                 assert isinstance(entry.outcome, EvaluationFailedError)
 

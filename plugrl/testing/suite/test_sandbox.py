@@ -21,7 +21,7 @@ from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.sandbox.jobs import ProgramLimits
 from plugrl.core.sandboxes import Programs, Sandbox, make_sandbox
-from plugrl.testing.processes import Elsewhere, location
+from plugrl.testing.processes import NewProcess, location
 
 DEFAULT: Mapping[str, Any] = {"config": {}}
 LIMITS = ProgramLimits(
@@ -83,7 +83,7 @@ class SandboxContract:
         assert record.version
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, cls: type[Sandbox], plugrl_elsewhere: Elsewhere
+        self, record: Record, cls: type[Sandbox], plugrl_elsewhere: NewProcess
     ) -> None:
         assert plugrl_elsewhere.location(record) == location(cls)
 

@@ -20,7 +20,7 @@ from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.trainer import Capabilities, Trainer
 from plugrl.testing import tiny
-from plugrl.testing.processes import Elsewhere, location
+from plugrl.testing.processes import NewProcess, location
 from plugrl.testing.recorder import Recorder, disorder
 
 #: Two steps of the tiny task take less than a second of processor time; slower ones belong to other
@@ -88,7 +88,7 @@ class TrainerContract:
         assert record.name == record.name.strip().lower()
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, trainer: type[Trainer], plugrl_elsewhere: Elsewhere
+        self, record: Record, trainer: type[Trainer], plugrl_elsewhere: NewProcess
     ) -> None:
         assert plugrl_elsewhere.location(record) == location(trainer)
 

@@ -11,7 +11,7 @@ import torch
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run.atomic_files import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
-from plugrl.core.run.checkpoints.folder import checkpoints_of, place_checkpoints
+from plugrl.core.run.checkpoints.folder import checkpoint_folder, create_checkpoint_folder
 
 
 def save(folder, step, **more):
@@ -235,19 +235,19 @@ def test_cleaning_leaves_checkpoints_alone(tmp_path):
 def test_a_copy_of_a_run_may_read_the_checkpoints_of_the_first_and_not_write_them(tmp_path):
     run, copy = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
     run.mkdir(parents=True)
-    place_checkpoints(run, str(tmp_path / "elsewhere"))
+    create_checkpoint_folder(run, str(tmp_path / "elsewhere"))
     (path := tmp_path / "elsewhere" / "one").joinpath("x").mkdir()
     shutil.copytree(run, copy, symlinks=True)
     for each in (run, copy):
-        assert checkpoints_of(each).resolve() == path
-    assert checkpoints_of(run, owned=True).resolve() == path
+        assert checkpoint_folder(each).resolve() == path
+    assert checkpoint_folder(run, owned=True).resolve() == path
     with pytest.raises(ConfigError, match="are those of the run one, of which it is a copy"):
-        checkpoints_of(copy, owned=True)
+        checkpoint_folder(copy, owned=True)
 
 
 def test_a_run_that_is_being_made_has_its_checkpoints_under_its_name(tmp_path):
     run = tmp_path / "runs" / ".tmp-one"
     run.mkdir(parents=True)
-    place_checkpoints(run, str(tmp_path / "elsewhere"))
+    create_checkpoint_folder(run, str(tmp_path / "elsewhere"))
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["one"]
     assert list((tmp_path / "elsewhere" / "one").iterdir()) == []

@@ -8,8 +8,8 @@ import yaml
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.checkpoints.compatibility import (
     check_dump,
-    refuse_other_definition,
-    warn_of_changes,
+    check_resume,
+    warn_about_changes,
 )
 from plugrl.core.run.run import Run
 
@@ -71,7 +71,7 @@ def changed(path, value):
 )
 def test_what_a_saved_state_belongs_to_is_refused(folder, path, value, says, caplog):
     with pytest.raises(ConfigError) as caught:
-        refuse_other_definition(folder, changed(path, value))
+        check_resume(folder, changed(path, value))
     text = str(caught.value)
     assert says in text
     assert text.endswith("put the value in config.yaml back, or start a new run")
@@ -90,8 +90,8 @@ def test_what_a_saved_state_belongs_to_is_refused(folder, path, value, says, cap
 )
 def test_other_values_may_be_changed_knowingly(folder, path, value, says, caplog):
     tree = changed(path, value)
-    refuse_other_definition(folder, tree)
-    warn_of_changes(folder / "step-00000003", tree)
+    check_resume(folder, tree)
+    warn_about_changes(folder / "step-00000003", tree)
     assert len(caplog.messages) == 1
     assert says in caplog.messages[0]
 
@@ -106,8 +106,8 @@ def test_other_values_may_be_changed_knowingly(folder, path, value, says, caplog
     ],
 )
 def test_equal_values_and_settings_say_nothing(folder, tree, caplog):
-    refuse_other_definition(folder, tree)
-    warn_of_changes(folder / "step-00000003", tree)
+    check_resume(folder, tree)
+    warn_about_changes(folder / "step-00000003", tree)
     assert caplog.messages == []
 
 
@@ -115,7 +115,7 @@ def test_a_phase_that_is_gone_is_refused(folder):
     tree = json.loads(json.dumps(TREE))
     del tree["trainer"]["phases"][1]
     with pytest.raises(ConfigError, match=r'phases\[1\].name was "b" and is now absent'):
-        refuse_other_definition(folder, tree)
+        check_resume(folder, tree)
 
 
 def test_many_differences_stay_one_line(folder):
@@ -123,13 +123,13 @@ def test_many_differences_stay_one_line(folder):
     tree["seed"] = 9
     tree["models"]["policy"]["source"] = {"path": "x", "config": {}, "dtype": "bfloat16"}
     with pytest.raises(ConfigError, match=r"; .*; .* and 1 more; put the values"):
-        refuse_other_definition(folder, tree)
+        check_resume(folder, tree)
 
 
 def test_a_checkpoint_of_an_older_plugrl_is_taken_as_it_is(folder):
     made = folder / "step-00000003" / "manifest.json"
     made.write_text(json.dumps({"format": 1, "files": {}}))
-    refuse_other_definition(folder, changed("seed", 7))
+    check_resume(folder, changed("seed", 7))
 
 
 def test_values_that_yaml_writes_its_own_way_are_no_change(make_run, caplog):

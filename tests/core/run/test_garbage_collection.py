@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from plugrl.core.run.process.garbage_collection import WARM_UP, Garbage
+from plugrl.core.run.process.garbage_collection import WARM_UP, GarbageCollection
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def warm(garbage):
 
 
 def test_what_was_there_before_is_passed_over_until_it_is_thawed():
-    garbage, early = Garbage(), Circle()
+    garbage, early = GarbageCollection(), Circle()
     seen_early = weakref.ref(early)
     warm(garbage)
     late = Circle()
@@ -47,7 +47,7 @@ def test_garbage_of_the_set_up_is_collected_first():
     lost = Circle()
     seen = weakref.ref(lost)
     del lost
-    warm(Garbage())
+    warm(GarbageCollection())
     assert seen() is None
 
 

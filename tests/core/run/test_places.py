@@ -7,7 +7,11 @@ import pytest
 from run_driver import Toy
 
 from plugrl.core.errors import RunError, RunInterrupted
-from plugrl.core.plugins.user_code.working_folder import named, same_working_folder, settled
+from plugrl.core.plugins.user_code.working_folder import (
+    absolute_path,
+    display_path,
+    preserve_working_folder,
+)
 from plugrl.core.run.run import Run
 from plugrl.plugins.jsonl.tracker import JsonlTracker
 
@@ -38,7 +42,7 @@ def test_a_run_stays_in_one_folder_and_messages_name_it_as_the_configuration_doe
     tracker = JsonlTracker({"path": "all.jsonl"})
     settings = {"runs_folder": "my runs", "checkpoint_every": 1, "keep_checkpoints": 9}
     run = make_run(settings=settings, trackers=[tracker])
-    shown = named(run.folder)
+    shown = display_path(run.folder)
     assert run.folder == here / shown
     train(run, meanwhile=lambda: os.chdir("elsewhere"))
     os.chdir(here)
@@ -56,7 +60,7 @@ def test_a_run_stays_in_one_folder_and_messages_name_it_as_the_configuration_doe
 
 def test_a_resumed_run_is_named_as_the_command_did(make_run, here):
     run = make_run(settings={"runs_folder": str(here / "runs")})
-    assert named(run.folder) == run.folder
+    assert display_path(run.folder) == run.folder
     train(run)
     again = Run.open(run.folder.relative_to(here))
     assert again.folder == run.folder
@@ -65,10 +69,10 @@ def test_a_resumed_run_is_named_as_the_command_did(make_run, here):
 
 
 def test_a_path_below_a_settled_one_is_named_after_it(here):
-    assert named(here / "a") == here / "a"
-    assert settled("a/b") == here / "a" / "b"
-    assert str(named(here / "a" / "b" / "c")) == "a/b/c"
-    assert named(here / "a" / "bc") == here / "a" / "bc"
+    assert display_path(here / "a") == here / "a"
+    assert absolute_path("a/b") == here / "a" / "b"
+    assert str(display_path(here / "a" / "b" / "c")) == "a/b/c"
+    assert display_path(here / "a" / "bc") == here / "a" / "bc"
 
 
 @pytest.mark.parametrize("way", ["deleted", "moved", "replaced"])
@@ -89,8 +93,8 @@ def test_a_folder_that_is_gone_ends_the_run_in_a_line_of_its_own(
     with pytest.raises(RunError) as caught:
         train(run, meanwhile=vanish, error=error)
     assert str(caught.value) == (
-        f"the run folder {named(run.folder)} is gone: it was deleted, moved or replaced after step "
-        "1; put it back and resume it, or start a new run"
+        f"the run folder {display_path(run.folder)} is gone: it was deleted, moved or replaced "
+        "after step 1; put it back and resume it, or start a new run"
     )
     assert caught.value.exit_code == 1
     assert not hasattr(caught.value, "__notes__")  # There is nothing to resume.
@@ -107,11 +111,11 @@ def test_a_stop_that_was_asked_for_stays_one(make_run, here):
 
 
 def test_what_runs_in_between_leaves_the_working_folder_as_it_was(here):
-    with pytest.raises(FileNotFoundError), same_working_folder():
+    with pytest.raises(FileNotFoundError), preserve_working_folder():
         os.chdir(os.chdir("elsewhere") or "not there")
     assert os.getcwd() == str(here)
     (here / "gone").mkdir()
     os.chdir("gone")
     (here / "gone").rmdir()
-    with same_working_folder():
+    with preserve_working_folder():
         os.chdir(here)

@@ -9,12 +9,12 @@ from plugrl.core.run.records.status import read_status
 HUNG = """
 import sys
 from pathlib import Path
-from plugrl.core.run.shutdown import Ending
+from plugrl.core.run.shutdown import Shutdown
 from plugrl.core.run.records.status import Status
 
 def hung():
     folder = Path(sys.argv[1])
-    Ending(folder, None, Status(folder), {}).expired("rollout", 4.0, 2)
+    Shutdown(folder, None, Status(folder), {}).expired("rollout", 4.0, 2)
 
 hung()
 """

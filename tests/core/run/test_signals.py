@@ -10,7 +10,7 @@ from run_driver import Toy
 
 from plugrl.core.errors import RunInterrupted, RunTerminated
 from plugrl.core.run.folder import summarize
-from plugrl.core.run.process.signals import kept_for_the_run
+from plugrl.core.run.process.signals import defer_signals
 from plugrl.core.run.run import Run
 
 ASKED = [
@@ -82,7 +82,7 @@ def test_a_signal_while_a_run_is_made_ends_it_before_its_first_step(make_run, as
     before = signal.getsignal(asked)
 
     def begin():
-        with kept_for_the_run():
+        with defer_signals():
             run = make_run()
             made.append(run)
             os.kill(os.getpid(), asked)
@@ -103,7 +103,7 @@ def test_a_signal_while_a_run_is_made_ends_it_before_its_first_step(make_run, as
 
 def test_a_signal_that_no_run_has_taken_counts_afterwards():
     def fail():
-        with kept_for_the_run():
+        with defer_signals():
             signal.raise_signal(signal.SIGINT)
             raise ValueError("no run")
 

@@ -16,7 +16,7 @@ from plugrl.cli import main
 from plugrl.commands.runs import app
 from plugrl.core.errors import UsageError
 from plugrl.core.run.records.timeline import Timeline
-from plugrl.core.run.records.timeline_reader import Busy, read_lanes
+from plugrl.core.run.records.timeline_reader import BusyIntervals, read_timeline
 
 
 def span(lane, name, start, end, **facts):
@@ -204,7 +204,7 @@ def test_the_file_stays_bounded_and_keeps_the_newest(tmp_path):
         timeline.note("trainer", "train", timeline.now(), step=step)
         assert (tmp_path / "timeline.jsonl").stat().st_size <= 20_000
     timeline.close()
-    lanes = read_lanes(tmp_path)
+    lanes = read_timeline(tmp_path)
     assert lanes.left_out
     assert lanes.skipped == 0
     assert sorted(lanes.steps)[-1] == 999
@@ -227,7 +227,7 @@ def test_threads_write_whole_lines_also_while_the_file_is_cut(tmp_path):
     for thread in threads:
         thread.join()
     timeline.close()
-    lanes = read_lanes(tmp_path)
+    lanes = read_timeline(tmp_path)
     assert lanes.skipped == 0
     assert lanes.left_out
     text = (tmp_path / "timeline.jsonl").read_text()
@@ -244,7 +244,7 @@ def test_a_file_of_any_size_is_read_in_bounded_memory(tmp_path):
         for record in TWO_STEPS:
             file.write(json.dumps(record).encode() + b"\n")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    lanes = read_lanes(tmp_path, limit=2**20)
+    lanes = read_timeline(tmp_path, limit=2**20)
     assert (lanes.left_out, sorted(lanes.steps), lanes.end) == (True, [1, 2], 21)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
 
@@ -259,7 +259,7 @@ def test_a_span_opens_and_syncs_no_file(tmp_path, monkeypatch):
             pass
     monkeypatch.undo()
     timeline.close()
-    assert sorted(read_lanes(tmp_path).steps) == list(range(10))
+    assert sorted(read_timeline(tmp_path).steps) == list(range(10))
 
 
 @pytest.mark.timing
@@ -279,7 +279,7 @@ def test_a_step_lasts_from_the_first_begin_of_its_phases_to_their_last_end(tmp_p
     rows = [("rollout", 1.0, 3.0), ("train", 2.0, 4.0), ("sync", 5.0, 6.0)]
     spans = [span("trainer", name, start, end, step=7) for name, start, end in rows]
     write(tmp_path, [begin(0.0), *spans])
-    assert read_lanes(tmp_path).steps == {7: (0.0, 5.0)}
+    assert read_timeline(tmp_path).steps == {7: (0.0, 5.0)}
 
 
 def test_a_run_notes_its_phases_with_their_steps(make_run):
@@ -289,15 +289,15 @@ def test_a_run_notes_its_phases_with_their_steps(make_run):
             with run.phase("train"):
                 pass
             run.end_step(step, {"value": 0.5})
-    lanes = read_lanes(run.folder)
+    lanes = read_timeline(run.folder)
     assert sorted(lanes.steps) == [1, 2]
     assert len(lanes.lanes["train"].spans) == 2
     assert "<h2>Timeline</h2>" in (run.folder / "report.html").read_text()
 
 
 def test_a_union_answers_for_any_part_of_the_time():
-    busy = Busy([(5, 7), (0, 2), (1, 3)])
+    busy = BusyIntervals([(5, 7), (0, 2), (1, 3)])
     assert busy.spans == [(0, 3), (5, 7)]
     assert [busy.seconds(a, b) for a, b in ((0, 10), (2, 6), (3, 5), (6, 6.5))] == [5, 2, 0, 0.5]
-    assert busy.during(Busy([(2, 6), (6.5, 9)])).spans == [(2, 3), (5, 6), (6.5, 7)]
-    assert Busy([]).seconds(0, 1) == 0
+    assert busy.during(BusyIntervals([(2, 6), (6.5, 9)])).spans == [(2, 3), (5, 6), (6.5, 7)]
+    assert BusyIntervals([]).seconds(0, 1) == 0

@@ -14,7 +14,7 @@ from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.core.run.run import Run
 from plugrl.core.run.tracking import group as tracking
 from plugrl.core.run.tracking import tracker_thread
-from plugrl.core.run.tracking.group import TrackerGroup, tracked, tracker_hangs
+from plugrl.core.run.tracking.group import TrackerGroup, make_tracked_run, tracker_hangs
 from plugrl.core.run.tracking.tables import SampleTable, SampleTables, markdown
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
@@ -124,7 +124,7 @@ def test_one_that_was_given_up_is_not_waited_for_at_the_end():
         entered.set()
         released.wait()
 
-    hung = tracker_thread.Feed(going_wrong("log", hang), "Wrong", 60, lambda name: None)
+    hung = tracker_thread.TrackerThread(going_wrong("log", hang), "Wrong", 60, lambda name: None)
     hung.start(SimpleNamespace(step=0, resumed=False), lambda held: [])
     hung.put("log", 1, {})
     assert entered.wait(DEADLINE)
@@ -250,12 +250,12 @@ def test_a_checkpoint_waits_5_seconds_or_as_long_as_a_call_may_take(
     monkeypatch, tmp_path, timeout, seconds
 ):
     until = []
-    monkeypatch.setattr(tracker_thread.Feed, "drain", lambda self, end: until.append(end))
+    monkeypatch.setattr(tracker_thread.TrackerThread, "drain", lambda self, end: until.append(end))
     monkeypatch.setattr(tracking, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     group = TrackerGroup([Noted(), Noted()], timeout)
     group.drain()
     assert until == []
-    group.start(tracked(tmp_path, {}, -1, resumed=False))
+    group.start(make_tracked_run(tmp_path, {}, -1, resumed=False))
     group.drain()
     assert until == [1000.0 + seconds] * 2
     monkeypatch.undo()
@@ -263,10 +263,10 @@ def test_a_checkpoint_waits_5_seconds_or_as_long_as_a_call_may_take(
 
 
 def test_a_new_run_of_which_nothing_is_set_is_what_a_tracker_may_be_tried_with(tmp_path):
-    said = tracked(tmp_path, {}, -1, resumed=False)
+    said = make_tracked_run(tmp_path, {}, -1, resumed=False)
     assert said == TrackedRun(id=tmp_path.name, folder=tmp_path, config={})
     tree = {"experiment_name": "e", "project_name": "p"}
-    said = tracked(tmp_path, tree, 4, resumed=True)
+    said = make_tracked_run(tmp_path, tree, 4, resumed=True)
     assert (said.step, said.resumed, said.experiment, said.project) == (4, True, "e", "p")
     assert said.config == tree
 

@@ -12,7 +12,7 @@ import yaml
 
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.run.checkpoints.checkpoint import candidates
-from plugrl.core.run.initialization import read_tree
+from plugrl.core.run.initialization import read_config
 from plugrl.core.run.run import Run
 
 SECRETS = ("planted-environment", "planted-literal", "planted-override", "sk-planted0123456789")
@@ -90,7 +90,7 @@ def test_only_a_file_of_the_owner_holds_secrets(run):
 
 def test_a_resume_has_the_values_that_the_run_began_with(run, monkeypatch, caplog):
     monkeypatch.setenv("PLANTED", "another")
-    composed = compose(read_tree(run))
+    composed = compose(read_config(run))
     assert not composed.faults
     assert composed.tree["judge"] == {
         "api_key": "planted-environment",
@@ -124,7 +124,7 @@ def test_an_edited_value_counts_and_its_change_is_told_without_it(run, caplog):
     tree = yaml.safe_load(file.read_text())
     tree["judge"] |= {"api_key": "planted-edit", "password": "planted-edit", "place": "elsewhere"}
     file.write_text(yaml.safe_dump(tree))
-    judge = read_tree(run)["judge"]
+    judge = read_config(run)["judge"]
     assert (judge["api_key"], judge["password"]) == ("planted-edit", "planted-edit")
     assert (judge["place"], judge["token"]) == ("elsewhere", "planted-override")
     resumed = Run.open(run)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.loaded_run import checkpoint_of
+from plugrl.core.loaded_run import find_checkpoint
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.building import build_agents
@@ -254,7 +254,7 @@ def test_a_phase_goes_on_with_all_parts_unless_it_loads_its_own(runs: Path) -> N
     )
 
     def weights(step: int) -> dict[str, torch.Tensor]:
-        state = checkpoint.load(checkpoint_of(run.folder, str(step)))["trainer"]["child"]
+        state = checkpoint.load(find_checkpoint(run.folder, str(step)))["trainer"]["child"]
         found: dict[str, torch.Tensor] = state["policies"]["agent"]["weights"]
         return found
 

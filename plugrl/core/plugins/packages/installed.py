@@ -122,7 +122,7 @@ def scan() -> tuple[EntryPoint, ...]:
     return _cache[1]
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Drop the cached scan, after a package was installed into the running process."""
     global _cache
     _cache = None
@@ -146,7 +146,7 @@ def _close_groups(group: str) -> list[str]:
     return close_names(group[len(OWN) + 1 :], known, 1)
 
 
-def _is_meant(group: str) -> bool:
+def _is_plugrl_group(group: str) -> bool:
     """Whether a group is one of plugrl's or a misspelt one, such as ``Plugrl-trainers``.
 
     A package ``plugrl-x`` may have groups of its own: another beginning than ``plugrl.`` counts
@@ -250,7 +250,7 @@ def _parse(text: str) -> Iterator[tuple[str, str, str]]:
             continue
         if line.startswith("[") and line.endswith("]"):
             group = line[1:-1].strip()
-        elif _is_meant(group):
+        elif _is_plugrl_group(group):
             name, _, target = line.partition("=")
             yield group, name.strip(), target.partition("[")[0].replace(" ", "")
 

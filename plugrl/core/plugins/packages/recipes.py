@@ -92,7 +92,7 @@ def find_recipe(name: str, own: Mapping[str, Path]) -> Path | None:
         AmbiguousComponentError: two packages provide the bare name.
         PluginError: its package does not contain it.
     """
-    matches = [recipe for recipe in all_recipes(own) if _is(name, recipe)]
+    matches = [recipe for recipe in all_recipes(own) if _matches(name, recipe)]
     mine = [recipe for recipe in matches if recipe.distribution == OWN]
     chosen = mine or matches
     if len(chosen) > 1:
@@ -109,12 +109,12 @@ def refusal(name: str) -> str | None:
     selection = PluginSelection.from_environment()
     for recipe in all_recipes({}, disabled=True):
         reason = selection.refusal(recipe.distribution, recipe.name)
-        if reason is not None and _is(name, recipe):
+        if reason is not None and _matches(name, recipe):
             return f"the recipe is provided by {recipe.provider}, which is {reason}"
     return None
 
 
-def _is(name: str, recipe: Recipe) -> bool:
+def _matches(name: str, recipe: Recipe) -> bool:
     distribution, _, bare = name.rpartition("/")
     provider = normalize(recipe.distribution)
     return bare == recipe.name and (not distribution or normalize(distribution) == provider)

@@ -23,21 +23,21 @@ def summary(record: Record) -> str:
     """The first sentence of a component's docstring, or of its module's; "" when unknown."""
     module, _, attribute = record.target.partition(":")
     file = record.file or source_of(module)
-    return _described(file, module, attribute) if file else ""
+    return _summary_in_file(file, module, attribute) if file else ""
 
 
 def source_of(module: str) -> str | None:
     """The Python file of a module, found without importing it or the packages around it."""
-    spec, _ = _found(module)
+    spec, _ = _find_module(module)
     return spec.origin if spec is not None and spec.has_location else None
 
 
 def folders_of(package: str) -> list[str]:
     """The folders of a package, found without importing it or the packages around it."""
-    return _found(package)[1]
+    return _find_module(package)[1]
 
 
-def _found(module: str) -> tuple[ModuleSpec | None, list[str]]:
+def _find_module(module: str) -> tuple[ModuleSpec | None, list[str]]:
     spec: ModuleSpec | None = None
     folders: list[str] | None = None
     name = ""
@@ -66,23 +66,23 @@ def _specs(name: str, path: list[str] | None) -> Iterator[ModuleSpec]:
             yield found
 
 
-def _described(file: str, module: str, attribute: str, steps: int = _STEPS) -> str:
-    tree = _parsed(file)
+def _summary_in_file(file: str, module: str, attribute: str, steps: int = _STEPS) -> str:
+    tree = _parse_file(file)
     if tree is None:
         return ""
     found = _definition(tree, attribute.split("."))
     if found is not None:
-        return sentence(ast.get_docstring(found) or ast.get_docstring(tree))
+        return first_sentence(ast.get_docstring(found) or ast.get_docstring(tree))
     package = module if os.path.basename(file) == "__init__.py" else module.rpartition(".")[0]
-    for source, name in _imported(tree, attribute, package) if steps else ():
+    for source, name in _import_sources(tree, attribute, package) if steps else ():
         origin = source_of(source)
         if origin is not None:
-            return _described(origin, source, name, steps - 1)
-    return sentence(ast.get_docstring(tree))
+            return _summary_in_file(origin, source, name, steps - 1)
+    return first_sentence(ast.get_docstring(tree))
 
 
 @lru_cache(maxsize=256)
-def _parsed(file: str) -> ast.Module | None:
+def _parse_file(file: str) -> ast.Module | None:
     try:
         return ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -106,7 +106,7 @@ def _definition(
     return found
 
 
-def _imported(tree: ast.Module, name: str, package: str) -> Iterator[tuple[str, str]]:
+def _import_sources(tree: ast.Module, name: str, package: str) -> Iterator[tuple[str, str]]:
     """Module and name of what the file imports as ``name``."""
     for node in tree.body:
         if not isinstance(node, ast.ImportFrom):
@@ -118,7 +118,7 @@ def _imported(tree: ast.Module, name: str, package: str) -> Iterator[tuple[str, 
                 yield ".".join(parts), alias.name
 
 
-def sentence(text: str | None) -> str:
+def first_sentence(text: str | None) -> str:
     """The first sentence of a text, on one line."""
     paragraph = " ".join((text or "").strip().partition("\n\n")[0].split())
     return _END.split(paragraph, maxsplit=1)[0].removesuffix(".").replace("``", "`")

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import RunError
-from plugrl.core.plugins.user_code.user_files import readable
+from plugrl.core.plugins.user_code.user_files import with_user_files
 from plugrl.core.wording import LONGEST_RECORD, bounded
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _PACKAGES = {"site-packages", "dist-packages"}
 TRACE = "plugrl_trace"
 
 
-def place(value: Any) -> str:
+def source_location(value: Any) -> str:
     """``file:line`` of a class or function, or of its class for an instance; "" when unknown."""
     value = inspect.unwrap(value) if callable(value) else value
     if not (inspect.isclass(value) or inspect.isroutine(value)):
@@ -40,9 +40,9 @@ def place(value: Any) -> str:
     return line_of(file or "", max(line, 1))
 
 
-def where(value: Any) -> str:
-    """:func:`place` in brackets with a space before, to end the name of a component with."""
-    found = place(value)
+def location_suffix(value: Any) -> str:
+    """`` (file:line)``, to append to the name of a component in a message; "" when unknown."""
+    found = source_location(value)
     return f" ({found})" if found else ""
 
 
@@ -51,11 +51,11 @@ def raised_at(error: BaseException, packages: Collection[str] = ()) -> str:
 
     ``packages`` are installed ones that count as no library.
     """
-    frames = list(_foreign(error, packages))
+    frames = list(_component_frames(error, packages))
     return line_of(frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else ""
 
 
-def said(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What an exception says, bounded; "" when its ``__str__`` fails."""
     try:
         return bounded(str(error))
@@ -78,7 +78,7 @@ def is_stop(error: BaseException) -> bool:
     return issubclass(cls, stops) or getattr(cls, "stops", False) is True
 
 
-def traced(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """The traceback of an exception, bounded."""
     try:
         lines = traceback.format_exception(error)
@@ -89,13 +89,13 @@ def traced(error: BaseException) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of what an exception says; its type when it says nothing."""
-    lines = said(error).strip().splitlines()
+    lines = error_message(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def one_line(error: BaseException) -> str:
     """Type and message of an exception on one line."""
-    text = " ".join(readable(said(error)).split())
+    text = " ".join(with_user_files(error_message(error)).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -110,13 +110,13 @@ def component_error(
         default: the trainer, which is named when no frame belongs to a component.
     """
     known = list(records)
-    tops = {_top(record.target) for record in known} - {_OWN}
-    frames = list(_foreign(error, tops))
+    tops = {_top_package(record.target) for record in known} - {_OWN}
+    frames = list(_component_frames(error, tops))
     name = f"trainer {type(default).__name__}" if default is not None else "the run"
     at = ""
     if frames:
         frame, line = frames[-1]
-        name = next((n for f, _ in reversed(frames) if (n := _component(f, known))), name)
+        name = next((n for f, _ in reversed(frames) if (n := _component_of_frame(f, known))), name)
         at = f" at {line_of(frame.f_code.co_filename, line)}"
     return RunError(f"{name} raised {one_line(error)}{at}")
 
@@ -139,10 +139,12 @@ def warn_once(owner: Any, key: str, message: str, error: BaseException) -> None:
     if key in seen:
         return
     seen.add(key)
-    log.warning("%s", message, extra={TRACE: traced(error)})
+    log.warning("%s", message, extra={TRACE: format_traceback(error)})
 
 
-def _foreign(error: BaseException, tops: Collection[str]) -> Iterator[tuple[FrameType, int]]:
+def _component_frames(
+    error: BaseException, tops: Collection[str]
+) -> Iterator[tuple[FrameType, int]]:
     """The frames of components, outermost first: no machinery, and no library that they call."""
     found = error.__traceback__
     while found is not None:
@@ -163,25 +165,25 @@ def _is_library(file: str) -> bool:
     return file.startswith(("<", standard)) or bool(_PACKAGES & set(Path(file).parts))
 
 
-def _top(target: str) -> str:
+def _top_package(target: str) -> str:
     return target.partition(":")[0].partition(".")[0]
 
 
-def _component(frame: FrameType, records: list[Record]) -> str:
+def _component_of_frame(frame: FrameType, records: list[Record]) -> str:
     """Kind and name of the component whose code a frame runs; "" when it is none's."""
     module, code = str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname
     owner = type(frame.f_locals.get("self"))
     for record in records:
         target, _, attribute = record.target.partition(":")
         if target == module and (code == attribute or code.startswith(f"{attribute}.")):
-            return _named(record)
+            return _component_name(record)
         # A method that the component inherits from a class of another module.
         if (owner.__module__, owner.__qualname__) == (target, attribute):
-            return _named(record)
+            return _component_name(record)
     return ""
 
 
-def _named(record: Record) -> str:
+def _component_name(record: Record) -> str:
     attribute = record.target.partition(":")[2]
     extra = "" if attribute == record.name else f" ({attribute})"
     return f"{record.kind} {record.name!r}{extra}"

@@ -11,7 +11,7 @@ _KEPT = ("Config", "conformance")
 _MADE = "__plugrl_classes__"
 
 
-def class_of(function: Any, plain: type, awaiting: type, parameters: Sequence[str]) -> Any:
+def component_class(function: Any, plain: type, awaiting: type, parameters: Sequence[str]) -> Any:
     """The class of a function, always the same one.
 
     It has the attributes ``function`` and ``_taken``, how many of ``parameters`` it takes.

@@ -32,8 +32,8 @@ def signature_fault(kind: str, value: Any) -> str | None:
     shown = getattr(value, "__name__", type(value).__name__)
     answer = KINDS[kind].form.partition(" -> ")[2]
     return (
-        f"{shown}{_written(value)} has the wrong parameters; write {shown}({', '.join(names)}) -> "
-        f"{answer}"
+        f"{shown}{_format_signature(value)} has the wrong parameters; write "
+        f"{shown}({', '.join(names)}) -> {answer}"
     )
 
 
@@ -43,23 +43,24 @@ def _method_faults(cls: type) -> Iterator[str]:
             continue
         own = inspect.getattr_static(cls, name)
         owner = next((c for c in cls.__mro__ if name in vars(c)), cls)
-        contract = _contract(owner, name)
+        contract = _overridden_method(owner, name)
         if contract is None:
             continue
         if not (inspect.isfunction(own) or isinstance(own, (classmethod, staticmethod))):
             if inspect.isroutine(own) or not callable(own):
-                yield f"{cls.__name__}.{name} must be a method: {_form(name, contract)}"
+                form = _expected_signature(name, contract)
+                yield f"{cls.__name__}.{name} must be a method: {form}"
             continue
         called = getattr(cls, name)
-        positional, keywords = _call(contract, bound=not inspect.isfunction(own))
+        positional, keywords = _call_arguments(contract, bound=not inspect.isfunction(own))
         if not _accepts(called, positional, keywords):
             yield (
-                f"{cls.__name__}.{name}{_written(called)} has the wrong parameters; write "
-                f"{_form(name, contract)}"
+                f"{cls.__name__}.{name}{_format_signature(called)} has the wrong parameters; write "
+                f"{_expected_signature(name, contract)}"
             )
 
 
-def _contract(owner: type, name: str) -> Any:
+def _overridden_method(owner: type, name: str) -> Any:
     """The method of a class of plugrl's core that ``owner`` overrides; None: it overrides none."""
     for base in owner.__mro__[1:]:
         found = vars(base).get(name)
@@ -69,7 +70,7 @@ def _contract(owner: type, name: str) -> Any:
     return None
 
 
-def _call(contract: Any, *, bound: bool) -> tuple[tuple[str, ...], dict[str, None]]:
+def _call_arguments(contract: Any, *, bound: bool) -> tuple[tuple[str, ...], dict[str, None]]:
     """Names of the positional arguments of a call, and the keyword arguments that it must have."""
     parameters = list(inspect.signature(contract).parameters.values())[int(bound) :]
     positional = [
@@ -90,11 +91,11 @@ def _accepts(called: Any, positional: tuple[str, ...], keywords: Mapping[str, No
     return True
 
 
-def _written(called: Any) -> str:
+def _format_signature(called: Any) -> str:
     return str(inspect.signature(called).replace(return_annotation=inspect.Signature.empty))
 
 
-def _form(name: str, contract: Any) -> str:
+def _expected_signature(name: str, contract: Any) -> str:
     signature = inspect.signature(contract)
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     answer = signature.return_annotation

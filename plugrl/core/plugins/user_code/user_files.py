@@ -22,7 +22,7 @@ FOLDERS: dict[str, str] = {}
 _USER_MODULE = re.compile(rf"({USER_PACKAGE_PREFIX}[0-9a-f]{{12}})((?:\.\w+)*)")
 
 
-def readable(text: str) -> str:
+def with_user_files(text: str) -> str:
     """``text`` with the files of users in place of the names that their modules have here."""
     return _USER_MODULE.sub(lambda match: _file_of(match[1], match[2] or ""), text)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 _given: dict[Path, Path] = {}
 
 
-def settled(path: str | os.PathLike[str]) -> Path:
+def absolute_path(path: str | os.PathLike[str]) -> Path:
     """The absolute form of a path, which stays the same place when the working folder changes."""
     given = Path(path)
     absolute = given.absolute()
@@ -23,7 +23,7 @@ def settled(path: str | os.PathLike[str]) -> Path:
     return absolute
 
 
-def named(path: Path) -> Path:
+def display_path(path: Path) -> Path:
     """How messages show a path: in the words of the path that it was settled from or lies below."""
     for above in (path, *path.parents):
         if above in _given:
@@ -32,7 +32,7 @@ def named(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def same_working_folder() -> Iterator[None]:
+def preserve_working_folder() -> Iterator[None]:
     """Go back to the working folder of now at the end, so that the next run begins there too."""
     try:
         before = os.getcwd()

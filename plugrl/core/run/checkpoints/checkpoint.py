@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.atomic_files import UNFINISHED, disk_error, sync_folder, temporary_name
 from plugrl.core.run.checkpoints.state import Encoder, decode
 
@@ -105,8 +105,8 @@ def _write_tensors(path: Path, encoder: Encoder) -> None:
         free = shutil.disk_usage(path.parent).free
         needed = sum(tensor.nbytes for tensor in encoder.tensors.values())
         raise RunError(
-            f"cannot save the checkpoint: {named(path.parent)} needs {needed:,} bytes and the disk "
-            f"has {free:,} ({error}); free some space and resume"
+            f"cannot save the checkpoint: {display_path(path.parent)} needs {needed:,} bytes and "
+            f"the disk has {free:,} ({error}); free some space and resume"
         ) from error
     # safetensors makes the file private; it gets the permissions that the user's umask gives.
     os.chmod(path, (path.parent / _TREE).stat().st_mode & 0o777)
@@ -124,20 +124,20 @@ def candidates(folder: Path) -> list[Path]:
     """Return the checkpoints below ``folder``, newest first, without opening them."""
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if p.name.startswith(_PREFIX)), key=_order)[::-1]
+    return sorted((p for p in folder.iterdir() if p.name.startswith(_PREFIX)), key=_sort_key)[::-1]
 
 
 def step_of(path: Path) -> int:
     """The step that the name of a checkpoint speaks of; -1 when it is none."""
-    return _order(path)[0]
+    return _sort_key(path)[0]
 
 
-def _order(path: Path) -> tuple[int, int]:
+def _sort_key(path: Path) -> tuple[int, int]:
     step, _, attempt = path.name.removeprefix(_PREFIX).partition("-r")
     return (int(step) if step.isdigit() else -1, int(attempt) if attempt.isdigit() else 1)
 
 
-def manifest_of(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint.
 
     Raises:
@@ -151,11 +151,11 @@ def manifest_of(path: Path) -> dict[str, Any]:
             raise ValueError("files")
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise BrokenCheckpointError(
-            f"{named(path)}: its manifest cannot be read ({error})"
+            f"{display_path(path)}: its manifest cannot be read ({error})"
         ) from error
     if version > FORMAT:
         raise RunError(
-            f"{named(path)} has format {version} and this plugrl reads {FORMAT}: upgrade it"
+            f"{display_path(path)} has format {version} and this plugrl reads {FORMAT}: upgrade it"
         )
     return manifest
 
@@ -166,18 +166,20 @@ def verify(path: Path) -> dict[str, Any]:
     Raises:
         BrokenCheckpointError: a file is missing, cut short or changed.
     """
-    manifest = manifest_of(path)
+    manifest = read_manifest(path)
     for name in (_TREE, _TENSORS):
         expected = manifest["files"].get(name)
         try:
             # The size first: it finds most damage without reading gigabytes.
             if expected is None or (path / name).stat().st_size != expected["size"]:
-                raise BrokenCheckpointError(f"{named(path)}: {name} is missing or cut short")
+                raise BrokenCheckpointError(f"{display_path(path)}: {name} is missing or cut short")
             if _fingerprint(path / name) != expected:
-                raise BrokenCheckpointError(f"{named(path)}: {name} is damaged (its hash differs)")
+                raise BrokenCheckpointError(
+                    f"{display_path(path)}: {name} is damaged (its hash differs)"
+                )
         except (OSError, TypeError, KeyError) as error:
             raise BrokenCheckpointError(
-                f"{named(path)}: {name} cannot be read ({error})"
+                f"{display_path(path)}: {name} cannot be read ({error})"
             ) from error
     return manifest
 
@@ -208,7 +210,9 @@ def load(path: Path) -> dict[str, Any]:
         tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
         state: dict[str, Any] = decode(tree, load_file(path / _TENSORS))
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise BrokenCheckpointError(f"{named(path)}: its state cannot be read ({error})") from error
+        raise BrokenCheckpointError(
+            f"{display_path(path)}: its state cannot be read ({error})"
+        ) from error
     return state
 
 
@@ -230,7 +234,7 @@ def load_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         return path, state
     if found:
         raise RunError(
-            f"none of the {len(found)} checkpoints in {named(folder)} can be read; "
+            f"none of the {len(found)} checkpoints in {display_path(folder)} can be read; "
             "move them away to start this run from its beginning"
         )
     return None
@@ -242,7 +246,7 @@ def _set_aside(path: Path) -> None:
     try:
         os.rename(path, target)
     except OSError as error:
-        log.warning("cannot rename the damaged checkpoint %s (%s)", named(path), error)
+        log.warning("cannot rename the damaged checkpoint %s (%s)", display_path(path), error)
 
 
 def prune(folder: Path, keep: int | None) -> None:
@@ -253,11 +257,11 @@ def prune(folder: Path, keep: int | None) -> None:
     found = candidates(folder)
     for path in found:
         try:
-            score = manifest_of(path).get("score")
+            score = read_manifest(path).get("score")
         except PlugrlError:
             continue
         if isinstance(score, (int, float)):
-            scored.append((float(score), _order(path), path))
+            scored.append((float(score), _sort_key(path), path))
     best = max(scored)[2] if scored else None
     for path in found[keep:]:
         if path != best:

@@ -11,8 +11,8 @@ from typing import Any
 
 from plugrl.core.config.hidden import withhold
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.working_folder import named
-from plugrl.core.run.checkpoints.checkpoint import BrokenCheckpointError, candidates, manifest_of
+from plugrl.core.plugins.user_code.working_folder import display_path
+from plugrl.core.run.checkpoints.checkpoint import BrokenCheckpointError, candidates, read_manifest
 
 log = logging.getLogger("plugrl.run")
 
@@ -30,12 +30,12 @@ _ABSENT = object()
 _SHOWN = 3
 
 
-def plain(tree: Any) -> Any:
+def json_copy(tree: Any) -> Any:
     """``tree`` as it comes back from JSON, so that two can be compared wherever they come from."""
     return json.loads(json.dumps(tree, default=str))
 
 
-def refuse_other_definition(checkpoints: Path, tree: Mapping[str, Any]) -> None:
+def check_resume(checkpoints: Path, tree: Mapping[str, Any]) -> None:
     """Check the configuration of a run that is to be resumed against its newest checkpoint.
 
     Raises:
@@ -43,16 +43,16 @@ def refuse_other_definition(checkpoints: Path, tree: Mapping[str, Any]) -> None:
     """
     for path in candidates(checkpoints):
         try:
-            manifest = manifest_of(path)
+            manifest = read_manifest(path)
         except BrokenCheckpointError:
             continue
-        _refuse(manifest, tree, str(named(path)), "or start a new run")
+        _refuse(manifest, tree, str(display_path(path)), "or start a new run")
         return
 
 
-def warn_of_changes(path: Path, tree: Mapping[str, Any]) -> None:
+def warn_about_changes(path: Path, tree: Mapping[str, Any]) -> None:
     """Log every other value that differs from those that the checkpoint ``path`` was made with."""
-    for line in _lines(manifest_of(path), tree, fixed=False):
+    for line in _difference_lines(read_manifest(path), tree, fixed=False):
         log.warning("resuming with another value: %s", line)
 
 
@@ -62,14 +62,16 @@ def check_dump(path: Path, tree: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the dump's weights belong to other values.
     """
-    manifest = manifest_of(path)
-    _refuse(manifest, tree, str(named(path)), "because a step is repeated with its own model")
-    for line in _lines(manifest, tree, fixed=False):
+    manifest = read_manifest(path)
+    _refuse(
+        manifest, tree, str(display_path(path)), "because a step is repeated with its own model"
+    )
+    for line in _difference_lines(manifest, tree, fixed=False):
         log.warning("repeating a step with another value: %s", line)
 
 
 def _refuse(manifest: Mapping[str, Any], tree: Mapping[str, Any], made: str, remedy: str) -> None:
-    lines = list(_lines(manifest, tree, fixed=True))
+    lines = list(_difference_lines(manifest, tree, fixed=True))
     if lines:
         more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
         raise ConfigError(
@@ -78,17 +80,19 @@ def _refuse(manifest: Mapping[str, Any], tree: Mapping[str, Any], made: str, rem
         )
 
 
-def _lines(manifest: Mapping[str, Any], tree: Mapping[str, Any], *, fixed: bool) -> Iterator[str]:
+def _difference_lines(
+    manifest: Mapping[str, Any], tree: Mapping[str, Any], *, fixed: bool
+) -> Iterator[str]:
     """One line for each value that differs and that is, or is not, fixed by the saved state."""
     before = manifest.get(CONFIG)
     if not isinstance(before, dict):
         # An older plugrl did not write it.
         return
     # An older plugrl wrote credentials too, and whoever edits a file may.
-    was, now = (plain(withhold(one)[0]) for one in (before, tree))
+    was, now = (json_copy(withhold(one)[0]) for one in (before, tree))
     for path, old, new in _differences(was, now, ""):
         if path.partition(".")[0] not in _FREE and bool(_FIXED.fullmatch(path)) == fixed:
-            yield f"{path} was {_shown(old)} and is now {_shown(new)}"
+            yield f"{path} was {_format_value(old)} and is now {_format_value(new)}"
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -104,16 +108,16 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]
         for index in range(max(len(old), len(new))):
             was, now = (part[index] if index < len(part) else {} for part in (old, new))
             yield from _differences(was, now, f"{path}[{index}]")
-    elif old is _ABSENT or new is _ABSENT or _unequal(old, new):
+    elif old is _ABSENT or new is _ABSENT or _differ(old, new):
         yield path, old, new
 
 
-def _unequal(old: Any, new: Any) -> bool:
+def _differ(old: Any, new: Any) -> bool:
     # 16 and 16.0 are one value, and NaN is what it was.
     return bool(old != new) and json.dumps(old) != json.dumps(new)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is _ABSENT:
         return "absent"
     text = json.dumps(value, ensure_ascii=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.checkpoints.checkpoint import load, write_state
 
 FOLDER = "dumps"
@@ -48,7 +48,7 @@ class Dumps:
             write_state(path, state, {"step": step, **self._about}, lenient=True)
         except (PlugrlError, OSError) as error:
             # The guard's own message matters more than its evidence.
-            log.warning("cannot write the batch to %s (%s)", named(path), error)
+            log.warning("cannot write the batch to %s (%s)", display_path(path), error)
             return None
         return path
 

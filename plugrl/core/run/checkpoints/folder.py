@@ -11,14 +11,14 @@ import os
 from pathlib import Path
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.plugins.user_code.working_folder import named
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.atomic_files import UNFINISHED, disk_error
 from plugrl.core.run.folder import CHECKPOINTS
 
 _SETTING = "settings.checkpoint_path"
 
 
-def place_checkpoints(run: Path, elsewhere: str | None) -> None:
+def create_checkpoint_folder(run: Path, elsewhere: str | None) -> None:
     """Make the folder of the checkpoints of the new run in ``run``, which may be hidden yet.
 
     Args:
@@ -53,7 +53,7 @@ def place_checkpoints(run: Path, elsewhere: str | None) -> None:
         raise disk_error(error, "make the folder of the checkpoints", place, _SETTING) from error
 
 
-def checkpoints_of(run: Path, *, owned: bool = False) -> Path:
+def checkpoint_folder(run: Path, *, owned: bool = False) -> Path:
     """The folder of the checkpoints of the run in ``run``.
 
     Args:
@@ -70,12 +70,12 @@ def checkpoints_of(run: Path, *, owned: bool = False) -> Path:
     place = Path(os.readlink(link))
     if not link.is_dir():
         raise ConfigError(
-            f"the checkpoints of {named(run)} lie in {place}, which is not there; mount or restore "
-            f"it, or delete {named(link)} to begin without them"
+            f"the checkpoints of {display_path(run)} lie in {place}, which is not there; mount or "
+            f"restore it, or delete {display_path(link)} to begin without them"
         )
     if owned and place.name != run.absolute().name:
         raise ConfigError(
-            f"the checkpoints of {named(run)} are those of the run {place.name}, of which it is a "
-            f"copy; put a copy of {place} in the place of {named(link)}"
+            f"the checkpoints of {display_path(run)} are those of the run {place.name}, of which "
+            f"it is a copy; put a copy of {place} in the place of {display_path(link)}"
         )
     return link

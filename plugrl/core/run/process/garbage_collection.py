@@ -8,7 +8,7 @@ import gc
 WARM_UP = 10
 
 
-class Garbage:
+class GarbageCollection:
     """What has been made before the first steps ended is left out of later collections.
 
     A full collection walks all objects of torch and of the models, about a quarter of a second,

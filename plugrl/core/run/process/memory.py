@@ -34,12 +34,12 @@ def largest_bytes() -> int:
     return max(total_bytes(), *(total_bytes(f"cuda:{number}") for number in devices), 0)
 
 
-def gib(size: float) -> str:
+def format_gib(size: float) -> str:
     """A number of bytes in GiB."""
     return f"{size / 2**30:.2f} GiB"
 
 
-def too_large(
+def memory_shortage(
     parameters: int, item_bytes: int, copies: int, there: int | None = None
 ) -> str | None:
     """Why a model cannot be held; None: it can.
@@ -60,12 +60,12 @@ def too_large(
         return None
     what = "weights, gradients and optimizer" if copies == TRAINED_COPIES else "the weights"
     return (
-        f"{parameters:.3g} parameters need {gib(needed)} for {what}, and there are {gib(there)}; "
-        "take smaller sizes"
+        f"{parameters:.3g} parameters need {format_gib(needed)} for {what}, and there are "
+        f"{format_gib(there)}; take smaller sizes"
     )
 
 
-class Growing:
+class ParameterCounter:
     """Counts the parameters of networks while they are built, and stops what cannot fit."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Growing:
                 return
             seen[id(parameter)] = parameter
             self._parameters += parameter.numel()
-            fault = too_large(self._parameters, parameter.element_size(), TRAINED_COPIES)
+            fault = memory_shortage(self._parameters, parameter.element_size(), TRAINED_COPIES)
             if fault is not None:
                 raise ConfigError(fault)
 
@@ -93,7 +93,7 @@ class Growing:
         try:
             yield
         except (MemoryError, RuntimeError, TypeError, OverflowError) as error:
-            if isinstance(error, MemoryError) or _of_sizes(str(error)):
+            if isinstance(error, MemoryError) or _is_size_error(str(error)):
                 message = "the networks are larger than any memory; take smaller sizes"
                 raise ConfigError(message) from error
             raise
@@ -101,7 +101,7 @@ class Growing:
             handle.remove()
 
 
-def _of_sizes(message: str) -> bool:
+def _is_size_error(message: str) -> bool:
     """Whether torch says that a tensor cannot be allocated, or that its size is no number."""
     signs = ("allocate memory", "overflow", "too large", "Invalid storage size")
     return any(sign in message for sign in signs)

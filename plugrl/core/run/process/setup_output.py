@@ -16,7 +16,7 @@ _LONGEST = 300
 MOST = 50_000_000
 
 
-class Output:
+class ScriptOutput:
     """Follows a file that a script prints to.
 
     Args:

@@ -21,8 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 from plugrl.core.config.schemas.plain_values import locate
 from plugrl.core.config.sources.origins import nearest
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.process.setup_output import Output
-from plugrl.core.run.process.signals import terminable
+from plugrl.core.run.process.setup_output import ScriptOutput
+from plugrl.core.run.process.signals import raise_on_sigterm
 
 if TYPE_CHECKING:
     from plugrl.core.config.sources.compose import ComposedConfig
@@ -60,13 +60,13 @@ _REMEDY = "correct it; plugrl validate --setup tries it without training"
 _seen: dict[tuple[str, int, int], dict[str, str | None]] = {}
 
 
-def enter(script: str | Path, seconds: float | None = None) -> None:
+def apply_setup_script(script: str | Path, seconds: float | None = None) -> None:
     """Run a script and take its variables over into this process; ``seconds`` limits its time.
 
     A script runs once in a process, however many runs of it name the script.
 
     Raises:
-        ConfigError: as :func:`exported`.
+        ConfigError: as :func:`exported_variables`.
     """
     path = os.path.abspath(script)
     try:
@@ -75,7 +75,7 @@ def enter(script: str | Path, seconds: float | None = None) -> None:
         raise ConfigError(f"environment.setup_script {script}: {error.strerror}") from None
     key = (path, found.st_mtime_ns, found.st_size)
     if key not in _seen:
-        _seen[key] = exported(path, seconds)
+        _seen[key] = exported_variables(path, seconds)
         names = ", ".join(sorted(_seen[key]))
         # Names alone: values may be secrets.
         log.info("environment.setup_script %s sets: %s", script, names or "nothing")
@@ -86,13 +86,13 @@ def enter(script: str | Path, seconds: float | None = None) -> None:
             os.environ[name] = value
 
 
-def enter_composed(composed: ComposedConfig) -> bool:
+def apply_configured_script(composed: ComposedConfig) -> bool:
     """Run the script that a configuration names, if it is there; say whether it was run.
 
     What is wrong with the value is reported by validation.
 
     Raises:
-        ConfigError: as :func:`exported`.
+        ConfigError: as :func:`exported_variables`.
     """
     path = ("environment", "setup_script")
     section, settings = composed.tree.get("environment"), composed.tree.get("settings")
@@ -103,11 +103,11 @@ def enter_composed(composed: ComposedConfig) -> bool:
     deadlines = settings.get("deadlines") if isinstance(settings, dict) else None
     limit = deadlines.get(PHASE) if isinstance(deadlines, dict) else None
     number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
-    enter(found, limit if number else None)
+    apply_setup_script(found, limit if number else None)
     return True
 
 
-def exported(script: str | Path, seconds: float | None = None) -> dict[str, str | None]:
+def exported_variables(script: str | Path, seconds: float | None = None) -> dict[str, str | None]:
     """Run a script; give the exported variables that it sets or changes, None for one it unsets.
 
     What the script prints goes to stderr. It gets no input. What it starts in the background
@@ -126,15 +126,15 @@ def exported(script: str | Path, seconds: float | None = None) -> dict[str, str 
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as printed:
         words = [bash, "--norc", "--noprofile", "-c", _PROGRAM, "bash", os.path.abspath(script)]
         words += [str(told.fileno()), env]
-        output = Output(printed)
+        output = ScriptOutput(printed)
         code = _run(words, told, printed, output, limit)
         if code is None:
             raise ConfigError(f"{where} {output.fault(limit)}")
-        status, at, variables = _told(told)
+        status, at, variables = _parse_report(told)
     if code or status != "0":
         # Of a syntax error bash itself tells the line; the command before it is no place of it.
         known = at and "syntax error" not in output.last()
-        line = _line(at, script) if known else ""
+        line = _line_suffix(at, script) if known else ""
         raise ConfigError(f"{where} failed with exit code {code}{line}{output.last()}; {_REMEDY}")
     if variables is None:
         raise ConfigError(
@@ -145,7 +145,7 @@ def exported(script: str | Path, seconds: float | None = None) -> dict[str, str 
 
 
 def _run(
-    words: list[str], told: IO[bytes], printed: IO[bytes], output: Output, limit: float
+    words: list[str], told: IO[bytes], printed: IO[bytes], output: ScriptOutput, limit: float
 ) -> int | None:
     """Run bash and pass on what is printed; give the exit code; None: it was ended for a limit."""
     process = subprocess.Popen(
@@ -157,7 +157,7 @@ def _run(
         start_new_session=True,
     )
     over = time.monotonic() + limit
-    with _ended_with_us(process):
+    with _kill_on_stop(process):
         while process.poll() is None:
             output.pass_on()
             if time.monotonic() > over or output.too_much:
@@ -173,11 +173,11 @@ def _run(
 
 
 @contextlib.contextmanager
-def _ended_with_us(process: subprocess.Popen[Any]) -> Iterator[None]:
+def _kill_on_stop(process: subprocess.Popen[Any]) -> Iterator[None]:
     """End the script, which is in a session of its own, when this process is told to stop."""
 
     try:
-        with terminable("terminated in the setup script"):
+        with raise_on_sigterm("terminated in the setup script"):
             yield
     except BaseException:
         _kill(process)
@@ -189,7 +189,7 @@ def _kill(process: subprocess.Popen[Any]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _told(file: IO[bytes]) -> tuple[str, str, list[str] | None]:
+def _parse_report(file: IO[bytes]) -> tuple[str, str, list[str] | None]:
     """The exit code, the last command's place, and ``NAME=value`` texts; None: there are none."""
     file.seek(0)
     data = os.fsdecode(file.read())
@@ -199,7 +199,7 @@ def _told(file: IO[bytes]) -> tuple[str, str, list[str] | None]:
     return status, at, variables or None
 
 
-def _line(at: str, script: str | Path) -> str:
+def _line_suffix(at: str, script: str | Path) -> str:
     """Where a script failed, for messages; ``at`` may lie in a file that it sources."""
     file, _, line = at.rpartition(":")
     return f" in line {line}" + ("" if file == os.path.abspath(script) else f" of {file}")

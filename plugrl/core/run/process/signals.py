@@ -104,7 +104,7 @@ class SignalWatch:
 
 
 @contextlib.contextmanager
-def kept_for_the_run() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Keep stop signals for the run that is made and started within.
 
     Else one that comes when the folder of the run is there, but nobody to end it, leaves a run that
@@ -130,7 +130,7 @@ def kept_for_the_run() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def terminable(reason: str) -> Iterator[None]:
+def raise_on_sigterm(reason: str) -> Iterator[None]:
     """Where no run is active: raise ``RunTerminated`` at SIGTERM, so that everything is closed.
 
     Outside the main thread Python does not allow it: no effect.
@@ -154,7 +154,7 @@ def exit_code(number: signal.Signals) -> int:
     return _CODES[number]
 
 
-def say(text: str) -> None:
+def write_stderr(text: str) -> None:
     """Write a line to standard error past Python's buffers, whose locks may be held."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode("utf-8", "replace") + b"\n")

@@ -59,7 +59,7 @@ class ComponentRecord(Protocol):
 
 def describe_environment() -> dict[str, Any]:
     """Collect versions, machine and command line, without importing anything heavy."""
-    packages = dict(map(_identity, metadata.distributions()))
+    packages = dict(map(_name_and_version, metadata.distributions()))
     described: dict[str, Any] = {
         "plugrl": __version__,
         "python": sys.version.split()[0],
@@ -79,7 +79,7 @@ def describe_environment() -> dict[str, Any]:
     return described
 
 
-def _identity(dist: metadata.Distribution) -> tuple[str, str | None]:
+def _name_and_version(dist: metadata.Distribution) -> tuple[str, str | None]:
     """Name and version of a package, from its headers alone.
 
     ``importlib.metadata`` parses the whole description, twice, which for some hundred packages
@@ -128,13 +128,13 @@ def plugin_lock(
                     "version": record.version,
                     "target": record.target,
                     "file": record.file,
-                    "sha256": _hash(record.file),
+                    "sha256": _file_hash(record.file),
                     "used": is_used,
                 }
     return [listed[key] for key in sorted(listed)]
 
 
-def _hash(file: str | None) -> str | None:
+def _file_hash(file: str | None) -> str | None:
     if file is None:
         return None
     try:

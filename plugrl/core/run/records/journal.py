@@ -49,14 +49,14 @@ class Journal(ABC):
     def _read(self, content: bytes) -> None:
         # What follows the last line break is what a kill has left of a line.
         first, *lines = content.split(b"\n")
-        found = _parsed(first) if lines else None
+        found = _parse_line(first) if lines else None
         if found != self._header:
             if not _line(self._header).startswith(content):
                 self.reject(found, content)
             return
         whole, unread = [first], []
         for number, line in enumerate(lines[:-1], 2):
-            record = _parsed(line)
+            record = _parse_line(line)
             try:
                 if record is None:
                     raise TypeError("it is no JSON object")
@@ -125,7 +125,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(record) + "\n").encode("ascii")
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parse_line(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

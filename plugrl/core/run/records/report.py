@@ -10,7 +10,7 @@ from typing import Any
 from plugrl.core.run.atomic_files import dump_yaml, write_text
 from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.records.metrics import read_jsonl
-from plugrl.core.run.records.timeline_reader import read_lanes
+from plugrl.core.run.records.timeline_reader import read_timeline
 from plugrl.core.run.records.web_page import page, table, text
 
 REPORT_FILE = "report.html"
@@ -70,7 +70,7 @@ def _row(name: str, points: list[tuple[float, float]]) -> list[str]:
 def _timeline(folder: Path) -> str:
     """Who was busy when: the darker, the larger the share of that slice of time."""
     try:
-        lanes = read_lanes(folder)
+        lanes = read_timeline(folder)
     except OSError:
         return ""
     if not lanes.end:

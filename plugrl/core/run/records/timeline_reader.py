@@ -22,7 +22,7 @@ _LATEST = 1e11
 Span = tuple[float, float]
 
 
-class Busy:
+class BusyIntervals:
     """When something went on: a union of spans, asked for any part of the time."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
@@ -47,7 +47,7 @@ class Busy:
         start, end = self.spans[index - 1]
         return self._sums[index - 1] + min(time, end) - start
 
-    def during(self, other: Busy) -> Busy:
+    def during(self, other: BusyIntervals) -> BusyIntervals:
         """When both went on."""
         both: list[Span] = []
         mine = theirs = 0
@@ -60,11 +60,11 @@ class Busy:
                 mine += 1
             else:
                 theirs += 1
-        return Busy(both)
+        return BusyIntervals(both)
 
 
 @dataclass
-class Lanes:
+class TimelineView:
     """The timeline of a run on the axis of the time in which it had a process.
 
     Attributes:
@@ -77,8 +77,8 @@ class Lanes:
         left_out: whether older spans are missing.
     """
 
-    lanes: dict[str, Busy]
-    both: Busy
+    lanes: dict[str, BusyIntervals]
+    both: BusyIntervals
     steps: dict[int, Span]
     begins: list[float]
     end: float
@@ -105,7 +105,7 @@ class Lanes:
 
 
 @dataclass
-class _Process:
+class _ProcessSpans:
     """What one process of the run noted."""
 
     lanes: dict[str, list[Span]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class _Process:
             self.steps[step] = (min(start, span[0]), max(end, span[1]))
 
 
-def read_lanes(folder: Path, limit: int = 2 * LIMIT) -> Lanes:
+def read_timeline(folder: Path, limit: int = 2 * LIMIT) -> TimelineView:
     """Read the timeline of a run, whoever writes it meanwhile, in bounded memory.
 
     Args:
@@ -134,9 +134,9 @@ def read_lanes(folder: Path, limit: int = 2 * LIMIT) -> Lanes:
         OSError: the file is there and cannot be read.
     """
     data, left_out = _tail(folder / TIMELINE_FILE, limit)
-    processes, skipped = [_Process()], 0
+    processes, skipped = [_ProcessSpans()], 0
     for line in io.BytesIO(data):
-        parsed = _parsed(line)
+        parsed = _parse_line(line)
         if parsed is None:
             # What has no end yet is being written, or was when the process was killed.
             skipped += bool(line.strip()) and line.endswith(b"\n")
@@ -145,10 +145,10 @@ def read_lanes(folder: Path, limit: int = 2 * LIMIT) -> Lanes:
         if lane == PROCESS:
             left_out |= name == LEFT_OUT
             if name != LEFT_OUT:
-                processes.append(_Process())
+                processes.append(_ProcessSpans())
         else:
-            processes[-1].add(_lane(lane, name), span, step)
-    return _joined([p for p in processes if p.lanes], skipped, left_out)
+            processes[-1].add(_lane_name(lane, name), span, step)
+    return _join_processes([p for p in processes if p.lanes], skipped, left_out)
 
 
 def _tail(path: Path, limit: int) -> tuple[bytes, bool]:
@@ -162,7 +162,7 @@ def _tail(path: Path, limit: int) -> tuple[bytes, bool]:
     return (data.partition(b"\n")[2] if beyond else data), beyond
 
 
-def _parsed(line: bytes) -> tuple[str, str, Span, Any] | None:
+def _parse_line(line: bytes) -> tuple[str, str, Span, Any] | None:
     try:
         record = json.loads(line)
         lane, name, start, end = (record[key] for key in ("lane", "name", "start", "end"))
@@ -175,13 +175,13 @@ def _parsed(line: bytes) -> tuple[str, str, Span, Any] | None:
     return lane, name, (float(start), float(end)), record.get("step")
 
 
-def _lane(lane: str, name: str) -> str:
+def _lane_name(lane: str, name: str) -> str:
     """Attempts are one lane whoever waits for them; the trainer's other phases each have one."""
     known = name if lane == "trainer" else lane
     return known if known.isprintable() and 0 < len(known) <= 20 else "other"
 
 
-def _joined(processes: list[_Process], skipped: int, left_out: bool) -> Lanes:
+def _join_processes(processes: list[_ProcessSpans], skipped: int, left_out: bool) -> TimelineView:
     """Set the processes one after the other, without the time between them."""
     lanes: dict[str, list[Span]] = {name: [] for name in LANES}
     steps: dict[int, Span] = {}
@@ -198,6 +198,6 @@ def _joined(processes: list[_Process], skipped: int, left_out: bool) -> Lanes:
         steps |= {step: (a + moved, b + moved) for step, (a, b) in process.steps.items()}
         begins.append(now)
         now += process.end - process.begin
-    busy = {name: Busy(spans) for name, spans in lanes.items()}
+    busy = {name: BusyIntervals(spans) for name, spans in lanes.items()}
     both = busy["rollout"].during(busy["train"])
-    return Lanes(busy, both, steps, begins, now, skipped, left_out)
+    return TimelineView(busy, both, steps, begins, now, skipped, left_out)

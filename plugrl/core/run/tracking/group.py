@@ -11,11 +11,11 @@ from typing import Any
 from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
-from plugrl.core.run.tracking.tracker_thread import Call, Feed
+from plugrl.core.run.tracking.tracker_thread import Call, TrackerThread
 
 #: Seconds that a checkpoint waits for trackers to take what came before it.
 _BEFORE_CHECKPOINT = 5.0
-_hanging: list[Feed] = []
+_hanging: list[TrackerThread] = []
 
 
 def tracker_hangs() -> bool:
@@ -23,7 +23,9 @@ def tracker_hangs() -> bool:
     return any(feed.hangs for feed in _hanging)
 
 
-def tracked(folder: Path, tree: Mapping[str, Any], step: int, *, resumed: bool) -> TrackedRun:
+def make_tracked_run(
+    folder: Path, tree: Mapping[str, Any], step: int, *, resumed: bool
+) -> TrackedRun:
     """What the trackers of the run in ``folder`` are told of it, ``tree`` among it."""
     return TrackedRun(
         id=folder.name,
@@ -49,7 +51,9 @@ class TrackerGroup:
         names = [_name(tracker) for tracker in trackers]
         double = {name for name, count in Counter(names).items() if count > 1}
         self._feeds = [
-            Feed(t, f"{name}[{i}]" if name in double else name, timeout, self.failures.append)
+            TrackerThread(
+                t, f"{name}[{i}]" if name in double else name, timeout, self.failures.append
+            )
             for i, (t, name) in enumerate(zip(trackers, names, strict=True))
         ]
         self._started = False
@@ -64,7 +68,7 @@ class TrackerGroup:
         if self.waiting:
             self._started = True
             for feed in self._feeds:
-                feed.start(run, lambda held: _between(run.folder, held, run.step))
+                feed.start(run, lambda held: _missed_calls(run.folder, held, run.step))
 
     def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
         """Hand the metrics of a step on."""
@@ -105,7 +109,7 @@ def _name(tracker: Tracker) -> str:
         return type(tracker).__name__
 
 
-def _between(folder: Path, held: int, step: int) -> list[Call]:
+def _missed_calls(folder: Path, held: int, step: int) -> list[Call]:
     """What the files of the run have after ``held``, up to ``step``, as calls in their order."""
     calls: list[tuple[int, int, Call]] = []
     for path in sorted((folder / "samples").glob("*.jsonl")):

@@ -1,4 +1,4 @@
-"""``Feed``: one tracker in a thread of its own, so that it can neither slow nor end a run."""
+"""Runs each tracker in a thread of its own, so that it can neither slow down nor end a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plugrl.core.plugins.user_code.error_location import said
+from plugrl.core.plugins.user_code.error_location import error_message
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 log = logging.getLogger("plugrl.run")
@@ -22,7 +22,7 @@ _GRACE = 0.5
 Call = tuple[str, tuple[Any, ...]]
 
 
-class Feed:
+class TrackerThread:
     """Hands calls to a tracker, in order, until it fails.
 
     Args:
@@ -137,7 +137,7 @@ class Feed:
         try:
             value = getattr(self._tracker, method)(*arguments)
         except BaseException as error:
-            text = " ".join(said(error).split())
+            text = " ".join(error_message(error).split())
             self.fail(f"failed in {method}(): {type(error).__name__}: {text}".rstrip(": "), error)
             return False
         finally:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from plugrl.core.sandbox.inside.value_codec import decoded, encoded, parsed
+from plugrl.core.sandbox.inside.value_codec import decode, encode, parse_json
 
 #: Names that tests use as if they were imported, by their modules.
 _KNOWN = {
@@ -37,7 +37,7 @@ def names_of_program(code: str) -> list[str]:
     Raises:
         SyntaxError: it is no Python.
     """
-    free, called = _free(code), _called(code)
+    free, called = _free_names(code), _called_names(code)
     modules = {n for n in free if n in sys.stdlib_module_names or n in _SHORT} - called
     own = {n for n in free - modules if n not in _KNOWN and not hasattr(builtins, n)}
     return sorted(own or {n for n in free & called if hasattr(builtins, n)})
@@ -66,7 +66,7 @@ def fault_of(code: str) -> str | None:
     return None
 
 
-def _free(code: str) -> set[str]:
+def _free_names(code: str) -> set[str]:
     """Names that are looked up and never bound at the top level."""
     top = symtable.symtable(code, "test.py", "exec")
     bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
@@ -82,12 +82,12 @@ def _free(code: str) -> set[str]:
     return {name for name in used(top) if not name.startswith("__")} - bound
 
 
-def _called(code: str) -> set[str]:
+def _called_names(code: str) -> set[str]:
     calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
-class _Program:
+class _RemoteProgram:
     """The other process, by the two descriptors that lead to it."""
 
     def __init__(self, answers: IO[str], questions: IO[str]) -> None:
@@ -104,26 +104,26 @@ class _Program:
         line = self._answers.readline()
         if not line:
             raise EOFError("the program has ended")
-        answer = parsed(line)
+        answer = parse_json(line)
         if not isinstance(answer, dict):
             raise ValueError("the program gave no answer")
         return answer
 
     def call(self, target: Mapping[str, Any], arguments: Any, keywords: Any) -> Any:
-        sent = [encoded(each, _stand_in) for each in arguments]
-        named = {key: encoded(value, _stand_in) for key, value in keywords.items()}
+        sent = [encode(each, _stand_in) for each in arguments]
+        named = {key: encode(value, _stand_in) for key, value in keywords.items()}
         answer = self.ask({**target, "arguments": sent, "keywords": named})
         if "raised" in answer:
             raise _exception(str(answer["raised"]), str(answer.get("text", "")))
         if isinstance(answer.get("arguments"), list):
             for own, new in zip(arguments, answer["arguments"], strict=False):
-                _changed(own, decoded(new, self.stand_in))
-        return decoded(answer["value"], self.stand_in)
+                _copy_back(own, decode(new, self.stand_in))
+        return decode(answer["value"], self.stand_in)
 
     def stand_in(self, kind: str, held: Any) -> Any:
         if kind != "function":
             raise ValueError(f"no value: {kind}")
-        return _Function(self, str(held))
+        return _RemoteFunction(self, str(held))
 
     def name(self, name: str) -> Any:
         """What stands for a name: a constant, or a function that can be called."""
@@ -131,18 +131,20 @@ class _Program:
             return self._instance
         answer = self.ask({"get": name})
         return (
-            decoded(answer["value"], self.stand_in) if "value" in answer else _Function(self, name)
+            decode(answer["value"], self.stand_in)
+            if "value" in answer
+            else _RemoteFunction(self, name)
         )
 
-    def _instance(self) -> _Instance:
+    def _instance(self) -> _RemoteInstance:
         self._instances += 1
-        return _Instance(self, self._instances)
+        return _RemoteInstance(self, self._instances)
 
 
-class _Function:
+class _RemoteFunction:
     """A function of the program; it is equal to itself alone."""
 
-    def __init__(self, program: _Program, name: str) -> None:
+    def __init__(self, program: _RemoteProgram, name: str) -> None:
         self._program = program
         self.__name__ = name
 
@@ -150,10 +152,10 @@ class _Function:
         return self._program.call({"call": self.__name__}, arguments, keywords)
 
 
-class _Instance:
+class _RemoteInstance:
     """An object of the program's class ``Solution``, of which methods alone are used."""
 
-    def __init__(self, program: _Program, number: int) -> None:
+    def __init__(self, program: _RemoteProgram, number: int) -> None:
         self._program = program
         self._number = number
 
@@ -163,7 +165,7 @@ class _Instance:
 
 
 def _stand_in(value: Any) -> Any:
-    return {"function": value.__name__} if isinstance(value, _Function) else None
+    return {"function": value.__name__} if isinstance(value, _RemoteFunction) else None
 
 
 def _exception(name: str, text: str) -> Exception:
@@ -181,7 +183,7 @@ def _exception(name: str, text: str) -> Exception:
     return RuntimeError(f"{name}: {text}")
 
 
-def _changed(own: Any, new: Any) -> None:
+def _copy_back(own: Any, new: Any) -> None:
     """Write into an argument what the function made of its copy."""
     if isinstance(own, list) and isinstance(new, list):
         own[:] = new
@@ -194,11 +196,11 @@ def _changed(own: Any, new: Any) -> None:
 
 def run_tests(code: str, answers: IO[str], questions: IO[str]) -> None:
     """Run test code with stand-ins for what it takes from the program; raises what it raises."""
-    program = _Program(answers, questions)
+    program = _RemoteProgram(answers, questions)
     # A program that does not come to its end fails, whatever is tested.
     program.heard()
     names: dict[str, Any] = {"__name__": "test"}
-    for name in sorted(_free(code)):
+    for name in sorted(_free_names(code)):
         module = _KNOWN.get(name)
         if module is not None:
             names[name] = getattr(importlib.import_module(module), name)
@@ -214,7 +216,7 @@ def answer_questions(names: dict[str, Any], questions: IO[str], answers: IO[str]
     instances: dict[int, Any] = {}
 
     def function(kind: str, held: Any) -> Any:
-        return _found(names, str(held))
+        return _lookup(names, str(held))
 
     def say(answer: Mapping[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
@@ -222,15 +224,15 @@ def answer_questions(names: dict[str, Any], questions: IO[str], answers: IO[str]
 
     say({})
     for line in questions:
-        question = parsed(line)
+        question = parse_json(line)
         try:
-            answer = _answered(question, names, instances, function)
+            answer = _answer(question, names, instances, function)
         except Exception as error:
             answer = {"raised": type(error).__name__, "text": str(error)}
         say(answer)
 
 
-def _answered(
+def _answer(
     question: Mapping[str, Any], names: dict[str, Any], instances: dict[int, Any], function: Any
 ) -> dict[str, Any]:
     def stand_in(value: Any) -> Any:
@@ -238,25 +240,25 @@ def _answered(
         return {"function": shown} if callable(value) and names.get(shown) is value else None
 
     if "get" in question:
-        return {"value": encoded(_found(names, question["get"]), stand_in)}
+        return {"value": encode(_lookup(names, question["get"]), stand_in)}
     if "instance" in question:
         number = question["instance"]
         instances.setdefault(number, None)
         instances[number] = instances[number] or names[_SOLUTION]()
         called = getattr(instances[number], question["call"])
     else:
-        called = _found(names, question["call"])
-    arguments = [decoded(each, function) for each in question["arguments"]]
-    keywords = {key: decoded(each, function) for key, each in question["keywords"].items()}
-    answer = {"value": encoded(called(*arguments, **keywords), stand_in)}
+        called = _lookup(names, question["call"])
+    arguments = [decode(each, function) for each in question["arguments"]]
+    keywords = {key: decode(each, function) for key, each in question["keywords"].items()}
+    answer = {"value": encode(called(*arguments, **keywords), stand_in)}
     try:
-        after = [encoded(each, stand_in) for each in arguments]
+        after = [encode(each, stand_in) for each in arguments]
     except (TypeError, ValueError):
         return answer
     return answer if after == question["arguments"] else {**answer, "arguments": after}
 
 
-def _found(names: Mapping[str, Any], name: str) -> Any:
+def _lookup(names: Mapping[str, Any], name: str) -> Any:
     found = names.get(name, getattr(builtins, name, None))
     if found is None and name not in names:
         raise NameError(f"the program has no function {name!r}")

@@ -10,7 +10,7 @@ _LOOK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HOLD = _LOOK | getattr(os, "O_PATH", 0)
 
 
-def measured(folder: str, most: int) -> tuple[int, int]:
+def measure(folder: str, most: int) -> tuple[int, int]:
     """How many files and folders are in a folder, and their bytes together.
 
     It looks at little more than ``most`` of them, and follows no path, which may be too long.
@@ -21,14 +21,14 @@ def measured(folder: str, most: int) -> tuple[int, int]:
         here = waiting.pop()
         try:
             for entry in os.scandir(here):
-                found = _seen(entry.name, here)
+                found = _stat(entry.name, here)
                 if found is None:
                     continue
                 if count > most:
                     break
                 count, size = count + 1, size + found.st_size
                 if stat.S_ISDIR(found.st_mode):
-                    waiting.append(_entered(entry.name, here))
+                    waiting.append(_open_folder(entry.name, here))
         except OSError:
             # It went away while it was looked at.
             continue
@@ -37,14 +37,14 @@ def measured(folder: str, most: int) -> tuple[int, int]:
     return count, size
 
 
-def _seen(name: str, here: int) -> os.stat_result | None:
+def _stat(name: str, here: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=here, follow_symlinks=False)
     except OSError:
         return None
 
 
-def _entered(name: str, here: int) -> int:
+def _open_folder(name: str, here: int) -> int:
     try:
         return os.open(name, _LOOK, dir_fd=here)
     except PermissionError:
@@ -63,17 +63,17 @@ def remove(folder: str) -> None:
     try:
         while names := os.listdir(here):
             for name in names:
-                found = _seen(name, here)
+                found = _stat(name, here)
                 if found is None:
                     continue
                 if not stat.S_ISDIR(found.st_mode):
                     os.unlink(name, dir_fd=here)
                     continue
-                inner = _entered(name, here)
+                inner = _open_folder(name, here)
                 try:
                     os.fchmod(inner, 0o700)
                     for each in os.listdir(inner):
-                        _raised(each, inner, secrets.token_hex(16), here)
+                        _move_up(each, inner, secrets.token_hex(16), here)
                 finally:
                     os.close(inner)
                 os.rmdir(name, dir_fd=here)
@@ -82,9 +82,9 @@ def remove(folder: str) -> None:
     os.rmdir(folder)
 
 
-def _raised(name: str, inner: int, other: str, here: int) -> None:
+def _move_up(name: str, inner: int, other: str, here: int) -> None:
     """Move an entry up, or remove it where it is no folder."""
-    found = _seen(name, inner)
+    found = _stat(name, inner)
     if found is not None and stat.S_ISDIR(found.st_mode):
         # A folder without rights for its owner cannot be moved.
         os.chmod(name, 0o700, dir_fd=inner)

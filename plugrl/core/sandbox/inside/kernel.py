@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from functools import cache
 
-from plugrl.core.sandbox.inside.system_calls import number_of
+from plugrl.core.sandbox.inside.system_calls import call_numbers
 
 _NO_NEW_PRIVS, _DEATH_SIGNAL, _DUMPABLE = 38, 1, 4
 _SET_FILTER, _LISTENER = 1, 8
@@ -37,7 +37,7 @@ def syscall(name: str, *arguments: object) -> int:
         KeyError: this machine has no table of calls.
     """
     longs = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return _checked(_libc().syscall(ctypes.c_long(number_of()[name]), *longs))
+    return _checked(_libc().syscall(ctypes.c_long(call_numbers()[name]), *longs))
 
 
 def _prctl(option: int, value: int) -> int:

@@ -28,7 +28,7 @@ def mount(kind: str | None, source: str, target: str, flags: int = 0, options: s
     syscall("mount", *words, flags, os.fsencode(options) if options else None)
 
 
-def leave() -> None:
+def unshare() -> None:
     """Enter namespaces of users, mounts, network and messages, and have children in a new one of
     processes.
 
@@ -71,14 +71,14 @@ def new_root(readable: Iterable[str], boxes: Iterable[str]) -> None:
         boxes: absolute paths, at which there will be an empty folder each.
     """
     syscall("mount", b"none", b"/", None, _REC | _PRIVATE, None)
-    links, found = _opened(readable)
+    links, found = _open_readable(readable)
     base = next(place for place in _PLACES if os.path.isdir(place))
     mount("tmpfs", "plugrl", base, _NOSUID | _NODEV, "mode=755,size=1m,nr_inodes=4096")
     for path, target in links.items():
         os.makedirs(os.path.dirname(base + path), exist_ok=True)
         os.symlink(target, base + path)
     for path, descriptor in found.items():
-        _bound(descriptor, base + path)
+        _bind_mount(descriptor, base + path)
         os.close(descriptor)
     for box in boxes:
         os.makedirs(base + box)
@@ -86,10 +86,10 @@ def new_root(readable: Iterable[str], boxes: Iterable[str]) -> None:
     syscall("pivot_root", b".", b".")
     syscall("umount2", b".", _DETACH)
     os.chdir("/")
-    _read_only("/", recursive=False)
+    _make_read_only("/", recursive=False)
 
 
-def _opened(readable: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
+def _open_readable(readable: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
     """Links by what they lead to, and descriptors of all else, without what lies in another."""
     links: dict[str, str] = {}
     found: dict[str, int] = {}
@@ -103,7 +103,7 @@ def _opened(readable: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
     return links, found
 
 
-def _bound(descriptor: int, target: str) -> None:
+def _bind_mount(descriptor: int, target: str) -> None:
     source = f"/proc/self/fd/{descriptor}"
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
@@ -111,10 +111,10 @@ def _bound(descriptor: int, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
     mount(None, source, target, _BIND | _REC)
-    _read_only(target, recursive=True)
+    _make_read_only(target, recursive=True)
 
 
-def _read_only(path: str, *, recursive: bool) -> None:
+def _make_read_only(path: str, *, recursive: bool) -> None:
     attributes = struct.pack("QQQQ", _READ_ONLY | _NOSUID, 0, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
     syscall("mount_setattr", _AT_CWD, os.fsencode(path), flags, ctypes.c_char_p(attributes), 32)

@@ -39,7 +39,7 @@ _SHRINK, _GROW, _WRITE, _SEAL = 2, 4, 8, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class Descriptors:
     """The descriptors that a program's process is given.
 
     Attributes:
@@ -59,7 +59,7 @@ def readable() -> list[str]:
     return [*READABLE, *dict.fromkeys((sys.prefix, sys.base_prefix))]
 
 
-def run_program(job: Mapping[str, Any], box: str, payload: int, ends: Ends) -> NoReturn:
+def run_program(job: Mapping[str, Any], box: str, payload: int, ends: Descriptors) -> NoReturn:
     """Be the program of ``job`` from here on; of the control stream ``payload`` bytes are its."""
     code = 1
     try:
@@ -69,7 +69,7 @@ def run_program(job: Mapping[str, Any], box: str, payload: int, ends: Ends) -> N
         os.write(ends.pipes["status"], b" ")
         _prepare(job, box, given, ends)
         signal.setitimer(signal.ITIMER_PROF, job["limits"]["seconds"])
-        code = _ended(job["mode"], given)
+        code = _exit_code(job["mode"], given)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -94,12 +94,12 @@ def _leave(code: int) -> NoReturn:
         os._exit(code)
 
 
-def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: Ends) -> None:
+def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: Descriptors) -> None:
     if job["mode"] != "tests":
         # Tests lie nowhere but in the memory of their process.
         with open(os.path.join(box, "program.py"), "wb") as file:
             file.write(given["program"].encode("utf-8", "replace"))
-    _place(_file_of(given.get("stdin", "").encode("utf-8", "replace"), box), ends)
+    _place_descriptors(_sealed_file(given.get("stdin", "").encode("utf-8", "replace"), box), ends)
     os.chdir(box)
     os.environ.update(HOME=box, TMPDIR=box)
     tempfile.tempdir = None
@@ -133,7 +133,7 @@ def _stream(name: str, file: int, mode: str, errors: str) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def _file_of(data: bytes, box: str) -> int:
+def _sealed_file(data: bytes, box: str) -> int:
     """A descriptor of a file with ``data`` that nobody can change."""
     try:
         made = os.memfd_create("stdin", os.MFD_ALLOW_SEALING)
@@ -152,7 +152,7 @@ def _file_of(data: bytes, box: str) -> int:
     return made
 
 
-def _place(stdin: int, ends: Ends) -> None:
+def _place_descriptors(stdin: int, ends: Descriptors) -> None:
     """Give each descriptor its number, and close all others."""
     pipes = ends.pipes
     wanted = dict(enumerate([stdin, *(pipes[n] for n in ("output", "errors", "result", "status"))]))
@@ -210,7 +210,7 @@ def _ask_kernel(own_root: bool, box: str) -> list[str]:
             by_path=own_root,
         )
         try:
-            listener = kernel.filter_calls(system_calls.program(rules), listen=notify)
+            listener = kernel.filter_calls(system_calls.filter_program(rules), listen=notify)
         except (OSError, KeyError):
             continue
         if notify:
@@ -223,7 +223,7 @@ def _ask_kernel(own_root: bool, box: str) -> list[str]:
     return done
 
 
-def _ended(mode: str, given: Mapping[str, Any]) -> int:
+def _exit_code(mode: str, given: Mapping[str, Any]) -> int:
     """Run it; the exit code."""
     try:
         _run(mode, given)
@@ -256,7 +256,7 @@ def _finish() -> None:
 
 def _run(mode: str, given: Mapping[str, Any]) -> None:
     if mode == "tests":
-        answers, questions = _conversation()
+        answers, questions = _question_streams()
         with answers, questions:
             assertions.run_tests(given["program"], answers, questions)
         os.write(_RESULT, b"true")
@@ -270,14 +270,14 @@ def _run(mode: str, given: Mapping[str, Any]) -> None:
         exec(compile(given["code"], "test.py", "exec"), names)
         os.write(_RESULT, b"true")
     elif mode == "function":
-        _write(json.dumps(_called(names, given), default=_plain))
+        _write(json.dumps(_call_function(names, given), default=_json_default))
     elif mode == "questions":
-        questions, answers = _conversation()
+        questions, answers = _question_streams()
         with questions, answers:
             assertions.answer_questions(names, questions, answers)
 
 
-def _conversation() -> tuple[IO[str], IO[str]]:
+def _question_streams() -> tuple[IO[str], IO[str]]:
     """Where the other process is heard, and where it is spoken to."""
     return open(_QUESTIONS, encoding="utf-8"), open(_ANSWERS, "w", encoding="utf-8")
 
@@ -288,7 +288,7 @@ def _write(text: str) -> None:
         rest = rest[os.write(_RESULT, rest) :]
 
 
-def _called(names: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+def _call_function(names: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     function = names.get(given["name"])
     if function is None and "Solution" in names:
         function = getattr(names["Solution"](), given["name"], None)
@@ -297,7 +297,7 @@ def _called(names: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     return function(*given["arguments"])
 
 
-def _plain(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     if hasattr(value, "tolist"):

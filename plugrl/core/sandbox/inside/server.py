@@ -33,7 +33,7 @@ def main() -> None:
         importlib.import_module(name)
     if wants_own:
         try:
-            namespaces.leave()
+            namespaces.unshare()
         except (OSError, KeyError) as error:
             _refuse(f"{error}")
         _follow_child()

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plugrl.core.sandbox.inside import box_folder, namespaces, system_calls
-from plugrl.core.sandbox.inside.program import Ends, read_exactly, run_program
+from plugrl.core.sandbox.inside.program import Descriptors, read_exactly, run_program
 
 #: Where the folder of a program is, and that of its tests, in a root of their own.
 BOXES = ("/box", "/tests")
@@ -57,7 +57,9 @@ class Child:
         self._used = 0.0
         pipes = {name: os.pipe() for name in self.held}
         self._channel, channel = socket.socketpair()
-        ends = Ends({n: write for n, (_, write) in pipes.items()}, channel.fileno(), questions)
+        ends = Descriptors(
+            {n: write for n, (_, write) in pipes.items()}, channel.fileno(), questions
+        )
         self.pid = os.fork()
         if self.pid == 0:
             run_program(job, box, payload, ends)
@@ -134,7 +136,7 @@ class Child:
             fcntl.ioctl(listener, _SEND, answer)
 
     def _error(self, number: int, arguments: tuple[int, ...]) -> int:
-        made = system_calls.counted(number, arguments)
+        made = system_calls.counted_resource(number, arguments)
         if made == "thread":
             self._threads += 1
             return 0 if self._threads <= _THREADS else errno.EAGAIN
@@ -142,13 +144,13 @@ class Child:
             self._files += 1
             if self._files > self._limits["files"]:
                 # Some may be gone again; the program itself lies there in the place of this one.
-                self._files = box_folder.measured(self._box, self._limits["files"] + 1)[0]
+                self._files = box_folder.measure(self._box, self._limits["files"] + 1)[0]
             if self._files <= self._limits["files"]:
                 return 0
             self.stop("files")
             return errno.ENOSPC
         if len(self.refused) < _NAMED:
-            self.refused[system_calls.name_of(number)] = None
+            self.refused[system_calls.call_name(number)] = None
         return errno.EPERM
 
     def look(self, deadline: float) -> None:
@@ -166,7 +168,7 @@ class Child:
         if self._own_root:
             found = os.statvfs(self._box)
             return found.f_ffree == 0 or found.f_bfree == 0
-        count, size = box_folder.measured(self._box, limits["files"] + 1)
+        count, size = box_folder.measure(self._box, limits["files"] + 1)
         return bool(count > limits["files"] + 1 or size > limits["all_bytes"])
 
     def _processor_time(self) -> float:
@@ -242,14 +244,14 @@ def supervise(job: dict[str, Any]) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         boxes = [stack.enter_context(_box(job, place)) for place in BOXES[: len(payloads)]]
         deadline = time.monotonic() + job["limits"]["wall_seconds"]
-        children = _started(job, boxes)
+        children = _start_children(job, boxes)
         _watch(children, woken, deadline)
         if len(children) == 1:
             return children[0].outcome(answers=job["mode"] in ("function", "asserts"))
-        return _of_both(*children)
+        return _combined_outcome(*children)
 
 
-def _started(job: dict[str, Any], boxes: list[str]) -> list[Child]:
+def _start_children(job: dict[str, Any], boxes: list[str]) -> list[Child]:
     if len(boxes) == 1:
         return [Child(job, boxes[0], job["payloads"][0])]
     # A program is asked over one pipe and answers over the other. Its process is made, and has
@@ -266,7 +268,7 @@ def _started(job: dict[str, Any], boxes: list[str]) -> list[Child]:
     return [program, tests]
 
 
-def _of_both(program: Child, tests: Child) -> dict[str, Any]:
+def _combined_outcome(program: Child, tests: Child) -> dict[str, Any]:
     """What came of a program that was asked by tests."""
     ours, theirs = program.outcome(answers=False), tests.outcome(answers=True)
     if theirs["verdict"] == "done":

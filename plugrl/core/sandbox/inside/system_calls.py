@@ -138,16 +138,16 @@ _PRCTL = (15, 16, 0x53564D41)
 
 
 @cache
-def number_of() -> dict[str, int]:
+def call_numbers() -> dict[str, int]:
     """The numbers of all calls of this machine, by name; KeyError: there is no table for it."""
     column = {"x86_64": 1, "aarch64": 2}[platform.machine() if sys.platform == "linux" else ""]
     rows = (row.split(":") for row in _TABLE.split())
     return {row[0]: int(row[column]) for row in rows if row[column]}
 
 
-def name_of(number: int) -> str:
+def call_name(number: int) -> str:
     """What the call with ``number`` is called on this machine."""
-    return next((n for n, known in number_of().items() if known == number), f"call {number}")
+    return next((n for n, known in call_numbers().items() if known == number), f"call {number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Rules:
 _Step = tuple[int, int, int, int]
 
 
-def _give(action: int) -> _Step:
+def _return(action: int) -> _Step:
     return (_RETURN, 0, 0, action)
 
 
@@ -184,8 +184,8 @@ def _argument(index: int, *, high: bool = False) -> _Step:
 def _one_of(index: int, values: Iterable[int], refuse: int) -> list[_Step]:
     body = [_argument(index)]
     for value in values:
-        body += [(_EQUAL, 0, 1, value), _give(_ALLOW)]
-    return [*body, _give(refuse)]
+        body += [(_EQUAL, 0, 1, value), _return(_ALLOW)]
+    return [*body, _return(refuse)]
 
 
 def _conditions(rules: Rules, refuse: int) -> dict[str, Sequence[_Step]]:
@@ -199,24 +199,24 @@ def _conditions(rules: Rules, refuse: int) -> dict[str, Sequence[_Step]]:
             _argument(flags),
             (_AND, 0, 0, _TRUNCATE | 3),
             (_EQUAL, 0, 1, _TRUNCATE),
-            _give(refuse),
+            _return(refuse),
             _argument(flags),
             (_ANY_BIT, 0, 1, _CREATE | _UNNAMED),
-            _give(making),
-            _give(_ALLOW),
+            _return(making),
+            _return(_ALLOW),
         ]
 
     found: dict[str, Sequence[_Step]] = {
         "clone": [
             _argument(0),
             (_ANY_BIT, 0, 1, _NAMESPACES),
-            _give(refuse),
+            _return(refuse),
             (_ANY_BIT, 0, 1, _THREAD),
-            _give(counted),
-            _give(refuse),
+            _return(counted),
+            _return(refuse),
         ],
         # Its flags lie in memory; the C library then asks for clone.
-        "clone3": [_give(_ERRNO | _ENOSYS)],
+        "clone3": [_return(_ERRNO | _ENOSYS)],
         "kill": _one_of(0, (rules.own_pid,), refuse),
         "tgkill": _one_of(0, (rules.own_pid,), refuse),
         "prlimit64": _one_of(0, (0,), refuse),
@@ -229,61 +229,61 @@ def _conditions(rules: Rules, refuse: int) -> dict[str, Sequence[_Step]]:
         "socketpair": [
             _argument(0),
             (_EQUAL, 1, 0, _UNIX),
-            _give(refuse),
+            _return(refuse),
             _argument(1),
             (_AND, 0, 0, 0xF),
             (_EQUAL, 0, 1, _STREAM),
-            _give(_ALLOW),
-            _give(refuse),
+            _return(_ALLOW),
+            _return(refuse),
         ],
         "sendto": [
             _argument(4),
             (_EQUAL, 1, 0, 0),
-            _give(refuse),
-            *[_argument(4, high=True), (_EQUAL, 0, 1, 0), _give(_ALLOW), _give(refuse)],
+            _return(refuse),
+            *[_argument(4, high=True), (_EQUAL, 0, 1, 0), _return(_ALLOW), _return(refuse)],
         ],
         "openat": opened(2),
         "open": opened(1),
     }
     for name in _MAKING.split():
-        found[name] = [_give(making)]
+        found[name] = [_return(making)]
     for name in _BY_PATH.split():
-        found[name] = [_give(_ALLOW if rules.by_path else refuse)]
+        found[name] = [_return(_ALLOW if rules.by_path else refuse)]
     return found
 
 
-def program(rules: Rules) -> bytes:
+def filter_program(rules: Rules) -> bytes:
     """The filter as the kernel takes it.
 
     Raises:
         KeyError: for this machine there is no table.
     """
-    numbers, refuse = number_of(), _NOTIFY if rules.notify else _REFUSE
+    numbers, refuse = call_numbers(), _NOTIFY if rules.notify else _REFUSE
     steps: list[_Step] = [
         (_LOAD, 0, 0, 4),  # the architecture
         (_EQUAL, 1, 0, _AUDIT[platform.machine()]),
-        _give(_KILL),
+        _return(_KILL),
         (_LOAD, 0, 0, 0),  # the number of the call
         (_AT_LEAST, 0, 1, 0x40000000),  # x32, which counts otherwise
-        _give(_KILL),
+        _return(_KILL),
     ]
     conditions = _conditions(rules, refuse)
     for name in _ALLOWED.split():
         if name in numbers and name not in conditions:
-            steps += [(_EQUAL, 0, 1, numbers[name]), _give(_ALLOW)]
+            steps += [(_EQUAL, 0, 1, numbers[name]), _return(_ALLOW)]
     for name, body in conditions.items():
         if name in numbers:
             steps += [(_EQUAL, 0, len(body), numbers[name]), *body]
-    steps.append(_give(refuse))
+    steps.append(_return(refuse))
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
-def counted(number: int, arguments: Sequence[int]) -> str | None:
+def counted_resource(number: int, arguments: Sequence[int]) -> str | None:
     """What a call makes of which the listener is told: ``thread``, ``file``; None: it is refused.
 
     Arguments in registers stay as they are while the caller waits, so that the answer holds.
     """
-    name = name_of(number)
+    name = call_name(number)
     if name == "clone":
         flags = arguments[0]
         return "thread" if flags & _THREAD and not flags & _NAMESPACES else None

@@ -19,7 +19,7 @@ _MOST = 10_000
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
-def parsed(text: str, deepest: int = 3 * DEEPEST) -> Any:
+def parse_json(text: str, deepest: int = 3 * DEEPEST) -> Any:
     """What JSON text says that a program wrote.
 
     Raises:
@@ -32,12 +32,12 @@ def parsed(text: str, deepest: int = 3 * DEEPEST) -> Any:
             if depth > deepest:
                 raise ValueError(f"more than {deepest} values in one another")
     try:
-        return json.loads(text, object_pairs_hook=_distinct)
+        return json.loads(text, object_pairs_hook=_object_without_duplicates)
     except RecursionError:
         raise ValueError("values too deep in one another") from None
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key stands twice in one object")
@@ -63,7 +63,7 @@ _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 }
 
 
-def encoded(value: Any, other: Callable[[Any], Any] | None = None, depth: int = DEEPEST) -> Any:
+def encode(value: Any, other: Callable[[Any], Any] | None = None, depth: int = DEEPEST) -> Any:
     """A value of built-in types, and arrays of numpy, as what JSON can hold.
 
     Args:
@@ -79,7 +79,7 @@ def encoded(value: Any, other: Callable[[Any], Any] | None = None, depth: int = 
         raise ValueError(f"a value is more than {DEEPEST} values deep")
 
     def below(values: Iterable[Any]) -> list[Any]:
-        return [encoded(each, other, depth - 1) for each in values]
+        return [encode(each, other, depth - 1) for each in values]
 
     if value is None or isinstance(value, bool):
         return value
@@ -101,32 +101,32 @@ def encoded(value: Any, other: Callable[[Any], Any] | None = None, depth: int = 
     for name, (cls, text, _) in _TEXTS.items():
         if isinstance(value, cls):
             return {name: text(value)}
-    return _of_another_type(value, below, other)
+    return _encode_other(value, below, other)
 
 
-def _of_another_type(
+def _encode_other(
     value: Any, below: Callable[[Iterable[Any]], list[Any]], other: Callable[[Any], Any] | None
 ) -> Any:
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
         plain = below([value.tolist()])[0]
         return {"array": [plain, str(value.dtype)]} if getattr(value, "ndim", 0) else plain
     if isinstance(value, Iterator) or type(value).__name__ in ("dict_keys", "dict_values"):
-        return {"iterator": below(_some(value))}
+        return {"iterator": below(_take(value))}
     found = other(value) if other is not None else None
     if found is None:
         raise TypeError(f"a value of type {type(value).__name__} cannot leave its process")
     return found
 
 
-def _some(values: Iterable[Any]) -> Iterator[Any]:
+def _take(values: Iterable[Any]) -> Iterator[Any]:
     for count, value in enumerate(values):
         if count >= _MOST:
             raise ValueError(f"an iterator gave more than {_MOST} values")
         yield value
 
 
-def decoded(data: Any, other: Callable[[str, Any], Any] | None = None) -> Any:
-    """The value that :func:`encoded` was given.
+def decode(data: Any, other: Callable[[str, Any], Any] | None = None) -> Any:
+    """The value that :func:`encode` was given.
 
     Args:
         data: what stood in JSON.
@@ -136,7 +136,7 @@ def decoded(data: Any, other: Callable[[str, Any], Any] | None = None) -> Any:
         ValueError: it stands for nothing.
     """
     if isinstance(data, list):
-        return [decoded(each, other) for each in data]
+        return [decode(each, other) for each in data]
     if not isinstance(data, Mapping):
         return data
     if len(data) != 1:
@@ -147,27 +147,27 @@ def decoded(data: Any, other: Callable[[str, Any], Any] | None = None) -> Any:
     if name in _TEXTS:
         return _TEXTS[name][2](str(held))
     if name in _SEQUENCES:
-        return _SEQUENCES[name][1](_list(held, other))
+        return _SEQUENCES[name][1](_decode_list(held, other))
     if name == "dict":
-        return dict(_list(held, other))
+        return dict(_decode_list(held, other))
     if name == "iterator":
-        return iter(_list(held, other))
+        return iter(_decode_list(held, other))
     if name == "range":
-        return range(*_list(held, other))
+        return range(*_decode_list(held, other))
     if name == "array":
-        return _array(_list(held, other))
+        return _decode_array(_decode_list(held, other))
     if other is not None:
         return other(name, held)
     raise ValueError(f"no value: {name}")
 
 
-def _list(held: Any, other: Callable[[str, Any], Any] | None) -> list[Any]:
+def _decode_list(held: Any, other: Callable[[str, Any], Any] | None) -> list[Any]:
     if not isinstance(held, list):
         raise ValueError("no list of values")
-    return [decoded(each, other) for each in held]
+    return [decode(each, other) for each in held]
 
 
-def _array(held: list[Any]) -> Any:
+def _decode_array(held: list[Any]) -> Any:
     plain, kind = held
     try:
         import numpy as np

@@ -15,7 +15,7 @@ from plugrl.core.config.view import ConfigView, plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.run.process.memory import Growing
+from plugrl.core.run.process.memory import ParameterCounter
 from plugrl.core.tensordict.agents.agent import Agent, Policies
 from plugrl.core.tensordict.agents.config import AgentConfig
 from plugrl.core.tensordict.agents.distributions.choice import Squash, distribution_for
@@ -150,7 +150,7 @@ class Builder:
         self._squash = squash
         self._labels = labels
         self._seed = seed
-        self._growing = Growing()
+        self._growing = ParameterCounter()
 
     def parts(
         self, settings: Settings, spaces: Mapping[str, AgentSpaces]

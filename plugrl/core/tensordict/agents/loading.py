@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
-from plugrl.core.loaded_run import checkpoint_of
+from plugrl.core.loaded_run import find_checkpoint
 from plugrl.core.run.checkpoints import checkpoint as checkpoints
 from plugrl.core.run.folder import find
 from plugrl.core.wording import did_you_mean
@@ -73,7 +73,7 @@ def load_parts(agent: Agent, where: str, runs_folder: str = "runs") -> None:
     """
     config = agent.config
     run = find(os.path.expanduser(config["load_from"]), Path(runs_folder))
-    state = checkpoints.load(checkpoint_of(run, config["load_checkpoint"]))
+    state = checkpoints.load(find_checkpoint(run, config["load_checkpoint"]))
     weights = _weights(state, config["load_policy"], agent.name, where, run.name)
     chosen = config["load_parts"] or list(agent.parts)
     for part in chosen:
@@ -143,7 +143,7 @@ def loading_faults(
             continue
         try:
             folder = find(os.path.expanduser(run), Path(runs_folder))
-            checkpoint_of(folder, config.get("load_checkpoint", "newest"))
+            find_checkpoint(folder, config.get("load_checkpoint", "newest"))
         except PlugrlError as error:
             yield f"agents.{name}.load_from", str(error)
 

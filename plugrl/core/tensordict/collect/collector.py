@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from plugrl.core.run.guards import ABSURD_REWARD
+from plugrl.core.run.guards import MAX_PLAUSIBLE_REWARD
 from plugrl.core.tensordict.collect.episodes import EpisodeStatistics
 from plugrl.core.tensordict.collect.normalisers import Normalisers
 from plugrl.core.tensordict.collect.rows import Rows, real_steps
@@ -172,7 +172,7 @@ class Collector:
         count = self.environment.num_envs
         for policy, rows in filled.items():
             with np.errstate(invalid="ignore"):
-                absurd = ~(np.abs(rows.reward[:stop]) <= ABSURD_REWARD) & rows.real[:stop]
+                absurd = ~(np.abs(rows.reward[:stop]) <= MAX_PLAUSIBLE_REWARD) & rows.real[:stop]
             for t, row in np.argwhere(absurd)[:1]:
                 agent = self.members[policy][row // count]
                 return (

@@ -9,7 +9,7 @@ import numpy as np
 
 from plugrl.core.errors import ContractError
 from plugrl.core.protocol.protocol import Protocol, ProtocolSignals, ProtocolState, Verdict
-from plugrl.core.protocol.state import scattered
+from plugrl.core.protocol.state import scatter
 from plugrl.core.tensordict.environment.labelled_dataset import Labelled
 from plugrl.core.tensordict.environment.message_space import SILENCE, MessageSpace
 from plugrl.core.tensordict.environment.protocol_metrics import ProtocolMetrics
@@ -129,7 +129,7 @@ class ProtocolEnvironment(VectorEnvironment):
         numbers = self._numbers(rows)
         items = self._items[rows] = self._items_of(numbers)
         self._history[rows] = SILENCE
-        seeds = (scattered(self._seed, numbers) >> np.uint64(33)).astype(np.int64)
+        seeds = (scatter(self._seed, numbers) >> np.uint64(33)).astype(np.int64)
         shown = Items(self.data.arrays, items)
         for view in self._views.values():
             view.begin(rows, seeds, shown)

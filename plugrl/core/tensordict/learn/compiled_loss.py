@@ -34,21 +34,37 @@ def worth_compiling(setting: bool | Literal["auto"], optimizer_steps: int) -> bo
 
 
 class CompiledLoss:
-    """A loss module with its backward pass as one compiled graph.
+    """A loss module with its backward pass, up to clipped gradients, as one compiled graph.
 
     The number of rows is a symbol of the graph from the first call on, so that numbers do not
     depend on which sizes came before, and a resumed run goes on exactly.
 
     Args:
         module: maps the rows of a minibatch to ``loss_...`` scalars and metrics.
-        learning: the parameters that an optimizer changes.
+        learning: the parameters that an optimizer changes, by the agent in whose gradient norm they
+            count.
+        max_norm: largest norm of the gradients of an agent; None: any.
     """
 
-    def __init__(self, module: torch.nn.Module, learning: Sequence[torch.nn.Parameter]) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        learning: Mapping[str, Sequence[torch.nn.Parameter]],
+        max_norm: float | None = None,
+    ) -> None:
         self._module = module
         named = module.named_parameters()
         self._parameters = {name: p for name, p in named if p.requires_grad}
-        self._refusal = _refusal(module, self._parameters, learning)
+        self._max_norm = max_norm
+        self._refusal = _refusal(
+            module, self._parameters, [p for own in learning.values() for p in own]
+        )
+        names = {id(p): name for name, p in self._parameters.items()}
+        self._learning = {
+            agent: [names[id(p)] for p in own if id(p) in names] for agent, own in learning.items()
+        }
+        #: Norms before clipping, by agent, of the gradients that were set last.
+        self.norms: dict[str, torch.Tensor] = {}
 
     @cached_property
     def _compiled(self) -> Any:
@@ -75,15 +91,15 @@ class CompiledLoss:
 
     def _set_gradients(self, minibatch: TensorDict) -> dict[str, torch.Tensor]:
         with torch.no_grad():
-            gradients, losses = self._compiled(self._parameters, minibatch.to_dict())
+            gradients, losses, self.norms = self._compiled(self._parameters, minibatch.to_dict())
         for name, parameter in self._parameters.items():
             parameter.grad = gradients[name]
         return dict(losses)
 
     def _differentiated(
         self, parameters: dict[str, torch.Tensor], rows: dict[str, Any]
-    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Gradients by parameter, and what the module gave."""
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Clipped gradients by parameter, what the module gave, and norms by agent."""
         count = len(next(iter(rows.values())))
 
         def losses_of(given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -92,7 +108,15 @@ class CompiledLoss:
             return total_loss(losses), losses
 
         gradients, (_, losses) = func.grad_and_value(losses_of, has_aux=True)(parameters)
-        return gradients, losses
+        norms = {}
+        for agent, own in self._learning.items():
+            norm = torch.linalg.vector_norm(torch.cat([gradients[n].flatten() for n in own]))
+            norms[agent] = norm
+            if self._max_norm is not None:
+                # As torch.nn.utils.clip_grad_norm_ does.
+                factor = (self._max_norm / (norm + 1e-6)).clamp(max=1.0)
+                gradients |= {name: gradients[name] * factor for name in own}
+        return gradients, losses, norms
 
 
 def _refusal(

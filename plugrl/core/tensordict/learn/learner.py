@@ -70,8 +70,10 @@ class Learner:
 
     def compile(self, compiled: bool) -> None:
         """Let the loss go through ``torch.compile`` from now on, or no longer."""
-        learning = self.optimizer.learning
-        self._compiled = CompiledLoss(self.loss_module, learning) if compiled else None
+        self._compiled = None
+        if compiled:
+            learning = self.optimizer.learning
+            self._compiled = CompiledLoss(self.loss_module, learning, self.max_grad_norm)
 
     def estimate(self, batch: TensorDict) -> dict[str, float]:
         """Write the advantages of a batch ``[R, T]`` into it; give the metrics, if there are.
@@ -128,8 +130,10 @@ class Learner:
         for _ in range(epochs):
             for minibatch in minibatches(rows, minibatch_size, order):
                 losses = self._backward(minibatch)
-                # Clips the gradient, then steps.
-                norm = self.optimizer.step(self.max_grad_norm)[self.agent.name]
+                # Clips the gradient, where the compiled graph has not, then steps.
+                clipped = None if self._compiled is None else self._compiled.norms
+                norms = self.optimizer.step(self.max_grad_norm, clipped=clipped)
+                norm = norms[self.agent.name]
                 if not math.isfinite(norm):
                     not_finite("gradient norm", norm)
                 move_targets(self.loss_module)

@@ -74,9 +74,9 @@ class AgentOptimizer:
         return {agent for agent, parameters in self._learning.items() if parameters}
 
     @property
-    def learning(self) -> list[nn.Parameter]:
-        """The parameters of all agents that learn."""
-        return [parameter for own in self._learning.values() for parameter in own]
+    def learning(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters that learn, by agent; each has a gradient norm of its own."""
+        return {agent: own for agent, own in self._learning.items() if own}
 
     def set_lr_factor(self, factor: float) -> None:
         """Multiply all learning rates by ``factor`` from now on, as annealing does."""
@@ -92,7 +92,11 @@ class AgentOptimizer:
                 parameter.grad = None
 
     def step(
-        self, max_norm: float | None = None, agents: Collection[str] | None = None
+        self,
+        max_norm: float | None = None,
+        agents: Collection[str] | None = None,
+        *,
+        clipped: Mapping[str, torch.Tensor] | None = None,
     ) -> dict[str, float]:
         """Clip the gradients of each agent, then change its weights.
 
@@ -100,6 +104,7 @@ class AgentOptimizer:
             max_norm: largest Euclidean norm of the gradients of one agent, clipped as
                 ``torch.nn.utils.clip_grad_norm_`` does. None: as they are.
             agents: whose step it is; None: that of all. The others stay as they are.
+            clipped: the norms of gradients that were clipped already. None: they are not.
 
         Returns:
             That norm before clipping, for each agent that learns. Where it is not finite, nothing
@@ -109,13 +114,16 @@ class AgentOptimizer:
         for agent, learning in self._learning.items():
             if not learning or (agents is not None and agent not in agents):
                 continue
-            gradients = [p.grad.flatten() for p in learning if p.grad is not None]
-            # As get_total_norm, in a third of its time where there are few numbers.
-            total = torch.linalg.vector_norm(torch.cat(gradients or [torch.zeros(1)]))
+            if clipped is None:
+                gradients = [p.grad.flatten() for p in learning if p.grad is not None]
+                # As get_total_norm, in a third of its time where there are few numbers.
+                total = torch.linalg.vector_norm(torch.cat(gradients or [torch.zeros(1)]))
+            else:
+                total = clipped[agent]
             norms[agent] = norm = float(total)
             if not math.isfinite(norm):
                 continue
-            if max_norm is not None and norm > max_norm:
+            if clipped is None and max_norm is not None and norm > max_norm:
                 nn.utils.clip_grads_with_norm_(learning, max_norm, total)
             self._adams[agent].step()
         return norms

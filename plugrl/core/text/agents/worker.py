@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from plugrl.core.chat_template import Message
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, RunError, UsageError
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.agents.agent import Agent
 from plugrl.core.text.agents.agent_config import AgentDefinition, load_agent
 from plugrl.core.text.agents.conversation import Budget, Conversation
@@ -188,17 +188,17 @@ class AgentRolloutWorker(RolloutWorker):
         _AGENT.set(agent)
         answer = await answer if inspect.isawaitable(answer) else answer
         if answer is None:
-            raise RuntimeError(f"run_agent gave no answer{where(type(self).run_agent)}")
+            raise RuntimeError(f"run_agent gave no answer{location_suffix(type(self).run_agent)}")
         if not isinstance(answer, str):
             raise RunError(
                 f"{type(self).__name__}.run_agent returned {type(answer).__name__}; the final "
-                f"answer as text is expected{where(type(self).run_agent)}"
+                f"answer as text is expected{location_suffix(type(self).run_agent)}"
             )
         trajectories = [t for c in agent.conversations for t in self._trained(c)]
         if not trajectories:
             raise RunError(
                 f"{type(self).__name__}.run_agent asked no model; ask it with "
-                f"`await self.agent.arun(query)`{where(type(self).run_agent)}"
+                f"`await self.agent.arun(query)`{location_suffix(type(self).run_agent)}"
             )
         self._count(task, agent, trajectories)
         await self._rewarded(task, trajectories, answer)
@@ -220,7 +220,7 @@ class AgentRolloutWorker(RolloutWorker):
             raise RunError(
                 f"{type(self).__name__}.get_train_loss_mask returned {list(mask)!r:.80} for "
                 f"{count} messages; one True or False for each is expected"
-                f"{where(type(self).get_train_loss_mask)}"
+                f"{location_suffix(type(self).get_train_loss_mask)}"
             )
         return conversation.trajectories([bool(value) for value in mask])
 

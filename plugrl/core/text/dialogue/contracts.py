@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import LARGEST, Score, bounded
 from plugrl.core.text.dialogue.tree import RolloutNode
@@ -14,7 +14,7 @@ from plugrl.core.text.dialogue.tree import RolloutNode
 
 def method(owner: Any, name: str) -> str:
     """What messages call a method: the class, its name, the file and line of its code."""
-    return f"{type(owner).__name__}.{name}{where(getattr(type(owner), name))}"
+    return f"{type(owner).__name__}.{name}{location_suffix(getattr(type(owner), name))}"
 
 
 def checked_children(owner: Any, answer: Any, leaves: int) -> list[list[RolloutNode]]:

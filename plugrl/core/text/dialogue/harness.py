@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.run.saved_state import take_state
+from plugrl.core.run.saved_state import restore_state
 from plugrl.core.text.dialogue.contracts import checked_logs, checked_steps
 from plugrl.core.text.dialogue.evaluation.metrics import tree_metrics
 
@@ -159,4 +159,4 @@ class Harness:
         """Take back what :meth:`state_dict` gave."""
         self.experiences = int(state["experiences"])
         self._empty = int(state["empty"])
-        take_state(self.algorithm, state["algorithm"], "harness algorithm", "the checkpoint")
+        restore_state(self.algorithm, state["algorithm"], "harness algorithm", "the checkpoint")

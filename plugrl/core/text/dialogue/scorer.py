@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, ContractError, PlugrlError, UsageError
-from plugrl.core.plugins.user_code.error_location import is_stop, one_line, raised_at, where
-from plugrl.core.plugins.user_code.function_components import class_of
+from plugrl.core.plugins.user_code.error_location import (
+    is_stop,
+    location_suffix,
+    one_line,
+    raised_at,
+)
+from plugrl.core.plugins.user_code.function_components import component_class
 from plugrl.core.text.dialogue.dialogue import Dialogue, Part
 from plugrl.core.wording import bounded as shortened
 
@@ -122,7 +127,7 @@ def as_scorer(value: Any) -> Any:
     """
     if inspect.iscoroutinefunction(value):
         raise TypeError(f"{value.__name__} is async; a scorer's function is a plain one")
-    return class_of(value, FunctionScorer, FunctionScorer, ("dialogue", "scorer"))
+    return component_class(value, FunctionScorer, FunctionScorer, ("dialogue", "scorer"))
 
 
 def make_scorer(section: Any, models: Mapping[str, InferenceService] | None = None) -> Scorer:
@@ -201,8 +206,8 @@ def _named(scorer: Scorer) -> str:
     """What messages call a scorer: its method, or its function, with the file and line."""
     function = getattr(type(scorer), "function", None)
     if function is not None:
-        return f"{type(scorer).__name__}{where(function)}"
-    return f"{type(scorer).__name__}.score{where(type(scorer).score)}"
+        return f"{type(scorer).__name__}{location_suffix(function)}"
+    return f"{type(scorer).__name__}.score{location_suffix(type(scorer).score)}"
 
 
 def _checked(score: Any, name: str) -> Score:

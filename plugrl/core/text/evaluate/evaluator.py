@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from plugrl.core.component import Component
 from plugrl.core.errors import UsageError
 from plugrl.core.plugins.user_code.copies import own_copy
-from plugrl.core.plugins.user_code.error_location import is_stop, one_line, raised_at, where
+from plugrl.core.plugins.user_code.error_location import (
+    is_stop,
+    location_suffix,
+    one_line,
+    raised_at,
+)
 from plugrl.core.text.rollout.coroutine_limits import stepped
 from plugrl.core.text.rollout.fibers import Overrun, called
 from plugrl.core.text.rollout.time_limits import run_coroutine
@@ -257,7 +262,7 @@ def checked(evaluator: Evaluator, result: Any, method: str = "evaluate") -> Eval
         return _checked(result)
     except ValueError as fault:
         # The place is looked up here alone: it reads the method's source.
-        at = where(_function_of(evaluator, method))
+        at = location_suffix(_function_of(evaluator, method))
         raise EvaluationFailedError(
             f"{name_of(evaluator)} returned {bounded(str(fault))}{at}"
         ) from None
@@ -265,7 +270,7 @@ def checked(evaluator: Evaluator, result: Any, method: str = "evaluate") -> Eval
 
 def code_of(evaluator: Evaluator, method: str) -> str:
     """What messages call the code of an evaluator: its name, file and line."""
-    return f"evaluator {name_of(evaluator)}{where(_function_of(evaluator, method))}"
+    return f"evaluator {name_of(evaluator)}{location_suffix(_function_of(evaluator, method))}"
 
 
 def _function_of(evaluator: Evaluator, method: str) -> Any:

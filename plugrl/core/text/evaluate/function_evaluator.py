@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
-from plugrl.core.plugins.user_code.function_components import class_of
+from plugrl.core.plugins.user_code.function_components import component_class
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult, Evaluator
 
 
@@ -53,4 +53,4 @@ def as_evaluator(value: Any) -> Any:
         TypeError: the function has other parameters.
     """
     parameters = ("data", "target", "evaluator")
-    return class_of(value, FunctionEvaluator, AsyncFunctionEvaluator, parameters)
+    return component_class(value, FunctionEvaluator, AsyncFunctionEvaluator, parameters)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.losses import check_reads
 from plugrl.core.text.learn.token_rewards import total_rewards
@@ -50,7 +50,7 @@ def compute(advantage: Advantage, batch: Batch, config: Any) -> torch.Tensor:
     fault = _fault(result, valid, tuple(batch.values["loss_mask"].shape))
     if fault is not None:
         # The place is looked up here alone: it reads the function's source.
-        name = getattr(advantage, "__name__", type(advantage).__name__) + where(advantage)
+        name = getattr(advantage, "__name__", type(advantage).__name__) + location_suffix(advantage)
         raise ContractError(f"advantage {name} returned {fault}")
     keep = valid if result.dim() == 1 else valid[:, None]
     return torch.where(keep, result, 0.0)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from plugrl.core.errors import ContractError
-from plugrl.core.plugins.user_code.error_location import where
+from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.batch import Batch
 
 Metrics = dict[str, tuple[float, float]]
@@ -115,7 +115,7 @@ class WeightedLoss:
     @property
     def name(self) -> str:
         """The function's name and place, for messages."""
-        return getattr(self.function, "__name__", type(self.function).__name__) + where(
+        return getattr(self.function, "__name__", type(self.function).__name__) + location_suffix(
             self.function
         )
 

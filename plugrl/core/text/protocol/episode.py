@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.protocol.state import ProtocolState, Verdict, scattered
+from plugrl.core.protocol.state import ProtocolState, Verdict, scatter
 from plugrl.core.text.agents.conversation import Budget, Conversation
 from plugrl.core.text.protocol.prompts import Heard
 from plugrl.core.text.protocol.signals import signals_of
@@ -271,7 +271,7 @@ def _label(task: RolloutTask, column: str) -> int:
 def _seed(task: RolloutTask) -> int:
     """Of the problem's turn, so that all attempts at it have the same roles."""
     seed, _, turn, _ = task.seed if len(task.seed) == 4 else (0, 0, task.item, 0)
-    return int(scattered(seed, turn) >> np.uint64(1))
+    return int(scatter(seed, turn) >> np.uint64(1))
 
 
 def facts_of(episode: Episode, agent: str) -> dict[str, Any]:

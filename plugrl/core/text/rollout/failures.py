@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
-from plugrl.core.plugins.user_code.error_location import one_line, raised_at, where
+from plugrl.core.plugins.user_code.error_location import location_suffix, one_line, raised_at
 from plugrl.core.run.atomic_files import is_disk_full
 from plugrl.core.text.data.files import place_of_problem
 from plugrl.core.text.inference.completions import EngineError
@@ -30,7 +30,9 @@ def named(worker: RolloutWorker) -> str:
 
 def place_of(worker: RolloutWorker) -> str:
     """`` (file:line)`` of that code; "" when unknown."""
-    return where(worker.function if isinstance(worker, FunctionWorker) else type(worker).rollout)
+    return location_suffix(
+        worker.function if isinstance(worker, FunctionWorker) else type(worker).rollout
+    )
 
 
 def failed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
-from plugrl.core.plugins.user_code.function_components import class_of
+from plugrl.core.plugins.user_code.function_components import component_class
 from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
@@ -47,4 +47,4 @@ def as_worker(value: Any) -> Any:
     Raises:
         TypeError: the function has other parameters.
     """
-    return class_of(value, FunctionWorker, AsyncFunctionWorker, ("task", "worker"))
+    return component_class(value, FunctionWorker, AsyncFunctionWorker, ("task", "worker"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError
-from plugrl.core.plugins.user_code.error_location import is_stop, where
+from plugrl.core.plugins.user_code.error_location import is_stop, location_suffix
 from plugrl.core.text.evaluate.evaluator import (
     MODEL_ACCESS,
     BaseEvaluationTarget,
@@ -108,7 +108,7 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
         MODEL_ACCESS.reset(token)
     fault = _batch_fault(results, len(entries))
     if fault is not None:
-        at = where(type(evaluator).evaluate_batch)
+        at = location_suffix(type(evaluator).evaluate_batch)
         for entry in entries:
             entry.outcome = EvaluationFailedError(f"{name_of(evaluator)} returned {fault}{at}")
         return

@@ -23,7 +23,7 @@ from plugrl.core.component import build
 from plugrl.core.errors import RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.plugins.user_code.error_location import TRACE, one_line, traced
+from plugrl.core.plugins.user_code.error_location import TRACE, format_traceback, one_line
 from plugrl.core.text.rollout.attempts import Attempts
 from plugrl.core.text.rollout.failures import failed, named, place_of
 from plugrl.core.text.rollout.judge import make_evaluator
@@ -59,7 +59,7 @@ class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         trace = getattr(record, TRACE, "")
         if record.exc_info and record.exc_info[1] and not trace:
-            trace = traced(record.exc_info[1])
+            trace = format_traceback(record.exc_info[1])
         try:
             text = record.getMessage()
         except Exception:
@@ -123,7 +123,7 @@ class WorkerProcess:
                 elif self._attempts is not None:
                     await getattr(self, f"_{name}")(*arguments)
             except Exception as error:
-                trace = traced(error)
+                trace = format_traceback(error)
                 self.send("fatal", pack_error(error), trace)
                 self._attempts = None if name == "setup" else self._attempts
 
@@ -182,7 +182,7 @@ class WorkerProcess:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            trace = traced(error)
+            trace = format_traceback(error)
             self.send("fatal", pack_error(error), trace)
             return
         if self._tasks.pop(number, None) is not None:
