@@ -122,7 +122,12 @@ def _check_plain_imports(file: str, folder: str) -> None:
     Python has one module of a name: the second folder would silently get the file of the first.
     """
     with open(file, "rb") as source:
-        tree = ast.parse(source.read(), file)
+        code = source.read()
+    try:
+        tree = ast.parse(code, file)
+    except SyntaxError:
+        # The import itself says so, with the line also where that is hard to know.
+        return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
