@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -404,13 +403,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
                 return evaluation.run(max(self._iteration, 0), record=self.run.sample)
 
     # -- state ------------------------------------------------------------------------------
-
-    @contextmanager
-    def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
-        started = time.perf_counter()
-        with self.run.phase(phase):
-            yield
-        metrics[f"time/{phase}"] = time.perf_counter() - started
 
     def _end_iteration(self, iteration: int, metrics: dict[str, float]) -> None:
         self._iteration = iteration
