@@ -678,9 +678,9 @@ def test_a_film_of_what_cannot_be_drawn_is_refused_before_the_run():
 def test_without_pygame_it_is_said_what_to_run():
     program = (
         "import sys; sys.modules['pygame'] = None\n"
-        "from plugrl.scenarios.gymnasium.rendering import drawing_fault\n"
+        "from plugrl.scenarios.gymnasium.rendering import rendering_fault\n"
         "from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario\n"
-        "print(drawing_fault(GymnasiumScenario({'id': 'CartPole-v1'})._recipe('film')))"
+        "print(rendering_fault(GymnasiumScenario({'id': 'CartPole-v1'})._recipe('film')))"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
