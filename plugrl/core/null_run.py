@@ -48,7 +48,7 @@ class UnrecordedRun(NullRun):
         if folder is not None:
             self.folder = folder
         self.samples: list[dict[str, Any]] = []
-        self._kept = ResourceCache()
+        self._resources = ResourceCache()
         #: Bounds the worker processes of an evaluation.
         self.guards = Guards()
 
@@ -66,11 +66,11 @@ class UnrecordedRun(NullRun):
 
     def keep(self, name: str, make: Callable[[], Item]) -> Item:
         """What ``make`` gave when it was first asked for."""
-        return self._kept.get(name, make)
+        return self._resources.get(name, make)
 
     def close(self) -> None:
         """Close what is kept."""
-        self._kept.close()
+        self._resources.close()
 
 
 def dry_run(experiment: Experiment) -> dict[str, float] | None:

@@ -87,7 +87,7 @@ _found: dict[tuple[str, ...], tuple[str, ...]] = {}
 def _kernel_protections(key: tuple[str, ...], sandbox: LocalSandbox) -> tuple[str, ...]:
     """What the kernel enforces where a sandbox runs programs, looked up once in a process."""
     if key not in _found:
-        _found[key] = Box(wrap=sandbox.command).confines()
+        _found[key] = Box(wrap=sandbox.command).kernel_protections()
     return _found[key]
 
 

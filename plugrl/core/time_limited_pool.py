@@ -145,11 +145,11 @@ class _Worker:
                 raise LimitExceededError(f"no answer within {seconds:g} seconds")
             part = os.read(out.fileno(), 1 << 20)
             if not part:
-                raise self._ended()
+                raise self._exit_error()
             data += part
         return data[_SIZE.size :]
 
-    def _ended(self) -> Exception:
+    def _exit_error(self) -> Exception:
         code = self._process.wait()
         if code == -signal.SIGPROF:
             return LimitExceededError(f"more than {self._seconds:g} seconds of processor time")

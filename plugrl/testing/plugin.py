@@ -64,7 +64,7 @@ def plugrl_sandbox(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def plugrl_elsewhere(request: pytest.FixtureRequest) -> Any:
+def plugrl_new_process(request: pytest.FixtureRequest) -> Any:
     """Where a new process finds the components: one for all that the session checks."""
     from plugrl.core.errors import PlugrlError
     from plugrl.core.plugins.registry import default_registry
@@ -72,7 +72,7 @@ def plugrl_elsewhere(request: pytest.FixtureRequest) -> Any:
 
     records = []
     for item in request.session.items:
-        if "plugrl_elsewhere" not in getattr(item, "fixturenames", ()):
+        if "plugrl_new_process" not in getattr(item, "fixturenames", ()):
             continue
         params = item.callspec.params if hasattr(item, "callspec") else {}
         for kind in KINDS:
@@ -104,7 +104,7 @@ def plugrl_recorder(plugrl_trainer_config: dict[str, Any]) -> Any:
 
 
 @pytest.fixture(scope="class")
-def plugrl_trained(plugrl_trainer_config: dict[str, Any], plugrl_recorder: Any) -> Any:
+def plugrl_run(plugrl_trainer_config: dict[str, Any], plugrl_recorder: Any) -> Any:
     """The run of that configuration, in an empty working directory beside its runs."""
     from plugrl.testing import tiny
 

@@ -30,7 +30,7 @@ with open(sys.argv[1], "w", encoding="utf-8") as file:
 _SECONDS = 300.0
 
 
-def location(value: Any) -> str:
+def defining_name(value: Any) -> str:
     """The ``module:name`` where a class is defined, which need not be where it is exported."""
     return f"{value.__module__}:{value.__qualname__}"
 
@@ -50,7 +50,7 @@ class NewProcess:
         self._found: dict[Record, str] = {}
 
     def location(self, record: Record) -> str:
-        """The ``location`` of what a new process finds as ``record``.
+        """The ``defining_name`` of what a new process finds as ``record``.
 
         Raises:
             AssertionError: a new process cannot load it; the message is its error output.

@@ -78,7 +78,7 @@ def _processor_time() -> float:
     return sum(os.times()[:4])
 
 
-def disorder(calls: list[tuple[str, Any]]) -> list[str]:
+def order_faults(calls: list[tuple[str, Any]]) -> list[str]:
     """What is wrong with the order of the calls of a run that ended well, in words."""
     names = [name for name, _ in calls]
     if names[:1] != ["run_start"] or calls[-1:] != [("run_end", "done")]:

@@ -109,7 +109,7 @@ def test_a_decorator_of_an_installed_package_belongs_to_it():
 
 def test_what_a_hook_registers_belongs_to_the_hook():
     registry = Registry([A], PluginSelection())
-    with registry.crediting(A, hook=True):
+    with registry.credit_to(A, hook=True):
         record = registry.register("loss", "found", module_loss)
     assert (record.distribution, record.source) == ("rl-a", "hook")
     assert registry.get("loss", "rl-a/found") is module_loss

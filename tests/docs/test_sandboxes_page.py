@@ -79,7 +79,7 @@ def test_each_line_holds_from_its_kernel_on(row):
     if version(platform.release()) < max(version(part) for part in since.split(",")):
         pytest.skip(f"this kernel is older than {since}")
     box = Box(LIMITS)
-    if len(box.confines()) < 2 or (name in NEEDS_ROOT and not box.has_own_root()):
+    if len(box.kernel_protections()) < 2 or (name in NEEDS_ROOT and not box.has_own_root()):
         pytest.skip("what the line is about is not allowed here")
     program, printed = HOLDS[name]
     outcome = box.script(program)
@@ -108,7 +108,7 @@ print(bool(LocalSandbox().fault()), Box().has_own_root())
 def test_each_container_allows_what_its_line_says(row):
     (lacks,) = (calls for start, calls in CONTAINERS.items() if row[0].startswith(start))
     here = Box()
-    if len(here.confines()) < 2 or not here.has_own_root():
+    if len(here.kernel_protections()) < 2 or not here.has_own_root():
         pytest.skip("a part of this is not allowed here")
     names = [name for name in lacks.split() if name in call_numbers()]
     support = Path(hostile.__file__).with_name("lacking.py")

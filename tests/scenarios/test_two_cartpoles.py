@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from plugrl.core.experiment import prepare, resume, start
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
 
 RECIPE = "two_cartpoles_ppo"
 SHORT = [
@@ -45,7 +45,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(words, tmp_path):
     trained = run(tmp_path / "runs", *words)
     assert [row["step"] for row in trained.metrics if row["step"] > 0] == [1, 2, 3, 4]
     resumed = resumed_after(trained, 2, tmp_path)
-    assert comparable(resumed) == comparable(trained)
+    assert comparable_metrics(resumed) == comparable_metrics(trained)
     assert_equal_states(resumed.checkpoint()["trainer"], trained.checkpoint()["trainer"])
 
 

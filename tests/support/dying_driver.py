@@ -9,10 +9,10 @@ import signal
 import sys
 
 from plugrl.cli import main
-from plugrl.core.run.records.records import Records
+from plugrl.core.run.records.records import RunRecords
 
 MORE_LINES = 3
-plain, line, seconds, written = Records.metrics, int(sys.argv[1]), float(sys.argv[2]), 0
+plain, line, seconds, written = RunRecords.metrics, int(sys.argv[1]), float(sys.argv[2]), 0
 
 
 def metrics(self, step, numbers):
@@ -27,5 +27,5 @@ def metrics(self, step, numbers):
 
 
 if __name__ == "__main__":
-    Records.metrics = metrics
+    RunRecords.metrics = metrics
     main(sys.argv[3:])

@@ -115,7 +115,7 @@ KINDS = {
     },
     "end of a step": {
         "before old checkpoints go": (before, checkpoint, "prune", 4, die),
-        "with a line of metrics": (after, records.Records, "metrics", 6, die),
+        "with a line of metrics": (after, records.RunRecords, "metrics", 6, die),
         "at the end of a phase": (after, TrajectoryTrainer, "export_weights", 1, die),
     },
     "damage": {
@@ -124,7 +124,7 @@ KINDS = {
     },
     "disk full": {
         "with the disk full at a checkpoint": (before, checkpoint, "write_state", 5, fill_disk),
-        "with the disk full at the metrics": (before, records.Records, "metrics", 5, fill_disk),
+        "with the disk full at the metrics": (before, records.RunRecords, "metrics", 5, fill_disk),
     },
 }
 MOMENTS = {name: patch for kind in KINDS.values() for name, patch in kind.items()}

@@ -28,12 +28,12 @@ class BuiltInTrainer(TrainerContract):
     """Passes the kit; a new process would import torch and torchrl for seconds."""
 
     @pytest.mark.integration
-    def test_a_new_process_finds_the_same_class(self, record, trainer, plugrl_elsewhere):
-        super().test_a_new_process_finds_the_same_class(record, trainer, plugrl_elsewhere)
+    def test_a_new_process_finds_the_same_class(self, record, trainer, plugrl_new_process):
+        super().test_a_new_process_finds_the_same_class(record, trainer, plugrl_new_process)
 
-    def test_its_last_step_is_known(self, plugrl_trained, plugrl_recorder):
+    def test_its_last_step_is_known(self, plugrl_run, plugrl_recorder):
         """So a run that is asked to stop in that step is done; tests that follow are no step."""
-        tests = plugrl_trained.config.get("rl", {}).get("num_test_iterations", 0)
+        tests = plugrl_run.config.get("rl", {}).get("num_test_iterations", 0)
         assert plugrl_recorder.complete[-1] == (not tests)
 
 
@@ -45,12 +45,12 @@ class RelatedTrainer(BuiltInTrainer):
         super().test_it_stops_when_asked(plugrl_trainer_config, trainer)
 
     @pytest.mark.integration
-    def test_equal_seeds_give_equal_numbers(self, plugrl_trained, plugrl_trainer_config):
-        super().test_equal_seeds_give_equal_numbers(plugrl_trained, plugrl_trainer_config)
+    def test_equal_seeds_give_equal_numbers(self, plugrl_run, plugrl_trainer_config):
+        super().test_equal_seeds_give_equal_numbers(plugrl_run, plugrl_trainer_config)
 
     @pytest.mark.integration
-    def test_resumed_it_equals_the_uninterrupted_run(self, plugrl_trained, trainer, tmp_path):
-        super().test_resumed_it_equals_the_uninterrupted_run(plugrl_trained, trainer, tmp_path)
+    def test_resumed_it_equals_the_uninterrupted_run(self, plugrl_run, trainer, tmp_path):
+        super().test_resumed_it_equals_the_uninterrupted_run(plugrl_run, trainer, tmp_path)
 
 
 class TestSelfHostedGrpo(BuiltInTrainer):
@@ -260,9 +260,9 @@ class TestRewardModelEvaluator(EvaluatorContract):
         }
 
     @pytest.mark.integration
-    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_elsewhere):
+    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_new_process):
         """It imports torch."""
-        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_elsewhere)
+        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_new_process)
 
 
 def reward_model_folder(folder):
@@ -343,9 +343,9 @@ class ModelScorerContract(ScorerContract):
         return copy.deepcopy(written)
 
     @pytest.mark.integration
-    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_elsewhere):
+    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_new_process):
         """It imports torch."""
-        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_elsewhere)
+        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_new_process)
 
 
 class TestClassifierScorer(ModelScorerContract):

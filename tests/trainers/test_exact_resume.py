@@ -12,7 +12,7 @@ from waiting import DEADLINE
 
 from plugrl.core.experiment import load_run
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
 from plugrl.trainers.sequence import SequenceTrainer
 
 
@@ -34,7 +34,7 @@ def words(path, runs):
 def check(run, expected):
     got, want = load_run(run), load_run(expected)
     assert got.status["state"] == "done"
-    assert comparable(got) == comparable(want)
+    assert comparable_metrics(got) == comparable_metrics(want)
     assert_equal_states(got.checkpoint()["trainer"], want.checkpoint()["trainer"])
 
 

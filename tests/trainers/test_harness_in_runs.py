@@ -13,7 +13,7 @@ from plugrl.core.errors import RunError
 from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import comparable
+from plugrl.testing.suite.test_trainer import comparable_metrics
 from plugrl.trainers.harness import HarnessTrainer
 
 
@@ -174,7 +174,7 @@ def test_a_run_that_was_stopped_goes_on(tree):
     assert stopped.metrics[-1]["step"] == 1
     assert whole.metrics[-1]["step"] == 4
     # A run that a hook ended is done; its tester is what the other run's was then.
-    assert comparable(stopped) == comparable(whole)[:2]
+    assert comparable_metrics(stopped) == comparable_metrics(whole)[:2]
 
 
 def test_rollouts_that_all_fail_end_the_run_with_the_cause(tree):

@@ -17,7 +17,7 @@ from plugrl.core.replay import replay
 from plugrl.core.text.remote.service import completed
 from plugrl.plugins.transformers.in_process import InProcessTrainService
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
 from plugrl.trainers.remote_api_grpo import RemoteApiGrpoTrainer
 from plugrl.trainers.remote_api_opd import RemoteApiOpdTrainer
 
@@ -405,7 +405,7 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(tree, tmp_path, trai
     assert straight.metrics[-1]["train/empty_steps"] == 0.0
     for name, run in kills.at_moments(recipe, tmp_path, *moments).items():
         got = load_run(run)
-        assert comparable(got) == comparable(straight), name
+        assert comparable_metrics(got) == comparable_metrics(straight), name
         assert_equal_states(got.checkpoint()["trainer"], straight.checkpoint()["trainer"])
 
 

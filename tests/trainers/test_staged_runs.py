@@ -54,7 +54,7 @@ class Listening:
     @plugrl.hookimpl
     def plugrl_step_end(self, run, step):
         if step == self.stop:
-            run.leave_open("enough for now")
+            run.mark_resumable("enough for now")
             raise plugrl.StopRun("enough for now")
 
 

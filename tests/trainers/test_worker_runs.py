@@ -12,7 +12,7 @@ from waiting import DEADLINE, wait_until
 from plugrl.core.errors import PluginError, RunError
 from plugrl.core.experiment import load_run, prepare, start
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
 
 MINE = """
 import os
@@ -33,7 +33,9 @@ def mine(task, worker):
 
 
 def numbers(run):
-    return [{k: v for k, v in row.items() if "/worker_" not in k} for row in comparable(run)]
+    return [
+        {k: v for k, v in row.items() if "/worker_" not in k} for row in comparable_metrics(run)
+    ]
 
 
 @pytest.fixture
@@ -206,7 +208,7 @@ def test_killed_and_resumed_it_equals_the_uninterrupted_run(
     kills.finish(*words, cwd=tmp_path)
     assert gone_soon(own_processes)
     got = load_run(folder)
-    assert comparable(got) == comparable(wanted[1])
+    assert comparable_metrics(got) == comparable_metrics(wanted[1])
     for want in wanted:
         assert_equal_states(
             got.checkpoint()["trainer"]["models"], want.checkpoint()["trainer"]["models"]

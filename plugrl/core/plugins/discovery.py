@@ -166,14 +166,14 @@ def _load(entry: EntryPoint, result: LoadedPlugins, registry: HookRegistry) -> L
     plugin: Any = None
     snapshot = registry.snapshot()
     try:
-        with registry.crediting(entry):
+        with registry.credit_to(entry):
             plugin = import_target(entry.target)
             plugin = plugin() if isinstance(plugin, type) else plugin
         phase = "hooks"
         check_hook_plugin(plugin)
         result.manager.register(plugin, hook_plugin_name(entry))
         phase = "components"
-        with registry.crediting(entry, hook=True):
+        with registry.credit_to(entry, hook=True):
             _register_components(result.manager, plugin, registry)
     except KeyboardInterrupt:
         raise

@@ -32,7 +32,7 @@ class HookRegistry(Registrar, Protocol):
     def entry_points(self) -> Sequence[EntryPoint]:
         """The installed entry points."""
 
-    def crediting(self, entry: EntryPoint, *, hook: bool = False) -> AbstractContextManager[None]:
+    def credit_to(self, entry: EntryPoint, *, hook: bool = False) -> AbstractContextManager[None]:
         """Have what is registered meanwhile belong to the distribution of ``entry``."""
 
     def snapshot(self) -> Any:

@@ -178,7 +178,7 @@ class Registry:
         return record
 
     @contextmanager
-    def crediting(self, entry: EntryPoint, *, hook: bool = False) -> Iterator[None]:
+    def credit_to(self, entry: EntryPoint, *, hook: bool = False) -> Iterator[None]:
         """Credit what is registered inside the block to the distribution of ``entry``."""
         self._loading.entries.append(Loading(entry, hook))
         try:
@@ -241,13 +241,13 @@ class Registry:
             PluginError: it cannot be imported, is not what its kind asks for, or another version
                 is installed here. The original exception is the cause.
         """
-        held = self._held(record)
+        held = self._registration(record)
         value = adapt_function(record, self._import(record) if held is None else held.value)
         check_component(record, value)
         self._used.add(record)
         return value
 
-    def _held(self, record: Record) -> Registration | None:
+    def _registration(self, record: Record) -> Registration | None:
         if record in self._own:
             return self._own[record]
         held = self._registered.get((record.kind, record.name, record.distribution))
@@ -263,10 +263,10 @@ class Registry:
             warnings.warn(message, PlugrlDeprecationWarning, stacklevel=2)
         if record.source == "hook":
             self._run_hooks(record.distribution)
-            held = self._held(record)
+            held = self._registration(record)
             if held is not None:
                 return held.value
-        with self.crediting(entry):
+        with self.credit_to(entry):
             return import_component(record)
 
     def _run_hooks(self, distribution: str) -> None:

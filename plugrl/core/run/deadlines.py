@@ -101,11 +101,11 @@ class Deadlines:
         finally:
             self._disarm()
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return max(0.0, min(p.until for p in self._active) - self._clock())
 
     def _arm(self) -> None:
-        seconds = min(self._left() + self._grace, _LONGEST)
+        seconds = min(self._seconds_left() + self._grace, _LONGEST)
         # Arming starts a thread: keep a fallback whose time is still about right. One that a
         # phase left behind is good for the next; the watching thread takes down the last.
         expiry = time.monotonic() + seconds
@@ -127,7 +127,7 @@ class Deadlines:
             self._changed.wait()
             self._idle = False
             return
-        pause = min(max(self._left(), 0.01), _TICK)
+        pause = min(max(self._seconds_left(), 0.01), _TICK)
         start = time.monotonic()
         self._changed.wait(pause)
         gap = time.monotonic() - start - pause

@@ -112,7 +112,7 @@ class Guards:
             self._dumps.write(what, step, contents)
             self._kept = step
 
-    def step_ended(self, step: int) -> None:
+    def end_step(self, step: int) -> None:
         """Say why a step that ``runtime_monitor.dump_steps`` asks for left no dump."""
         if step in self.policy.dump_steps and self._kept != step:
             log.warning(
@@ -173,7 +173,7 @@ class Guards:
     def _count_invalid(self, step: int, total: int, kept: int, reason: str) -> None:
         self._invalid_in_a_row = self._invalid_in_a_row + 1 if total and not kept else 0
         self._reason = reason
-        if self._goes_on:
+        if self._continues_on_failure:
             return
         if self._invalid_in_a_row >= self.policy.max_invalid_steps:
             raise RunError(
@@ -216,12 +216,12 @@ class Guards:
             message = f"no reward was valid in any of {steps} steps, so nothing was learned" + (
                 f"; one of the failures: {self._reason}" if self._reason else ""
             )
-            if not self._goes_on:
+            if not self._continues_on_failure:
                 raise RunError(message)
             log.warning("%s", message)
 
     @property
-    def _goes_on(self) -> bool:
+    def _continues_on_failure(self) -> bool:
         return self.policy.exception_handling.effective == "continue"
 
     def _count_equal(self, step: int, kept: list[float]) -> None:

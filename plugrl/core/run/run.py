@@ -42,7 +42,7 @@ from plugrl.core.run.process.garbage_collection import GarbageCollection
 from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records.metrics import plain_numbers
-from plugrl.core.run.records.records import Records
+from plugrl.core.run.records.records import RunRecords
 from plugrl.core.run.records.status import State, Status, now
 from plugrl.core.run.records.timeline import Timeline
 from plugrl.core.run.resources import Item, ResourceCache
@@ -110,7 +110,7 @@ class Run:
 
             hooks = HookCaller()
         self.folder = folder
-        self._place = os.stat(folder)
+        self._folder_stat = os.stat(folder)
         self.id = folder.name
         self.step = 0
         self.last_metrics: dict[str, float | int] = {}
@@ -121,7 +121,7 @@ class Run:
         self._definition = {CONFIG: json_copy(public)}
         self.guards = Guards(monitor, folder / "dumps", self._definition)
         self._status = Status(folder)
-        self._records = Records(folder)
+        self._records = RunRecords(folder)
         self.timeline = Timeline(folder)
         self.garbage = GarbageCollection()
         self._trackers = TrackerGroup(trackers, self.settings.tracker_timeout)
@@ -129,18 +129,18 @@ class Run:
         self._schedule = CheckpointSchedule(
             self.settings.checkpoint_every, self.settings.checkpoint_minutes
         )
-        self._ending = Shutdown(folder, lock, self._status, public)
+        self._shutdown = Shutdown(folder, lock, self._status, public)
         self._deadlines = Deadlines(
-            lambda phase: self._ending.expired(phase.name, phase.seconds, self.step)
+            lambda phase: self._shutdown.on_deadline(phase.name, phase.seconds, self.step)
         )
-        self._signals = SignalWatch(self._asked_to_stop, self._ending.at_once)
+        self._signals = SignalWatch(self._on_stop_signal, self._shutdown.on_second_signal)
         self._trainer: Stateful | None = None
         self._ended = -1
         self._score: float | None = None
         self._saved = -1
         self._stop: StopRun | None = None
         self._active = False
-        self._kept = ResourceCache()
+        self._resources = ResourceCache()
 
     @classmethod
     def create(
@@ -240,7 +240,7 @@ class Run:
             raise UsageError("run.restore() needs a trainer: call run.attach(trainer) first")
         found = checkpoint.load_newest(self._checkpoints) if self.resumable else None
         if found is None:
-            self._records.cut({})
+            self._records.truncate({})
         else:
             self._load(*found)
         if self._active:
@@ -258,7 +258,7 @@ class Run:
         self._status.fields["step"] = self.step
         self.last_metrics = dict(run["last_metrics"])
         self.best_score = run["best_score"]
-        self._records.cut(run["sizes"])
+        self._records.truncate(run["sizes"])
         # Last, because loading may draw random numbers.
         set_rng_state(state["rng"])
         log.info("resumed from %s", path.name)
@@ -267,7 +267,7 @@ class Run:
     def _checkpoints(self) -> Path:
         return checkpoint_folder(self.folder)
 
-    def leave_open(self, reason: str) -> None:
+    def mark_resumable(self, reason: str) -> None:
         """Say that a clean end of this run, such as at a limit, may be followed by a resume."""
         self._status.fields["open"] = reason
 
@@ -322,11 +322,11 @@ class Run:
             raise UsageError(
                 f"end_step({step}) came after end_step({self._ended}): steps must grow"
             )
-        self._must_be_there()
+        self._check_folder()
         numbers = self._numbers(metrics)
         self.log(step, numbers)
         self.guards.metrics(step, numbers)
-        self.guards.step_ended(step)
+        self.guards.end_step(step)
         self.step = self._ended = step
         self.last_metrics = numbers
         self._call_hooks("plugrl_step_end", run=self, step=step, metrics=numbers)
@@ -336,21 +336,21 @@ class Run:
             self.save()
         self._score = None
         self._status.step(step)
-        self.garbage.step_ended()
+        self.garbage.end_step()
         self._honour_stop()
         # What was all there is to do is done, whoever asked for its end meanwhile.
         if requested is not None and not getattr(self._trainer, "complete", False):
             raise _stop_error(requested, step)
 
     @property
-    def _is_there(self) -> bool:
+    def _folder_exists(self) -> bool:
         try:
-            return os.path.samestat(os.stat(self.folder), self._place)
+            return os.path.samestat(os.stat(self.folder), self._folder_stat)
         except OSError:
             return False
 
-    def _must_be_there(self) -> None:
-        if not self._is_there:
+    def _check_folder(self) -> None:
+        if not self._folder_exists:
             # What is open would go on to be written, to files without a name.
             raise _FolderGoneError(
                 f"the run folder {display_path(self.folder)} is gone: it was deleted, moved or "
@@ -395,7 +395,7 @@ class Run:
         self._trackers.sample(name, stamped)
 
     def _start_trackers(self) -> None:
-        if self._trackers.waiting:
+        if self._trackers.is_pending:
             again = self._status.fields["resumed"] is not None
             tree = self._definition[CONFIG]
             self._trackers.start(make_tracked_run(self.folder, tree, self._ended, resumed=again))
@@ -450,14 +450,14 @@ class Run:
 
         It is shared by all trainers of the run; its ``close()`` is called at the run's end.
         """
-        return self._kept.get(name, make)
+        return self._resources.get(name, make)
 
     @property
     def stop_requested(self) -> bool:
         """Whether the run ends at the next :meth:`end_step`."""
         return self._stop is not None or self._signals.requested is not None
 
-    def _asked_to_stop(self, number: signal.Signals) -> None:
+    def _on_stop_signal(self, number: signal.Signals) -> None:
         write_stderr(f"{number.name}: stopping at the end of this step; once more stops at once")
 
     # -- life -------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ class Run:
         return f"plugrl resume {shlex.quote(os.fspath(display_path(self.folder)))}"
 
     def __enter__(self) -> Self:
-        self._ending.open_log()
+        self._shutdown.open_log()
         self._status.write()
         self._signals.install()
         self._active = True
@@ -489,7 +489,7 @@ class Run:
         if outcome_of(error) in ("done", "failed") and not isinstance(error, _FolderGoneError):
             # Whatever failed, this is why: files that are not there, or a last checkpoint.
             try:
-                self._must_be_there()
+                self._check_folder()
             except _FolderGoneError as gone:
                 self.finish("failed", gone)
                 raise gone from error
@@ -501,22 +501,22 @@ class Run:
                 self.finish(outcome_of(failure), failure)
                 raise
         outcome = outcome_of(error)
-        if error is not None and outcome != "done" and self._is_there:
+        if error is not None and outcome != "done" and self._folder_exists:
             error.add_note(self.resume_command)
         self.finish(outcome, error)
         return isinstance(error, StopRun)
 
     def finish(self, outcome: State, error: BaseException | None = None) -> None:
         """End the run: hooks, trackers, report, status, lock. Only the first call counts."""
-        if self._ending.ended:
+        if self._shutdown.ended:
             return
-        self._ending.ended = True
+        self._shutdown.ended = True
         self._active = False
         self._progress.close()
-        self._kept.close()
+        self._resources.close()
         self.garbage.thaw()
         self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
-        report = self._ending.report(outcome, self.step, error) if self._is_there else {}
+        report = self._shutdown.report(outcome, self.step, error) if self._folder_exists else {}
         self._trackers.finish(outcome, report)
         if self._trackers.failures:
             self._status.fields["trackers_failed"] = self._trackers.failures
@@ -524,7 +524,7 @@ class Run:
         self._records.close()
         self.timeline.close()
         self._signals.uninstall()
-        self._ending.close(outcome, self.step, error)
+        self._shutdown.close(outcome, self.step, error)
 
 
 def _stop_error(number: signal.Signals, step: int) -> RunInterrupted | RunTerminated:

@@ -146,12 +146,12 @@ class Shutdown:
                     f"{error}; the full traceback is in {display_path(self._folder / LOG_FILE)}",
                 )
 
-    def at_once(self, number: signal.Signals) -> None:
+    def on_second_signal(self, number: signal.Signals) -> None:
         """End the process on a second signal."""
         state: State = "terminated" if number == signal.SIGTERM else "interrupted"
         self._die(state, exit_code(number), f"{number.name} again: stopped at once")
 
-    def expired(self, phase: str, seconds: float, step: int) -> None:
+    def on_deadline(self, phase: str, seconds: float, step: int) -> None:
         """End the process because a phase passed its deadline."""
         message = (
             f"error: phase {phase!r} after step {step} passed its deadline of {seconds:g} s; "

@@ -59,7 +59,7 @@ class Box(Runner):
                     "mode": mode,
                     "kernel": self._kernel,
                     "folder": tempfile.gettempdir(),
-                    "limits": self._given(),
+                    "limits": self._limit_fields(),
                 },
                 [json.dumps(each).encode() for each in told],
             )
@@ -70,7 +70,7 @@ class Box(Runner):
             raise RunError(f"a box could not be set up: {answer['errors'][-300:]}")
         return _outcome(answer, is_call=job.mode == "function")
 
-    def _given(self) -> dict[str, Any]:
+    def _limit_fields(self) -> dict[str, Any]:
         limits = self.limits
         return {
             "seconds": limits.seconds,
@@ -82,7 +82,7 @@ class Box(Runner):
             "output_bytes": limits.output_kb << 10,
         }
 
-    def confines(self) -> tuple[str, ...]:
+    def kernel_protections(self) -> tuple[str, ...]:
         """What the kernel of this machine enforces: ``files``, ``calls``, both or neither."""
         return self.script("").kernel
 

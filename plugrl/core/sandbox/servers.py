@@ -82,7 +82,7 @@ class Server:
         try:
             self.hello = self._answer(time.monotonic() + _PATIENCE)
         except ServerGoneError:
-            text = self._said()
+            text = self._last_error()
             self.close()
             raise RunError(f"the process that runs programs did not start: {text}") from None
         if "fault" in self.hello:
@@ -97,7 +97,7 @@ class Server:
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         return cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
 
-    def _said(self) -> str:
+    def _last_error(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else "it ended without a word"
@@ -191,7 +191,7 @@ class Servers:
         """
         fault = ""
         for _ in range(2):
-            server = self._taken()
+            server = self._acquire()
             try:
                 answer = server.ask(job, payloads)
             except ServerGoneError:
@@ -214,12 +214,12 @@ class Servers:
     @property
     def hello(self) -> Mapping[str, Any]:
         """What a server says of the system: ``own_root`` and ``landlock``, the version or 0."""
-        server = self._taken()
+        server = self._acquire()
         with self._lock:
             self._idle.append(server)
         return server.hello
 
-    def _taken(self) -> Server:
+    def _acquire(self) -> Server:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -243,7 +243,7 @@ class Servers:
             self._made.remove(server)
         server.close()
 
-    def made(self) -> list[Server]:
+    def processes(self) -> list[Server]:
         """Those that are idle or at work."""
         with self._lock:
             return list(self._made)
@@ -273,7 +273,7 @@ def servers(words: Sequence[str], *, own_root: bool) -> Servers:
 
 def running_servers() -> list[Server]:
     """The processes that run programs for this one now."""
-    return [server for each in _all.values() for server in each.made()]
+    return [server for each in _all.values() for server in each.processes()]
 
 
 def close_servers() -> None:

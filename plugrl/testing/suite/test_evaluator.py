@@ -36,7 +36,7 @@ from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.rollout.judge import judge_batch, make_evaluator
 from plugrl.core.text.rollout.task import Judgement
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.testing.processes import NewProcess, location
+from plugrl.testing.processes import NewProcess, defining_name
 
 DEFAULT: Mapping[str, Any] = {
     "config": {},
@@ -142,9 +142,9 @@ class EvaluatorContract:
         assert record.version
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, cls: type[Evaluator], plugrl_elsewhere: NewProcess
+        self, record: Record, cls: type[Evaluator], plugrl_new_process: NewProcess
     ) -> None:
-        assert plugrl_elsewhere.location(record) == location(cls)
+        assert plugrl_new_process.location(record) == defining_name(cls)
 
     def test_it_is_a_documented_evaluator(self, cls: type[Evaluator]) -> None:
         assert issubclass(cls, Evaluator)

@@ -21,7 +21,7 @@ from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.sandbox.jobs import ProgramLimits
 from plugrl.core.sandboxes import Programs, Sandbox, make_sandbox
-from plugrl.testing.processes import NewProcess, location
+from plugrl.testing.processes import NewProcess, defining_name
 
 DEFAULT: Mapping[str, Any] = {"config": {}}
 LIMITS = ProgramLimits(
@@ -83,9 +83,9 @@ class SandboxContract:
         assert record.version
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, cls: type[Sandbox], plugrl_elsewhere: NewProcess
+        self, record: Record, cls: type[Sandbox], plugrl_new_process: NewProcess
     ) -> None:
-        assert plugrl_elsewhere.location(record) == location(cls)
+        assert plugrl_new_process.location(record) == defining_name(cls)
 
     def test_it_is_a_documented_sandbox(self, cls: type[Sandbox]) -> None:
         assert issubclass(cls, Sandbox)

@@ -26,7 +26,7 @@ from plugrl.core.text.dialogue.scorer import Score, Scorer, make_scorer, score_d
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
-from plugrl.testing.processes import NewProcess, location
+from plugrl.testing.processes import NewProcess, defining_name
 
 DEFAULT: Mapping[str, Any] = {
     "config": {},
@@ -144,9 +144,9 @@ class ScorerContract:
         assert record.version
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, cls: type[Scorer], plugrl_elsewhere: NewProcess
+        self, record: Record, cls: type[Scorer], plugrl_new_process: NewProcess
     ) -> None:
-        assert plugrl_elsewhere.location(record) == location(cls)
+        assert plugrl_new_process.location(record) == defining_name(cls)
 
     def test_it_is_a_documented_scorer(self, cls: type[Scorer]) -> None:
         assert issubclass(cls, Scorer)

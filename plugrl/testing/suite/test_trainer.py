@@ -20,25 +20,25 @@ from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.trainer import Capabilities, Trainer
 from plugrl.testing import tiny
-from plugrl.testing.processes import NewProcess, location
-from plugrl.testing.recorder import Recorder, disorder
+from plugrl.testing.processes import NewProcess, defining_name
+from plugrl.testing.recorder import Recorder, order_faults
 
 #: Two steps of the tiny task take less than a second of processor time; slower ones belong to other
 #: tests.
 SECONDS = 60.0
 
 
-def comparable(run: TrainedRun) -> list[dict[str, Any]]:
+def comparable_metrics(run: TrainedRun) -> list[dict[str, Any]]:
     """The metrics of a run without what a clock says."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.metrics]
 
 
-def flattened(state: Any, path: str = "") -> dict[str, Any]:
+def flatten(state: Any, path: str = "") -> dict[str, Any]:
     """The leaves of a nested state by path."""
     if isinstance(state, dict):
-        items = [flattened(value, f"{path}/{key}") for key, value in state.items()]
+        items = [flatten(value, f"{path}/{key}") for key, value in state.items()]
     elif isinstance(state, (list, tuple)):
-        items = [flattened(value, f"{path}/{i}") for i, value in enumerate(state)]
+        items = [flatten(value, f"{path}/{i}") for i, value in enumerate(state)]
     else:
         return {path: state}
     return {key: value for item in items for key, value in item.items()}
@@ -50,7 +50,7 @@ def assert_equal_states(left: Any, right: Any) -> None:
     import torch
 
     one, other = (
-        {key: value for key, value in flattened(state).items() if "/time/" not in key}
+        {key: value for key, value in flatten(state).items() if "/time/" not in key}
         for state in (left, right)
     )
     assert one.keys() == other.keys()
@@ -88,9 +88,9 @@ class TrainerContract:
         assert record.name == record.name.strip().lower()
 
     def test_a_new_process_finds_the_same_class(
-        self, record: Record, trainer: type[Trainer], plugrl_elsewhere: NewProcess
+        self, record: Record, trainer: type[Trainer], plugrl_new_process: NewProcess
     ) -> None:
-        assert plugrl_elsewhere.location(record) == location(trainer)
+        assert plugrl_new_process.location(record) == defining_name(trainer)
 
     def test_it_is_a_documented_trainer(self, trainer: type[Trainer]) -> None:
         assert issubclass(trainer, Trainer)
@@ -114,20 +114,18 @@ class TrainerContract:
             prepare(wrong)
         assert any("no_such_key_anywhere" in fault for fault in caught.value.faults)
 
-    def test_it_trains(self, plugrl_trained: TrainedRun, plugrl_recorder: Recorder) -> None:
-        assert plugrl_trained.status["state"] == "done"
-        assert plugrl_trained.metrics, (
-            "train() ended no step; call self.run.end_step(step, metrics)"
-        )
+    def test_it_trains(self, plugrl_run: TrainedRun, plugrl_recorder: Recorder) -> None:
+        assert plugrl_run.status["state"] == "done"
+        assert plugrl_run.metrics, "train() ended no step; call self.run.end_step(step, metrics)"
         assert plugrl_recorder.seconds < SECONDS
         assert not any(plugrl_recorder.complete[:-1]), (
             "complete is true at the end of a step that another one follows"
         )
 
     def test_hooks_are_called_in_order(
-        self, plugrl_trained: TrainedRun, plugrl_recorder: Recorder
+        self, plugrl_run: TrainedRun, plugrl_recorder: Recorder
     ) -> None:
-        assert disorder(plugrl_recorder.calls) == []
+        assert order_faults(plugrl_recorder.calls) == []
 
     def test_it_stops_when_asked(
         self, plugrl_trainer_config: dict[str, Any], trainer: type[Trainer]
@@ -140,36 +138,34 @@ class TrainerContract:
             assert run.checkpoint()["run"]["step"] == recorder.ended_steps[0]
 
     def test_equal_seeds_give_equal_numbers(
-        self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]
+        self, plugrl_run: TrainedRun, plugrl_trainer_config: dict[str, Any]
     ) -> None:
         again = start(prepare(plugrl_trainer_config))
-        assert comparable(again) == comparable(plugrl_trained)
+        assert comparable_metrics(again) == comparable_metrics(plugrl_run)
 
     def test_it_writes_inside_its_run_folder(
-        self, plugrl_trained: TrainedRun, plugrl_trainer_config: dict[str, Any]
+        self, plugrl_run: TrainedRun, plugrl_trainer_config: dict[str, Any]
     ) -> None:
         runs = Path(plugrl_trainer_config["settings"]["runs_folder"])
         assert {path.name for path in runs.parent.iterdir()} <= {"runs", "problems.jsonl", "cwd"}
         assert list(tiny.working_directory(plugrl_trainer_config).iterdir()) == []
-        assert list(runs.iterdir()) == [plugrl_trained.folder.parent]
+        assert list(runs.iterdir()) == [plugrl_run.folder.parent]
 
     def test_resumed_it_equals_the_uninterrupted_run(
-        self, plugrl_trained: TrainedRun, trainer: type[Trainer], tmp_path: Path
+        self, plugrl_run: TrainedRun, trainer: type[Trainer], tmp_path: Path
     ) -> None:
         if not trainer.capabilities.resume:
             pytest.skip("the trainer declares Capabilities(resume=False)")
-        steps = checkpoint_names(plugrl_trained.folder)
+        steps = checkpoint_names(plugrl_run.folder)
         assert len(steps) > 1, "a run of two steps must have two checkpoints"
         for kept in range(1, len(steps)):
             copy = tmp_path / f"after-{steps[kept - 1]}"
-            shutil.copytree(plugrl_trained.folder, copy)
+            shutil.copytree(plugrl_run.folder, copy)
             for later in steps[kept:]:
                 shutil.rmtree(copy / "checkpoints" / later)
             resumed = resume(copy)
-            assert comparable(resumed) == comparable(plugrl_trained)
-            assert_equal_states(
-                resumed.checkpoint()["trainer"], plugrl_trained.checkpoint()["trainer"]
-            )
+            assert comparable_metrics(resumed) == comparable_metrics(plugrl_run)
+            assert_equal_states(resumed.checkpoint()["trainer"], plugrl_run.checkpoint()["trainer"])
 
 
 class TestTrainer(TrainerContract):

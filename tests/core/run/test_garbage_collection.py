@@ -25,7 +25,7 @@ class Circle:
 
 def warm(garbage):
     for _ in range(WARM_UP):
-        garbage.step_ended()
+        garbage.end_step()
 
 
 def test_what_was_there_before_is_passed_over_until_it_is_thawed():

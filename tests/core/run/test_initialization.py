@@ -29,7 +29,7 @@ def test_a_run_is_complete_when_it_is_done_and_saved_to_its_end(make_run, opened
             run.end_step(step, {"value": 1.0}, save=step == 1)
             assert not is_complete(run.folder)
         if opened:
-            run.leave_open("it was enough")
+            run.mark_resumable("it was enough")
     for step in lost:
         shutil.rmtree(run.folder / "checkpoints" / f"step-{step:08d}")
     assert json.loads((run.folder / "status.json").read_text("utf-8"))["state"] == "done"

@@ -299,5 +299,5 @@ def test_a_union_answers_for_any_part_of_the_time():
     busy = BusyIntervals([(5, 7), (0, 2), (1, 3)])
     assert busy.spans == [(0, 3), (5, 7)]
     assert [busy.seconds(a, b) for a, b in ((0, 10), (2, 6), (3, 5), (6, 6.5))] == [5, 2, 0, 0.5]
-    assert busy.during(BusyIntervals([(2, 6), (6.5, 9)])).spans == [(2, 3), (5, 6), (6.5, 7)]
+    assert busy.intersection(BusyIntervals([(2, 6), (6.5, 9)])).spans == [(2, 3), (5, 6), (6.5, 7)]
     assert BusyIntervals([]).seconds(0, 1) == 0

@@ -14,7 +14,7 @@ _MADE = "__plugrl_classes__"
 def component_class(function: Any, plain: type, awaiting: type, parameters: Sequence[str]) -> Any:
     """The class of a function, always the same one.
 
-    It has the attributes ``function`` and ``_taken``, how many of ``parameters`` it takes.
+    It has the attributes ``function`` and ``_parameter_count``, how many of ``parameters`` it takes.
 
     Args:
         function: plain or ``async``; what is no function comes back as it is.
@@ -33,7 +33,7 @@ def component_class(function: Any, plain: type, awaiting: type, parameters: Sequ
         names = {
             "__module__": function.__module__,
             "__doc__": function.__doc__,
-            "_taken": _taken(function, parameters),
+            "_parameter_count": _parameter_count(function, parameters),
             "function": staticmethod(function),
         }
         names |= {name: function.__dict__[name] for name in _KEPT if name in function.__dict__}
@@ -42,7 +42,7 @@ def component_class(function: Any, plain: type, awaiting: type, parameters: Sequ
     return made[base]
 
 
-def _taken(function: Callable[..., Any], parameters: Sequence[str]) -> int:
+def _parameter_count(function: Callable[..., Any], parameters: Sequence[str]) -> int:
     """How many of ``parameters`` a function takes."""
     for count in (len(parameters), len(parameters) - 1):
         try:

@@ -19,7 +19,7 @@ class GarbageCollection:
     def __init__(self) -> None:
         self._steps = 0
 
-    def step_ended(self) -> None:
+    def end_step(self) -> None:
         """At the last step of the warm-up, collect once and let collections pass over the rest."""
         self._steps += 1
         if self._steps == WARM_UP:

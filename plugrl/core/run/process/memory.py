@@ -72,7 +72,7 @@ class ParameterCounter:
         self._parameters = 0
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def limit_size(self) -> Iterator[None]:
         """Count what is built inside; memory of a layer is not touched before it is counted.
 
         Raises:

@@ -30,13 +30,13 @@ class ScriptOutput:
         self._tail = ""
 
     @property
-    def too_much(self) -> bool:
+    def is_excessive(self) -> bool:
         """Whether more was printed than any script has to say."""
         return self._read > MOST
 
     def pass_on(self) -> None:
         """Write what is new to stderr, without what could change a terminal."""
-        while not self.too_much and (chunk := os.pread(self._descriptor, _CHUNK, self._read)):
+        while not self.is_excessive and (chunk := os.pread(self._descriptor, _CHUNK, self._read)):
             self._read += len(chunk)
             text = shown(self._decoder.decode(chunk).replace("\r\n", "\n"))
             self._tail = (self._tail + text)[-_KEPT:]
@@ -50,7 +50,7 @@ class ScriptOutput:
 
     def fault(self, seconds: float) -> str:
         """Say which limit was passed, and the remedy; ``seconds`` is the one of time."""
-        if self.too_much:
+        if self.is_excessive:
             return f"printed more than {MOST:,} bytes{self.last()}; let it print less"
         return (
             f"ran longer than {seconds:g} seconds{self.last()}; allow more with "

@@ -160,7 +160,7 @@ def _run(
     with _kill_on_stop(process):
         while process.poll() is None:
             output.pass_on()
-            if time.monotonic() > over or output.too_much:
+            if time.monotonic() > over or output.is_excessive:
                 _kill(process)
                 process.wait()
                 output.pass_on()

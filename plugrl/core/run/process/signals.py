@@ -41,7 +41,7 @@ class SignalWatch:
         self._on_second = on_second
         self._handled = 0
         self._read = 0
-        self._told = threading.Lock()
+        self._first_signal = threading.Lock()
         self._previous: dict[signal.Signals, Any] = {}
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._old_descriptor = -1
@@ -97,7 +97,7 @@ class SignalWatch:
     def _note(self, number: signal.Signals, count: int) -> None:
         if count >= 2:
             self._on_second(number)
-        elif self._told.acquire(blocking=False):
+        elif self._first_signal.acquire(blocking=False):
             # Never released: handler and thread both see the first signal, one speaks.
             self.requested = number
             self._on_first(number)

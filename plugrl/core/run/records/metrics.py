@@ -101,7 +101,7 @@ class JsonlFile:
         if self._file is not None:
             os.fsync(self._file.fileno())
 
-    def cut(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         """Drop what was written after the first ``size`` bytes, and a torn last line."""
         self.close()
         if self.path.exists():

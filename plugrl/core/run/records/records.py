@@ -12,7 +12,7 @@ from plugrl.core.run.folder import METRICS_FILE
 from plugrl.core.run.records.metrics import JsonlFile
 
 
-class Records:
+class RunRecords:
     """Writes ``metrics.jsonl`` and ``samples/*.jsonl`` and cuts them back to a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,12 +38,12 @@ class Records:
         samples = {path.stem: path.stat().st_size for path in self._folder.glob("*.jsonl")}
         return {"": self._metrics.size(), **samples}
 
-    def cut(self, sizes: Mapping[str, int]) -> None:
+    def truncate(self, sizes: Mapping[str, int]) -> None:
         """Drop what was written after :meth:`sizes` were taken."""
-        self._metrics.cut(sizes.get("", 0))
+        self._metrics.truncate(sizes.get("", 0))
         self.close()
         for path in self._folder.glob("*.jsonl"):
-            JsonlFile(path).cut(sizes.get(path.stem, 0))
+            JsonlFile(path).truncate(sizes.get(path.stem, 0))
 
     def sync(self) -> None:
         """Make all lines so far survive a power cut."""

@@ -66,7 +66,7 @@ class Timeline:
             file.write(line)
             self._size += len(line)
             if self._size > self._limit:
-                self._leave_out()
+                self._drop_older_half()
 
     def _open(self) -> IO[str]:
         with open(self._path, "ab+") as file:
@@ -78,7 +78,7 @@ class Timeline:
         self._file = open(self._path, "a", 1, encoding="utf-8")  # noqa: SIM115
         return self._file
 
-    def _leave_out(self) -> None:
+    def _drop_older_half(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()

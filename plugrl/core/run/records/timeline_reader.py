@@ -38,16 +38,16 @@ class BusyIntervals:
 
     def seconds(self, start: float, end: float) -> float:
         """How long it went on between two times."""
-        return self._before(end) - self._before(start)
+        return self._seconds_before(end) - self._seconds_before(start)
 
-    def _before(self, time: float) -> float:
+    def _seconds_before(self, time: float) -> float:
         index = bisect_right(self._starts, time)
         if not index:
             return 0.0
         start, end = self.spans[index - 1]
         return self._sums[index - 1] + min(time, end) - start
 
-    def during(self, other: BusyIntervals) -> BusyIntervals:
+    def intersection(self, other: BusyIntervals) -> BusyIntervals:
         """When both went on."""
         both: list[Span] = []
         mine = theirs = 0
@@ -199,5 +199,5 @@ def _join_processes(processes: list[_ProcessSpans], skipped: int, left_out: bool
         begins.append(now)
         now += process.end - process.begin
     busy = {name: BusyIntervals(spans) for name, spans in lanes.items()}
-    both = busy["rollout"].during(busy["train"])
+    both = busy["rollout"].intersection(busy["train"])
     return TimelineView(busy, both, steps, begins, now, skipped, left_out)

@@ -59,13 +59,13 @@ class TrackerGroup:
         self._started = False
 
     @property
-    def waiting(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether there are trackers that were not started yet."""
         return bool(self._feeds) and not self._started
 
     def start(self, run: TrackedRun) -> None:
         """Start all trackers; further calls do nothing."""
-        if self.waiting:
+        if self.is_pending:
             self._started = True
             for feed in self._feeds:
                 feed.start(run, lambda held: _missed_calls(run.folder, held, run.step))

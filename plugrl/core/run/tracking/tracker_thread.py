@@ -61,7 +61,7 @@ class TrackerThread:
 
     def put(self, method: str, *arguments: Any) -> None:
         """Hand a call on; the run waits only for a tracker that is far behind."""
-        if not self.failed and not self._too_long():
+        if not self.failed and not self._is_too_slow():
             self._put((method, arguments))
 
     def _put(self, call: Call | None) -> None:
@@ -71,12 +71,12 @@ class TrackerThread:
                 self._calls.put(call, timeout=0.1)
                 return
             except queue.Full:
-                self._too_long()
+                self._is_too_slow()
 
     def drain(self, until: float) -> None:
         """Wait until everything is handed on and flushed, at most until a monotonic time."""
         while not self.failed and self._flushed < self._given:
-            if self._too_long() or time.monotonic() > until:
+            if self._is_too_slow() or time.monotonic() > until:
                 return
             self._flush.wait(0.1)
             self._flush.clear()
@@ -86,10 +86,10 @@ class TrackerThread:
         self._put(None)
         while not self.failed and self._thread.is_alive():
             self._thread.join(0.1)
-            if self._thread.is_alive() and not self._too_long() and time.monotonic() > until:
+            if self._thread.is_alive() and not self._is_too_slow() and time.monotonic() > until:
                 self.fail(f"was not done {self._timeout:g} s after the end of the run")
 
-    def _too_long(self) -> bool:
+    def _is_too_slow(self) -> bool:
         """Give up a call that takes too long."""
         now = self._now
         if now is None or time.monotonic() - now[1] <= self._timeout:

@@ -98,9 +98,9 @@ class _RemoteProgram:
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         self._questions.write(json.dumps(question) + "\n")
         self._questions.flush()
-        return self.heard()
+        return self.read_answer()
 
-    def heard(self) -> dict[str, Any]:
+    def read_answer(self) -> dict[str, Any]:
         line = self._answers.readline()
         if not line:
             raise EOFError("the program has ended")
@@ -198,7 +198,7 @@ def run_tests(code: str, answers: IO[str], questions: IO[str]) -> None:
     """Run test code with stand-ins for what it takes from the program; raises what it raises."""
     program = _RemoteProgram(answers, questions)
     # A program that does not come to its end fails, whatever is tested.
-    program.heard()
+    program.read_answer()
     names: dict[str, Any] = {"__name__": "test"}
     for name in sorted(_free_names(code)):
         module = _KNOWN.get(name)

@@ -50,12 +50,12 @@ class Child:
         self._box = box
         self.stopped: str | None = None
         self.code: int | None = None
-        self.held = {name: bytearray() for name in ("output", "errors", "status", "result")}
+        self.buffers = {name: bytearray() for name in ("output", "errors", "status", "result")}
         self.refused: dict[str, None] = {}
         self._listener: int | None = None
         self._threads = self._files = 0
         self._used = 0.0
-        pipes = {name: os.pipe() for name in self.held}
+        pipes = {name: os.pipe() for name in self.buffers}
         self._channel, channel = socket.socketpair()
         ends = Descriptors(
             {n: write for n, (_, write) in pipes.items()}, channel.fileno(), questions
@@ -73,7 +73,7 @@ class Child:
         for read in (*self._files_of, self._channel.fileno()):
             os.set_blocking(read, False)
 
-    def waits_on(self) -> list[int]:
+    def descriptors(self) -> list[int]:
         """The descriptors that have something to read now or later."""
         found = [*self._files_of]
         if self._listener is not None:
@@ -83,15 +83,15 @@ class Child:
         return found
 
     def read(self, file: int) -> None:
-        """Take what there is to read from one of :meth:`waits_on`."""
+        """Take what there is to read from one of :meth:`descriptors`."""
         if file == self._listener:
             self._answer()
         elif file in self._files_of:
-            self._keep(file)
+            self._read_output(file)
         else:
             self._take_listener()
 
-    def _keep(self, file: int) -> None:
+    def _read_output(self, file: int) -> None:
         try:
             data = os.read(file, 1 << 16)
         except BlockingIOError:
@@ -100,7 +100,7 @@ class Child:
         if not data:
             del self._files_of[file]
             os.close(file)
-        held, limit = self.held[name], self._limits["output_bytes"]
+        held, limit = self.buffers[name], self._limits["output_bytes"]
         held += data
         if len(held) > limit:
             if name == "errors":
@@ -196,7 +196,9 @@ class Child:
 
     def outcome(self, *, answers: bool) -> dict[str, Any]:
         """What came of it; ``answers``: it must have written a result."""
-        texts = {name: bytes(data).decode("utf-8", "replace") for name, data in self.held.items()}
+        texts = {
+            name: bytes(data).decode("utf-8", "replace") for name, data in self.buffers.items()
+        }
         return {
             "verdict": self._verdict(texts["errors"], answers and not texts["result"]),
             "output": texts["output"],
@@ -282,7 +284,7 @@ def _watch(children: list[Child], woken: int, deadline: float) -> None:
     """Until all have ended and nothing is left to read."""
     try:
         while True:
-            owners = {file: child for child in children for file in child.waits_on()}
+            owners = {file: child for child in children for file in child.descriptors()}
             running = any(child.code is None for child in children)
             ready, _, _ = select.select([*owners, woken, 0], [], [], _LOOK if running else 0)
             if 0 in ready:

@@ -211,7 +211,7 @@ class Builder:
         body: Body = self._factory.build("body", config[key], path)
         with seeded(self._seed, settings.policy, part):
             try:
-                with self._growing.counted():
+                with self._growing.limit_size():
                     network, features = body.build_for(seen.spaces, seen.shape)
             except ConfigError as error:
                 raise ConfigError(f"{path}: {error}") from error
@@ -232,7 +232,7 @@ class Builder:
         config = settings.config
         with seeded(self._seed, settings.policy, part):
             try:
-                with self._growing.counted():
+                with self._growing.limit_size():
                     own = built.body.head(part, seen.spaces, built.features, outputs)
                     if own is not None:
                         return own

@@ -108,11 +108,11 @@ class FunctionScorer(Scorer):
     """A scorer made of a function, see :func:`as_scorer`."""
 
     function: ClassVar[Callable[..., Any]]
-    _taken: ClassVar[int] = 1
+    _parameter_count: ClassVar[int] = 1
 
     def score(self, dialogues: Sequence[Dialogue]) -> Sequence[Score | float]:
         """Call the function for each dialogue."""
-        taken = type(self)._taken
+        taken = type(self)._parameter_count
         return [self.function(*(dialogue, self)[:taken]) for dialogue in dialogues]
 
 

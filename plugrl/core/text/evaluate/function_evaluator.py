@@ -18,11 +18,11 @@ class FunctionEvaluator(Evaluator):
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
     ) -> EvaluationRunResult | Awaitable[EvaluationRunResult]:
         """Call the function."""
-        arguments = (data, evaluation_target, self)[: type(self)._taken]
+        arguments = (data, evaluation_target, self)[: type(self)._parameter_count]
         result: EvaluationRunResult = _result_of(self.function(*arguments))
         return result
 
-    _taken: ClassVar[int] = 2
+    _parameter_count: ClassVar[int] = 2
 
 
 class AsyncFunctionEvaluator(FunctionEvaluator):
@@ -32,7 +32,7 @@ class AsyncFunctionEvaluator(FunctionEvaluator):
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget
     ) -> EvaluationRunResult:
         """Call the function and await it."""
-        arguments = (data, evaluation_target, self)[: type(self)._taken]
+        arguments = (data, evaluation_target, self)[: type(self)._parameter_count]
         result: EvaluationRunResult = _result_of(await self.function(*arguments))
         return result
 

@@ -24,9 +24,9 @@ class FunctionWorker(RolloutWorker):
         return result
 
     def _arguments(self, task: RolloutTask) -> tuple[Any, ...]:
-        return (task, self)[: type(self)._taken]
+        return (task, self)[: type(self)._parameter_count]
 
-    _taken: ClassVar[int] = 1
+    _parameter_count: ClassVar[int] = 1
 
 
 class AsyncFunctionWorker(FunctionWorker):

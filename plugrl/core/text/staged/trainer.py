@@ -246,7 +246,7 @@ class PureTextRlTrainer(Trainer):
                 reached,
                 iteration,
             )
-            self.run.leave_open(str(reached))
+            self.run.mark_resumable(str(reached))
             raise StopRun(str(reached)) from None
         except _StopAskedError:
             metrics = {}
