@@ -13,7 +13,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.staged.examples import supervised_examples, with_right_decision
 from plugrl.core.text.staged.stats import returns_of
 from plugrl.core.text.staged.trainer import PureTextRlTrainer
-from plugrl.core.text.unused_options import warn_of, written
+from plugrl.core.text.unused_options import non_default_options, warn_of_options
 from plugrl.trainers.kit import TALKING
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ExpertIterationTrainer(PureTextRlTrainer):
         if method == "threshold":
             names = [name for name in vars(default) if name.startswith("weighting")]
         why = f"rollout_selection_method is {method}"
-        warn_of("trainer", written(section, default, why, names))
+        warn_of_options("trainer", non_default_options(section, default, why, names))
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
         """One supervised job for each group, of the examples of all its agents."""

@@ -37,7 +37,7 @@ from plugrl.core.text.remote.preflight import unfit_services
 from plugrl.core.text.rollout.metrics import Means, rollout_metrics
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
-from plugrl.core.text.unused_options import warn_of_unused
+from plugrl.core.text.unused_options import warn_of_unused_options
 from plugrl.core.text.validate_prepared import batch_fault, check_parameters
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         yield from unfit_services(check, TrainService)
         yield from policy_findings(check)
         yield from compatibility_findings(check, cls)
-        warn_of_unused(check)
+        warn_of_unused_options(check)
 
     @abstractmethod
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:

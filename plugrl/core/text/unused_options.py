@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 
 
 #: An option by its path within a section, its value, and why it has no effect.
-Unused = tuple[str, Any, str]
+UnusedOption = tuple[str, Any, str]
 
 
-def warn_of(section: str, unused: Iterable[Unused]) -> None:
+def warn_of_options(section: str, unused: Iterable[UnusedOption]) -> None:
     """Warn of options below the path ``section``."""
     for path, value, reason in unused:
         shown = f"{value:g}" if isinstance(value, float) else value
         logger.warning("%s.%s=%s has no effect: %s", section, path, shown, reason)
 
 
-def written(
+def non_default_options(
     section: Any, default: Any, reason: str, names: Iterable[str] = (), *, path: str = ""
-) -> Iterator[Unused]:
+) -> Iterator[UnusedOption]:
     """The options of a section that differ from their defaults.
 
     Args:
@@ -50,7 +50,7 @@ def written(
             yield f"{path}{name}", section[name], reason
 
 
-def warn_of_unused(check: Preflight) -> None:
+def warn_of_unused_options(check: Preflight) -> None:
     """Warn of what a policy-gradient trainer does not use: it is switched off by something else."""
     algorithm = check.section.get("algorithm") or {}
     valued = any(
@@ -58,7 +58,7 @@ def warn_of_unused(check: Preflight) -> None:
         in declared_needs(check.component(f"trainer.algorithm.{kind}"), algorithm.get(kind))
         for kind in ("advantage", "loss")
     )
-    warn_of("trainer.algorithm", _unused(algorithm, valued=valued))
+    warn_of_options("trainer.algorithm", _unused(algorithm, valued=valued))
     # Trainers without rewards have no attempts to compare, and may be the phase before values.
     learns = getattr(check.validated.trainer, "uses_rewards", True)
     compares = getattr(check.component("trainer.algorithm.advantage"), "compares_attempts", False)
@@ -77,7 +77,7 @@ def warn_of_unused(check: Preflight) -> None:
             )  # fmt: skip
 
 
-def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[Unused]:
+def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[UnusedOption]:
     length, how = algorithm.get("norm_length"), algorithm.get("aggregation")
     if length is not None and how != "seq-mean-token-sum-norm":
         yield "norm_length", length, f"aggregation is {how}"
@@ -85,30 +85,34 @@ def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[Unused]:
     correction, overlong = algorithm.get("sampler_correction"), algorithm.get("overlong")
     if kl is not None:
         off = not kl.reward.coefficient, not kl.loss.coefficient
-        yield from _written("kl.reward", kl.reward, KlRewardConfig(), off[0], "coefficient is 0")
+        yield from _non_default_if(
+            "kl.reward", kl.reward, KlRewardConfig(), off[0], "coefficient is 0"
+        )
         fixed = kl.reward.controller == "fixed" and not off[0]
-        yield from _written(
+        yield from _non_default_if(
             "kl.reward", kl.reward, KlRewardConfig(), fixed, "controller is fixed",
             ("target", "horizon"),
         )  # fmt: skip
-        yield from _written("kl.loss", kl.loss, KlLossConfig(), off[1], "coefficient is 0")
+        yield from _non_default_if("kl.loss", kl.loss, KlLossConfig(), off[1], "coefficient is 0")
         both = "kl.reward.coefficient and kl.loss.coefficient are 0"
-        yield from _written("kl", kl, KlConfig(), all(off), both, ("model",))
+        yield from _non_default_if("kl", kl, KlConfig(), all(off), both, ("model",))
     if value is not None:
         why = "no advantage or loss reads values of states"
-        yield from _written("value", value, ValueConfig(), not valued, why)
+        yield from _non_default_if("value", value, ValueConfig(), not valued, why)
     if correction is not None:
         off_ = correction.level == "none"
         default = SamplerCorrectionConfig()
-        yield from _written("sampler_correction", correction, default, off_, "level is none")
+        yield from _non_default_if("sampler_correction", correction, default, off_, "level is none")
     if overlong is not None:
         names = ("penalty", "length")
         none = not overlong.buffer
-        yield from _written("overlong", overlong, OverlongConfig(), none, "buffer is 0", names)
+        yield from _non_default_if(
+            "overlong", overlong, OverlongConfig(), none, "buffer is 0", names
+        )
 
 
-def _written(
+def _non_default_if(
     path: str, section: Any, default: Any, off: bool, reason: str, names: tuple[str, ...] = ()
-) -> Iterator[Unused]:
+) -> Iterator[UnusedOption]:
     if off:
-        yield from written(section, default, reason, names, path=f"{path}.")
+        yield from non_default_options(section, default, reason, names, path=f"{path}.")

@@ -5,7 +5,7 @@ A training step learns from its batch in optimizer steps (:func:`optimizer_steps
 1. its rows: a minibatch of whole units (:func:`minibatches`);
 2. its denominator: weights per token over the whole optimizer step, however its rows are split into
    micro-batches (:func:`attach_loss_weights`);
-3. its gradient: the loss of each micro-batch, masked and weighed, adds its own
+3. its gradient: the loss of each micro-batch, masked and weighed by ``WeightedLoss``, adds its own
    (:func:`accumulate_gradient`, which a train service calls);
 4. its guards: dumps, and a gradient that is not finite changes nothing;
 5. its update: the gradient is clipped and AdamW steps (:func:`clip_and_step`, which a train service

@@ -16,7 +16,7 @@ from plugrl.core.text.protocol.settings import ProtocolWorkerConfig, SpeakerConf
 from plugrl.core.text.protocol.speaking import Speaker, Stage
 from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.rollout.worker import RolloutWorker
-from plugrl.core.text.unused_options import warn_of, written
+from plugrl.core.text.unused_options import non_default_options, warn_of_options
 from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ class ProtocolRolloutWorker(RolloutWorker):
                 yield from model_findings(check, f"{path}.agents.{agent}.model", own.model)
             if own.get("script") is not None:
                 why = "its replies are written, not sampled"
-                warn_of(
-                    f"{path}.agents.{agent}", written(own, SpeakerConfig(), why, ["temperature"])
+                warn_of_options(
+                    f"{path}.agents.{agent}",
+                    non_default_options(own, SpeakerConfig(), why, ["temperature"]),
                 )
         owners = {agent for agent, own in section.agents.items() if own.get("model") is not None}
         if check.models and not owners.issuperset(protocol.agent_names):

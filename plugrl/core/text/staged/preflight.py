@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.text.preflight import data_findings, model_findings
 from plugrl.core.text.staged.plan import learners
 from plugrl.core.text.staged.sections import HeldOutConfig, TextRlConfig
-from plugrl.core.text.unused_options import Unused, warn_of, written
+from plugrl.core.text.unused_options import UnusedOption, non_default_options, warn_of_options
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -38,23 +38,30 @@ def pure_text_findings(check: Preflight) -> Iterator[Finding]:
     prices = root.text_rl.prices.values()
     if root.text_rl.max_cost is not None and not any(each.input or each.output for each in prices):
         yield "text_rl.max_cost", "is never reached: all prices are 0; raise one, or write null"
-    warn_of("text_rl", _unused(root.text_rl))
+    warn_of_options("text_rl", _unused(root.text_rl))
     if scheme == "none":
         none = "text_rl.test_scheme is none"
-        warn_of("validate", written(validate, HeldOutConfig(), none, ("score", "score_mode")))
+        warn_of_options(
+            "validate",
+            non_default_options(validate, HeldOutConfig(), none, ("score", "score_mode")),
+        )
 
 
-def _unused(section: Any) -> Iterator[Unused]:
+def _unused(section: Any) -> Iterator[UnusedOption]:
     """Options of ``text_rl`` that others switch off."""
     default, replaced = TextRlConfig(), "verifier_guess_replacement"
     annealing = f"{replaced}_annealing"
     if not section[f"{replaced}_proportion"]:
         names = (annealing, f"{annealing}_rate")
-        yield from written(section, default, f"{replaced}_proportion is 0", names)
+        yield from non_default_options(section, default, f"{replaced}_proportion is 0", names)
     elif section[annealing] == "none":
-        yield from written(section, default, f"{annealing} is none", (f"{annealing}_rate",))
+        yield from non_default_options(
+            section, default, f"{annealing} is none", (f"{annealing}_rate",)
+        )
     if not section.save_transcripts:
-        yield from written(section, default, "save_transcripts is false", ("transcript_format",))
+        yield from non_default_options(
+            section, default, "save_transcripts is false", ("transcript_format",)
+        )
 
 
 def _models(check: Preflight) -> Iterator[Finding]:
