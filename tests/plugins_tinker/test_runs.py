@@ -141,7 +141,7 @@ def phases(config, teacher_steps, student_steps, **data):
             },
             {
                 "name": "student",
-                "models": {"policy": {"train": {**train, "learning_rate": 0.002}}},
+                "models": {"policy": {"train": {**train, "learning_rate": 0.0005}}},
                 "data": {"split": "train", "rollout_repeat_n": 4, **data},
                 "trainer": {"type": "remote_api_opd", "total_train_steps": student_steps},
             },
@@ -302,9 +302,11 @@ def test_rewards_alone_teach_too(server, tree):
 @against("server", *SLOW, model="adder")
 def test_a_student_learns_from_a_teacher_of_an_earlier_phase(server, tree):
     config = tree(server, "sequence", settings__checkpoint_every=0, scenario__demonstrations=3000)
-    run = plugrl.train(phases(config, 25, 15, batch_size=16))
+    run = plugrl.train(phases(config, 25, 15, batch_size=16, rollout_repeat_n=16))
     gaps = of(run.metrics, "train/teacher_kl")
     assert len(gaps) == 15
     assert gaps[0] > 0.05, "the student was the teacher from the beginning"
-    # The mean of five steps fell from 0.25 to 0.13 within ten where it was measured.
+    # The mean of five steps fell from 0.12 to 0.07 on an installed server, from 0.21 to 0.10 on the
+    # other one. At a learning rate of 0.002 it stays above 0.12 on both: there the other one begins
+    # with a rise, for it trains the last layer too, and what looked like learning undid that.
     assert sum(gaps[-5:]) < 0.8 * sum(gaps[:5]), gaps
