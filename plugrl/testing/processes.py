@@ -16,12 +16,12 @@ _PROGRAM = """
 import json, sys, traceback
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
-from plugrl.testing.processes import location
+from plugrl.testing.processes import defining_name
 answers = []
 for record in json.load(sys.stdin):
     try:
         found = default_registry().load(Record.from_json(record))
-        answers.append({"location": location(found)})
+        answers.append({"location": defining_name(found)})
     except BaseException:
         answers.append({"error": traceback.format_exc()})
 with open(sys.argv[1], "w", encoding="utf-8") as file:

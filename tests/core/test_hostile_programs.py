@@ -199,7 +199,7 @@ for text in given["forgers"]:
     if outcome.verdict == "done":
         wrong.append(text)
 made = box.script(given.get("counted", "")).output
-found = {"own root": box.has_own_root(), "kernel": box.confines(), "wrong": wrong}
+found = {"own root": box.has_own_root(), "kernel": box.kernel_protections(), "wrong": wrong}
 if made:
     found["made"] = len(made)
 print(json.dumps(found))

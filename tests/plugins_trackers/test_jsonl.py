@@ -47,7 +47,7 @@ def test_a_resume_cuts_its_own_lines_and_no_others(make_run, train, tmp_path):
     run = make_run(JsonlTracker({"path": str(path)}))
     train(run, 5, save_at=(3,), crash=True)
     run._trackers.drain()
-    run._ending._lock.release()
+    run._shutdown._lock.release()
     with path.open("ab") as file:
         file.write(b'{"run": "other", "event": "metrics", "step": 5, "x": 1}\n{"run": "to')
     again = make_run(JsonlTracker({"path": str(path)}), folder=run.folder)

@@ -61,7 +61,7 @@ def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train, st
     run = make_run(MlflowTracker(options), experiment_name="again")
     train(run, 6, save_at=(3,), crash=True)
     run._trackers.drain()
-    run._ending._lock.release()
+    run._shutdown._lock.release()
     client, record = found(store, run)
     assert len(steps(client, record, "train/loss")) == 6
     assert record.info.status == "RUNNING"

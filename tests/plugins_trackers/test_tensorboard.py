@@ -45,7 +45,7 @@ def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train):
     run = make_run(TensorBoardTracker())
     train(run, 6, save_at=(3,), crash=True)
     run._trackers.drain()
-    run._ending._lock.release()
+    run._shutdown._lock.release()
     train(make_run(TensorBoardTracker(), folder=run.folder), 8)
     found = read(run.folder / "tensorboard")
     assert [e.step for e in found.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -69,7 +69,7 @@ def test_a_run_without_a_checkpoint_begins_anew(make_run, train):
     run = make_run(TensorBoardTracker())
     train(run, 2, crash=True)
     run._trackers.drain()
-    run._ending._lock.release()
+    run._shutdown._lock.release()
     train(make_run(TensorBoardTracker(), folder=run.folder), 3)
     found = read(run.folder / "tensorboard")
     assert [e.step for e in found.Scalars("train/loss")] == [1, 2, 3]

@@ -56,7 +56,7 @@ def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train, fo
     run = make_run(TrackioTracker({"folder": folder, "project": "again"}))
     train(run, 6, save_at=(3,), crash=True)
     run._trackers.finish("failed")
-    run._ending._lock.release()
+    run._shutdown._lock.release()
     assert [step for step, _ in losses("again", run)] == [1, 2, 3, 4, 5, 6]
     train(make_run(TrackioTracker({"folder": folder, "project": "again"}), folder=run.folder), 8)
     assert [step for step, _ in losses("again", run)] == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -70,7 +70,7 @@ def test_a_resume_goes_on_with_no_step_doubled_and_none_lost(make_run, train, mo
     run = make_run(WandbTracker())
     train(run, 6, save_at=(3,), crash=True)
     run._trackers.finish("failed")  # All six steps are in its file.
-    run._ending._lock.release()
+    run._shutdown._lock.release()
     assert list(logged(run.folder)) == [1, 2, 3, 4, 5, 6]
     again = make_run(WandbTracker(), folder=run.folder)
     train(again, 8)
@@ -105,7 +105,7 @@ def test_a_run_without_a_checkpoint_begins_anew(make_run, train):
     run = make_run(WandbTracker())
     train(run, 2, crash=True)
     run._trackers.finish("failed")
-    run._ending._lock.release()
+    run._shutdown._lock.release()
     train(make_run(WandbTracker(), folder=run.folder), 3)
     assert list(logged(run.folder)) == [1, 2, 3]
 

@@ -35,7 +35,7 @@ def test_list_knows_every_kind_of_folder(call, make_run, tmp_path):
     with done:
         done.end_step(1, {"value": 0.5})
     killed = make_run()
-    killed._ending._lock.release()
+    killed._shutdown._lock.release()
     root = tmp_path / "runs" / "toy"
     for name, text in (("z-empty", ""), ("z-list", "[]"), ("z-stateless", "{}")):
         (root / name).mkdir()
