@@ -166,7 +166,7 @@ ORDINARY = """
 import os
 from plugrl.core.sandbox.box import Box
 box = Box()
-print(os.getuid(), len(box.confines()), box.script("print(1)").output.strip())
+print(os.getuid(), len(box.kernel_protections()), box.script("print(1)").output.strip())
 tested = box.asserts("def f(): return 1", "assert f() == 1").verdict
 print(box.script("import os; os.fork()").refused, tested)
 """
