@@ -107,7 +107,7 @@ def test_a_loss_whose_gradients_would_be_lost_is_not_compiled(
     kind: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = torch.nn.Linear(2, 1)
-    loss = CompiledLoss(kind(network), list(network.parameters()))
+    loss = CompiledLoss(kind(network), {"agent": list(network.parameters())})
     assert loss({"x": torch.ones(3, 2)}) is None  # type: ignore[arg-type]
     assert said in caplog.text
     assert network.weight.grad is None
