@@ -68,9 +68,9 @@ def test_every_hard_dependency_has_its_reason(setup_cfg):
         "torch tensordict torchrl transformers pluggy omegaconf typer rich safetensors pyarrow"
     )
     names = {need.name for need in requirements(setup_cfg["options"]["install_requires"])}
-    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     for name in names - set(expected.split()):
-        assert re.search(rf"^\| `{name}` \| \S", design, re.MULTILINE), name
+        assert re.search(rf"^\| `{name}` \| \S", page, re.MULTILINE), name
 
 
 def test_continuous_integration_runs_the_test_command_of_the_readme(tmp_path):

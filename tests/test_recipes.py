@@ -1,4 +1,4 @@
-"""Every packaged recipe is whole, trains, and learns what docs/recipes.md says."""
+"""Every packaged recipe is whole, trains, and learns what docs/recipe-results.md says."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_recipe_says_what_it_teaches_and_is_named_like_its_file(name):
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"remote_api"} - SERVED))
 def test_the_docs_have_its_figures(name):
-    page = (ROOT / "docs" / "recipes.md").read_text("utf-8")
+    page = (ROOT / "docs" / "recipe-results.md").read_text("utf-8")
     assert re.search(rf"^\| `{name}` \|.*\d", page, re.MULTILINE)
 
 

@@ -129,7 +129,8 @@ exec {python} "$@"
 
 
 def test_the_container_runs_what_it_is_given(tmp_path, registry):
-    text = PAGE.partition("<!-- file: container.py -->\n```python\n")[2].partition("```")[0]
+    page = (ROOT / "docs" / "custom-sandboxes.md").read_text("utf-8")
+    text = page.partition("<!-- file: container.py -->\n```python\n")[2].partition("```")[0]
     file = tmp_path / "container.py"
     file.write_text(text, "utf-8")
     spec = importlib.util.spec_from_file_location("container_of_the_page", file)
