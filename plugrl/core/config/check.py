@@ -63,6 +63,7 @@ class Checker(CheckReport):
         registry: where the names of components are resolved; by default this process's.
         origins: where the values were written; origins of defaults are added.
         unresolved: paths whose value is missing because of an earlier fault.
+        rules: whether the rules of schemas run, which may need more than one value.
     """
 
     def __init__(
@@ -70,8 +71,11 @@ class Checker(CheckReport):
         registry: Registry | None = None,
         origins: Origins | None = None,
         unresolved: frozenset[KeyPath] = frozenset(),
+        *,
+        rules: bool = True,
     ) -> None:
         super().__init__(origins, unresolved)
+        self._rules = rules
         self.pick = Picker(self, registry)
 
     def value(self, value: Any, hint: Any, path: KeyPath, metadata: Mapping[Any, Any]) -> Any:
@@ -288,6 +292,8 @@ class Checker(CheckReport):
         self, schema: type, result: dict[str, Any], objects: dict[str, Any], path: KeyPath
     ) -> Any:
         """Build the dataclass, so that its own rules run, and take back what they changed."""
+        if not self._rules:
+            return None
         try:
             built = schema(**objects)
         except Touched:
@@ -349,7 +355,11 @@ class Checker(CheckReport):
             items = value if isinstance(value, list) else [value]
             if not isinstance(value, list):
                 self.origins[(*path, 0)] = nearest(self.origins, path) or DEFAULT
-            return [self.component_at(item, kind, (*path, i))[0] for i, item in enumerate(items)]
+            before = len(self.faults)
+            found = [self.component_at(item, kind, (*path, i))[0] for i, item in enumerate(items)]
+            if len(self.faults) == before:
+                self._refuse_repetition(found, path)
+            return found
         if value is None or _unset(value, kind):
             if made is None:
                 return None
@@ -357,6 +367,12 @@ class Checker(CheckReport):
             mark(value, path, DEFAULT, self.origins)
         default = made["type"] if isinstance(made, dict) else None
         return self.component_at(value, kind, path, default, field.metadata.get(OWN))[0]
+
+    def _refuse_repetition(self, sections: list[Any], path: KeyPath) -> None:
+        for i, section in enumerate(sections):
+            if section in sections[:i]:
+                first = dotted((*path, sections.index(section)))
+                self.fault((*path, i), f"is the same as {first}; leave one of them out")
 
     def _no_list(self, value: dict[str, Any], kind: str, path: KeyPath) -> Any:
         names = sorted({record.name for record in self.pick.registry.records(kind)})

@@ -11,7 +11,7 @@ from plugrl.core.config.check import Checker, hints_of
 from plugrl.core.config.root import RootChecker
 from plugrl.core.config.schemas.sections import COMMON, SettingsConfig
 from plugrl.core.config.sources.merge import Layer, merge
-from plugrl.core.config.sources.origins import Fault, KeyPath, dotted, nearest
+from plugrl.core.config.sources.origins import Fault, KeyPath, dotted, keys_of, nearest
 from plugrl.core.config.validated import ValidatedConfig
 
 #: Sections, and with a dot the keys of `settings`, that are read once, for the whole run. The
@@ -141,7 +141,7 @@ class _Phase:
         written = {dotted(path) for path in self.over.origins}
         for fault in checker.faults:
             origin = fault.origin
-            mine = fault.path in written or fault.path.partition(".")[0] not in self.outer.tree
+            mine = fault.path in written or keys_of(fault.path)[0] not in self.outer.tree
             mine = mine or (origin is not None and origin.layer >= _OVER)
             if mine or fault.path.startswith("trainer"):
                 fault = _moved(fault, prefix)
@@ -227,11 +227,34 @@ def _root_sections(root: RootChecker, phases: list[_Phase]) -> None:
             continue
         if name in read:
             root.filled[name] = _project(value, [p.root.filled.get(name) for p in phases])
+            _check_overridden(root, name, read[name])
         elif known:
-            root._unread(name, value)
+            root.unread_section(name, value)
     common: set[str] = set(COMMON) - {"trainer"}
     for name in sorted(common - set(root.filled), key=list(COMMON).index):
-        root._section(name, COMMON[name])
+        root.check_section(name, COMMON[name])
+
+
+def _check_overridden(root: RootChecker, name: str, schema: Any) -> None:
+    """Check what the run says in a section even where every phase says otherwise.
+
+    The section may be a part that only phases complete: what it lacks is no fault here.
+    """
+    origins, unresolved = dict(root.checker.origins), root.checker.unresolved
+    checker = Checker(root.checker.pick.registry, origins, unresolved, rules=False)
+    checker.pick.failures = root.checker.pick.failures
+    alone = RootChecker(checker, {name: copy.deepcopy(root.tree[name])})
+    alone.check_section(name, schema)
+    told = {(fault.origin, fault.message) for fault in root.checker.faults}
+    for fault in checker.faults:
+        value: Any = root.tree
+        for key in keys_of(fault.path):
+            inner = value.get(key) if isinstance(value, dict) else None
+            inner = value[key] if isinstance(value, list) and isinstance(key, int) else inner
+            value = inner
+        is_value = value is not None and not isinstance(value, dict)
+        if is_value and fault.unknown is None and (fault.origin, fault.message) not in told:
+            root.checker.faults.append(fault)
 
 
 def _project(written: Any, filled: list[Any]) -> Any:

@@ -25,6 +25,7 @@ from plugrl.core.errors import (
     PluginError,
     UnknownComponentError,
 )
+from plugrl.core.wording import close_names
 
 if TYPE_CHECKING:
     from plugrl.core.config.report import CheckReport
@@ -156,6 +157,10 @@ class Picker:
         if not isinstance(name, str) or not name:
             names = ", ".join(sorted({r.name for r in self.registry.records(kind)})) or "none"
             what = "type is missing" if "type" not in value else "type must be a name"
+            slip = close_names("type", value, 1) if "type" not in value else []
+            if slip:
+                report.fault((*path, slip[0]), "unknown key; write type, which names the " + kind)
+                return None
             report.fault(path, f"{what}; installed {kind} types: {names}")
             return None
         other = component_name(kind, name)

@@ -11,7 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.config.sources.origins import COMMAND_LINE, PYTHON, Fault, KeyPath, nearest
+from plugrl.core.config.sources.origins import (
+    COMMAND_LINE,
+    PYTHON,
+    Fault,
+    keys_of,
+    nearest,
+)
 from plugrl.core.errors import PluginError, PlugrlError
 from plugrl.core.plugins.user_code.error_location import (
     first_line,
@@ -153,18 +159,11 @@ def _moved(fault: Fault, outer: ValidatedConfig, number: int) -> Fault:
 
 
 def _origin(validated: ValidatedConfig, path: str) -> Any:
-    return nearest(validated.origins, _keys(path), written=True)
-
-
-def _keys(path: str) -> KeyPath:
-    keys: list[str | int] = []
-    for part in path.replace("[", ".[").split("."):
-        keys.append(int(part[1:-1]) if part.startswith("[") else part)
-    return tuple(keys)
+    return nearest(validated.origins, keys_of(path), written=True)
 
 
 def section_at(root: Any, path: str) -> Any:
     """What stands in a configuration at ``path``, such as ``trackers[0].type``."""
-    for key in _keys(path):
+    for key in keys_of(path):
         root = root[key]
     return root

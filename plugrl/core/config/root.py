@@ -54,7 +54,7 @@ class RootChecker:
 
     def plugins(self) -> None:
         """Block and require plugins before any component is looked up."""
-        self._section("plugins", COMMON["plugins"])
+        self.check_section("plugins", COMMON["plugins"])
         section = self.filled.get("plugins")
         if not isinstance(section, dict):
             return
@@ -137,13 +137,13 @@ class RootChecker:
                 continue
             # Null removes a section; a slip in a name that nobody wrote is still told.
             if value is not None or not (name in self.removed or self._readers(name)):
-                self._unread(name, value)
+                self.unread_section(name, value)
         for name, schema in schemas.items():
             # Without a trainer nobody knows whether an absent section would be read.
             read = self.cls is not None or name in COMMON or name in self.tree
             if read and name not in self.filled and name != "trainer":
                 before = len(self.checker.faults)
-                self._section(name, schema)
+                self.check_section(name, schema)
                 if self.cls is None and name not in COMMON:
                     self._spare_other_keys(before)
 
@@ -159,7 +159,8 @@ class RootChecker:
         known = {**self.filled, **(inner or {})}
         checker.faults[:] = with_places(checker.faults, known, checker.unchecked)
 
-    def _unread(self, name: str, value: Any) -> None:
+    def unread_section(self, name: str, value: Any) -> None:
+        """Add the fault of a section that nothing reads."""
         checker = self.checker
         inner = [key for key in value if remedy((name, key))] if isinstance(value, dict) else []
         if name == "service" and inner:
@@ -200,7 +201,7 @@ class RootChecker:
                 continue
         return found
 
-    def _section(self, name: str, schema: Any) -> None:
+    def check_section(self, name: str, schema: Any) -> None:
         """Check one section and keep it with its defaults."""
         checker, path = self.checker, (name,)
         given = self.tree.get(name)

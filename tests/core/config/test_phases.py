@@ -1,6 +1,8 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from plugrl.core.config.plan import batch_plan, plan_text
@@ -167,3 +169,45 @@ def test_a_key_at_the_root_that_a_phase_has_is_told_its_place(files, faults, tex
     (found,) = faults("a.yaml")
     assert found.startswith(f"{text.partition(':')[0]} (a.yaml:2): unknown section")
     assert found.endswith(f"did you mean {place}?")
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("data.batch_size=x", "data.batch_size (command line): must be a whole number, not 'x'"),
+        ("data.type=x", "data.type (command line): must be one of auto, files, scenario, not 'x'"),
+    ],
+)
+def test_what_every_phase_overrides_is_checked_too(files, faults, override, line):
+    """Nobody reads it, and whoever writes it believes that it counts."""
+    files(
+        a="""
+        trainer:
+          type: phases
+          phases:
+            - {name: first, trainer: toy, data: {batch_size: 2, type: auto}}
+            - {name: second, trainer: toy, data: {batch_size: 3, type: auto}}
+        """
+    )
+    assert faults("a.yaml", override) == [line]
+
+
+def test_a_section_that_only_phases_complete_is_no_fault(files, check):
+    files(
+        a="""
+        data: {type: files}
+        trainer:
+          type: phases
+          phases:
+            - {name: first, trainer: toy, data: {data_files: [x.jsonl]}}
+        """
+    )
+    # The rule that `files` needs `data_files` is one of the section as each phase completes it.
+    Path("x.jsonl").write_text("{}\n", encoding="utf-8")
+    check("a.yaml")
+
+
+def test_a_repeated_component_of_the_run_is_told_once(files, faults):
+    files(a=TWO + "trackers: [jsonl, jsonl]\n")
+    found = faults("a.yaml")
+    assert len([line for line in found if "is the same as" in line]) <= 1

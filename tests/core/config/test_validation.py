@@ -172,6 +172,19 @@ def test_the_written_tree_validates_to_itself(files, check):
             "trainer.rates={a: 0.5, b: 1}",
             "trainer.rates.b (command line): must be at least 0 and below 1, not 1.0",
         ),
+        (
+            "trainer.losses=[plain, clipped, plain]",
+            "trainer.losses[2] (command line): is the same as trainer.losses[0]; leave one of them out",
+        ),
+        (
+            "trainer.losses=[{tipe: plain}]",
+            "trainer.losses[0].tipe (command line): unknown key; write type, which names the loss",
+        ),
+        (
+            "environment.variables={A=B: x}",
+            "environment (command line): variables has 'A=B', which is no name of an environment"
+            " variable; leave out =, spaces and line breaks",
+        ),
         ("seed=null", "seed (command line): must be a whole number, not null"),
         ("seed=???", "seed (command line): is still ???; write a value"),
         (

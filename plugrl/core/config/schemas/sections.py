@@ -7,6 +7,7 @@ belong to every run.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +33,14 @@ class EnvironmentConfig:
     setup_script: str | None = described(
         None, "shell script whose variables are set before those", file="file"
     )
+
+    def __post_init__(self) -> None:
+        for name in self.variables:
+            if not re.fullmatch(r"[^\s=\0]+", name):
+                raise ConfigError(
+                    f"variables has {name!r}, which is no name of an environment variable; leave "
+                    "out =, spaces and line breaks"
+                )
 
 
 @dataclass

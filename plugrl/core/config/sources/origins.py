@@ -73,6 +73,14 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
+def keys_of(path: str) -> KeyPath:
+    """The keys of a path that :func:`dotted` wrote."""
+    keys: list[str | int] = []
+    for part in path.replace("[", ".[").split("."):
+        keys.append(int(part[1:-1]) if part.startswith("[") else part)
+    return tuple(keys)
+
+
 def nearest(origins: Origins, path: KeyPath, *, written: bool = False) -> Origin | None:
     """Give the origin of ``path``, or of the closest thing around it that has one.
 
