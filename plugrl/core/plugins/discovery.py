@@ -1,8 +1,8 @@
 """Loading the hook plugins of the installed packages, each isolated from the others.
 
-pluggy's own loader is not used: it stops at the first plugin that fails, and accepts misspelt
-hooks and plugins of one name in silence. Here the order is stable, disabled plugins are never
-imported, and each failure is recorded with its package, phase, error and seconds.
+pluggy's own loader is not used: it stops at the first plugin that fails, and silently accepts
+misspelt hooks and two plugins of one name. Here the order is stable, disabled plugins are never
+imported, and each failure is recorded with package, phase, error and time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Phase = Literal["import", "api", "hooks", "components"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailure:
-    """A hook plugin that could not be used, and in which phase of its loading it failed."""
+    """A hook plugin that could not be loaded, and the phase in which loading failed."""
 
     distribution: str
     version: str
@@ -125,7 +125,7 @@ def load_hook_plugins(
         if strict:
             raise PluginError(failure.message) from failure.error
         result.failures.append(failure)
-        # A command may load twice, to validate and to run; the user is told once.
+        # A command may load plugins twice, to validate and to run; warn only once.
         if failure.message not in registry.failed:
             logger.warning("%s", failure.message)
             registry.failed.append(failure.message)
@@ -144,7 +144,7 @@ def _load_hooks_of(
         PluginError: they are wrong; whoever names a file wants it.
     """
     if manager.is_registered(module):
-        # Of an installed package.
+        # It belongs to an installed package, which has registered it already.
         return
     try:
         check_hook_plugin(module)
@@ -164,6 +164,7 @@ def _load(entry: EntryPoint, result: LoadedPlugins, registry: HookRegistry) -> L
     started = time.perf_counter()
     phase: Phase = "import"
     plugin: Any = None
+    # A plugin that fails halfway must not leave half of its components behind.
     snapshot = registry.snapshot()
     try:
         with registry.credit_to(entry):
@@ -177,6 +178,7 @@ def _load(entry: EntryPoint, result: LoadedPlugins, registry: HookRegistry) -> L
             _register_components(result.manager, plugin, registry)
     except KeyboardInterrupt:
         raise
+    # BaseException: a plugin that calls sys.exit() at import must not end the command.
     except BaseException as error:
         if plugin is not None and result.manager.is_registered(plugin):
             result.manager.unregister(plugin)
@@ -197,6 +199,7 @@ def _load(entry: EntryPoint, result: LoadedPlugins, registry: HookRegistry) -> L
 def _register_components(
     manager: pluggy.PluginManager, plugin: Any, registry: HookRegistry
 ) -> None:
+    # Only this plugin's implementation, so that a failure is attributed to the right one.
     for implementation in manager.hook.plugrl_register_components.get_hookimpls():
         if implementation.plugin is plugin:
             arguments = {"registry": registry}
@@ -225,6 +228,7 @@ def check_hook_plugin(plugin: Any) -> None:
         options = getattr(value, "plugrl_impl", None)
         if isinstance(options, dict):
             _check_hook(attribute, value, options, known)
+        # "from plugrl... import plugrl_step_end" is no hook of this module.
         elif attribute in known and callable(value) and _is_local(plugin, value):
             raise _RefusedPluginError("hooks", f"{attribute} is not marked with @plugrl.hookimpl")
 

@@ -1,9 +1,10 @@
-"""The registry: from the ``type: NAME`` of a configuration to the component that it means.
+"""The registry: resolves the ``type: NAME`` of a configuration to a component.
 
-Installed components are known from metadata and imported when used; user code registers with
-the decorators. The order of resolution does not depend on what was imported first: a qualified
-``distribution/name``; user code; plugrl's own; the one other installed package. Two installed
-packages with one bare name are an error, and plugrl's own bare names cannot be taken.
+Installed components are known from metadata and imported on first use; user code registers with
+the decorators. Resolution does not depend on the order of imports. It tries, in this order: a
+qualified ``distribution/name``; user code; plugrl's own components; the one other installed package
+with that name. Two installed packages with one bare name are an error, and no package can take a
+bare name of plugrl's own.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class Registry:
     """The components that a configuration can name.
 
     Args:
-        entry_points: the installed entry points; by default those of this process, read anew
-            when ``sys.path`` changes.
+        entry_points: the installed entry points; by default those of this process, which are read
+            again when ``sys.path`` changes.
         selection: which installed plugins may be used; by default the environment's.
 
     Attributes:
@@ -166,9 +167,9 @@ class Registry:
         return new.record
 
     def own(self, kind: str, obj: Any) -> Record:
-        """A record of a function or class that a schema brings itself; no name leads to it.
+        """The record of a function or class that a schema brings along, without registering a name.
 
-        Where an entry point names the same object, it is that component.
+        If an entry point names the same object, the record is that of the entry point.
         """
         made = make_registration(known_kind(kind).name, obj.__name__, obj, None, self.entry_points)
         key = made.record.reference, made.record.target
@@ -189,7 +190,7 @@ class Registry:
     def records(self, kind: str | None = None, *, disabled: bool = False) -> list[Record]:
         """The known components, sorted by kind, name and distribution.
 
-        With ``disabled`` the ones of plugins that the selection refuses are there too.
+        ``disabled`` includes components of plugins that the selection refuses.
         """
         if kind is not None:
             kind = known_kind(kind).name
@@ -201,6 +202,8 @@ class Registry:
                 # A package may declare one component for this version and for earlier ones.
                 if key not in found or former_group_warning(entry.group) is None:
                     found[key] = record
+        # Metadata first: a decorator that runs while an installed package is imported describes the
+        # component that the entry point already names.
         for key, registration in list(self._registered.items()):
             found.setdefault(key, registration.record)
         selection = self.selection
@@ -232,10 +235,10 @@ class Registry:
         return record
 
     def load(self, record: Record) -> Any:
-        """The component itself, imported and checked; the way in for worker processes.
+        """Import and check the component of a record.
 
-        The record may come from another process: its distribution must be installed here in
-        the same version and still declare the same target.
+        The record may come from another process, as in rollout workers: its distribution must be
+        installed here in the same version and declare the same target.
 
         Raises:
             PluginError: it cannot be imported, is not what its kind asks for, or another version
@@ -261,6 +264,7 @@ class Registry:
         if former is not None:
             message = f"{component_label(record)}: {former}"
             warnings.warn(message, PlugrlDeprecationWarning, stacklevel=2)
+        # No entry point names it, so only the hooks of its package can produce it again.
         if record.source == "hook":
             self._run_hooks(record.distribution)
             held = self._registration(record)
@@ -270,7 +274,7 @@ class Registry:
             return import_component(record)
 
     def _run_hooks(self, distribution: str) -> None:
-        """Let the hooks of one package register its components, as they did in the driver."""
+        """Let the hooks of one package register its components, as they did in the main process."""
         only = PluginSelection(only=frozenset({normalize(distribution)}))
         load_hook_plugins(self, only)
 

@@ -1,4 +1,4 @@
-"""Deadlines of phases: a hung step says where it hangs, and ends."""
+"""Deadlines of phases: a step that hangs is ended, and the stacks show where it hung."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _TICK = 1.0
-#: Longer gaps between two ticks mean that the process was suspended, not that it worked.
+#: A longer gap between two ticks means that the process was suspended (a laptop that sleeps, a
+#: debugger): that time counts against no deadline.
 _SUSPENDED = 5.0
-#: The longest wait that faulthandler takes on every platform.
+#: The longest timeout, in seconds, that faulthandler accepts on every platform.
 _LONGEST = 1e6
 
 
@@ -29,9 +30,9 @@ class PhaseDeadline:
 class Deadlines:
     """Watches the active phases from a thread of its own.
 
-    Entering and leaving a phase costs microseconds. A call that never gives the interpreter
-    lock back stops the thread too; then faulthandler, which needs no lock, prints the stacks
-    and ends the process some seconds later.
+    Entering and leaving a phase costs microseconds. A call that never releases the interpreter
+    lock (GIL) stops the watching thread too; faulthandler, which does not need the lock, then
+    prints the stacks and ends the process some seconds later.
 
     Args:
         on_expired: called in the watching thread with the phase; it should end the process.
@@ -51,6 +52,7 @@ class Deadlines:
         self._expiry = 0.0
 
     def _clock(self) -> float:
+        # Monotonic time without suspensions: what deadlines are measured in.
         return time.monotonic() - self._suspended
 
     @contextlib.contextmanager
@@ -59,7 +61,8 @@ class Deadlines:
         phase = PhaseDeadline(name, seconds, self._clock() + seconds)
         with self._changed:
             self._active.append(phase)
-            # Armed here and not in the thread: the very next call may keep the lock for good.
+            # Armed here rather than in the thread: the very next call may hold the interpreter lock
+            # forever, and then the thread never runs.
             self._arm()
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -71,6 +74,7 @@ class Deadlines:
         try:
             yield
         finally:
+            # The thread is not woken: it finds out at its next tick, and steps stay cheap.
             with self._changed:
                 self._active.remove(phase)
 
@@ -96,6 +100,7 @@ class Deadlines:
                     self._wait()
                     late = [p for p in self._active if self._clock() >= p.until]
                 if late:
+                    # The innermost one: phases nest, and it names the hanging call best.
                     self._on_expired(late[-1])
                     return
         finally:
@@ -106,12 +111,13 @@ class Deadlines:
 
     def _arm(self) -> None:
         seconds = min(self._seconds_left() + self._grace, _LONGEST)
-        # Arming starts a thread: keep a fallback whose time is still about right. One that a
-        # phase left behind is good for the next; the watching thread takes down the last.
+        # Arming starts a thread, which is too slow for every phase: keep a timer that expires at
+        # about the right time. One that an earlier phase left behind serves the next phase too; the
+        # watching thread cancels the last one.
         expiry = time.monotonic() + seconds
         if self._armed and expiry - self._grace / 2 <= self._expiry <= expiry:
             return
-        # Standard error may be closed or replaced; the thread then watches alone.
+        # Standard error may be closed or replaced; then only the thread watches.
         with contextlib.suppress(ValueError, OSError, RuntimeError):
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or 2)
             self._armed = True

@@ -1,4 +1,4 @@
-"""Guards: what must not happen in the middle of a run, and what is done when it does."""
+"""Guards: checks of every step of a run, and what happens when one fails."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from plugrl.core.run.checkpoints.dumps import Dumps
 
 log = logging.getLogger("plugrl.run")
 
-#: Metrics that are guarded by name, also for trainers that call no guard themselves.
+#: Metrics that are checked by name, so that trainers that call no guard are guarded too.
 _GUARDED = re.compile(r"loss|grad|logp|log_prob", re.IGNORECASE)
-#: Losses of larger rewards are beyond float32 or near it, whatever the learning rate.
+#: Larger rewards give losses near or beyond the range of float32, whatever the learning rate.
 MAX_PLAUSIBLE_REWARD = 1e9
 
 
 class Guards:
-    """Checks of one run, with the policy of ``runtime_monitor``.
+    """The checks of one run, with the policy of the section ``runtime_monitor``.
 
     Args:
-        policy: what to do.
-        dumps: folder that batches with non-finite values are written to; None: nowhere.
-        about: what the manifests of dumps say besides.
+        policy: what happens when a check fails.
+        dumps: the folder that batches with non-finite values are written to; None: nowhere.
+        about: further entries for the manifests of dumps, such as the configuration.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Guards:
         """Check a number, tensor, array or nested mapping of them.
 
         Returns:
-            True when all is finite. False when it is not and the policy is ``skip``: leave
-            this update out.
+            True if everything is finite; False if not and the policy is ``skip``, in which case
+            the caller leaves the update out.
 
         Raises:
             NonFiniteError: the policy is ``stop``.
@@ -87,6 +87,7 @@ class Guards:
         return False
 
     def _skip(self, what: str, step: int, where: str) -> None:
+        # Loss and gradient of one step may both fail; it is one skipped step.
         if step == self._last_skipped:
             return
         follows = self._last_skipped is not None and step == self._last_skipped + 1
@@ -101,19 +102,19 @@ class Guards:
             )
 
     def keep(self, step: int, what: str, contents: Any) -> None:
-        """Dump ``contents`` when ``runtime_monitor.dump_steps`` asks for ``step``.
+        """Dump ``contents`` if ``step`` is among ``runtime_monitor.dump_steps``.
 
         Args:
             step: the run's step.
-            what: tells apart the dumps of one step.
-            contents: a mapping or a function that gives one.
+            what: distinguishes several dumps of one step.
+            contents: a mapping, or a function that returns one and is called only if needed.
         """
         if step in self.policy.dump_steps:
             self._dumps.write(what, step, contents)
             self._kept = step
 
     def end_step(self, step: int) -> None:
-        """Say why a step that ``runtime_monitor.dump_steps`` asks for left no dump."""
+        """Explain a missing dump of a step that ``runtime_monitor.dump_steps`` names."""
         if step in self.policy.dump_steps and self._kept != step:
             log.warning(
                 "step %d leaves no dump (runtime_monitor.dump_steps): it made no update, for want "
@@ -122,7 +123,7 @@ class Guards:
             )
 
     def metrics(self, step: int, metrics: Mapping[str, float | int]) -> None:
-        """Guard the metrics whose names speak of losses, gradients and log-probabilities."""
+        """Check the metrics named after losses, gradients and log-probabilities."""
         for name, value in metrics.items():
             if not math.isfinite(value) and _GUARDED.search(name):
                 self.check_finite(f"metric {name}", value, step=step)
@@ -130,7 +131,7 @@ class Guards:
     def rewards(
         self, step: int, rewards: Any, valid: Any, *, batch: Any = None, reason: str = ""
     ) -> None:
-        """Check the rewards of one step: shape, finiteness, validity and spread.
+        """Check the rewards of one step: shape, validity, spread and finiteness, in this order.
 
         Args:
             step: the step that they belong to.
@@ -160,7 +161,7 @@ class Guards:
         """Report attempts that failed.
 
         Raises:
-            RunError: there are some and the policy of ``exception_handling`` is stop_on_error.
+            RunError: an attempt failed and ``exception_handling`` has the policy ``stop_on_error``.
         """
         if failed and self.policy.exception_handling.effective == "stop_on_error":
             raise RunError(
@@ -183,14 +184,14 @@ class Guards:
             )
 
     def dead_coefficients(self, path: str, dead: Mapping[str, float]) -> None:
-        """Report numbers of the configuration that reach no gradient.
+        """Report coefficients of the configuration that do not influence the gradient.
 
         Args:
-            path: the section that they stand in.
+            path: the section of the configuration that holds them.
             dead: their values by key.
 
         Raises:
-            RunError: there are some and the policy is ``stop``.
+            RunError: there is one and the policy is ``stop``.
         """
         policy = self.policy.dead_coefficients
         if not dead or policy == "ignore":
@@ -205,12 +206,13 @@ class Guards:
         log.warning("%s", message)
 
     def any_valid(self, steps: int) -> None:
-        """Check at the end of a training of ``steps`` steps that some reward was valid.
+        """Check at the end of a training of ``steps`` steps that at least one reward was valid.
 
-        A training shorter than ``max_invalid_steps`` would else be done without having learned.
+        A training shorter than ``max_invalid_steps`` would otherwise succeed without having learned
+        anything.
 
         Raises:
-            RunError: not one reward was valid.
+            RunError: no reward was valid.
         """
         if 0 < steps <= self._invalid_in_a_row:
             message = f"no reward was valid in any of {steps} steps, so nothing was learned" + (
@@ -225,6 +227,7 @@ class Guards:
         return self.policy.exception_handling.effective == "continue"
 
     def _count_equal(self, step: int, kept: list[float]) -> None:
+        # A single reward equals itself and says nothing about spread.
         if len(kept) > 1:
             self._equal_in_a_row = self._equal_in_a_row + 1 if len(set(kept)) == 1 else 0
         if self._equal_in_a_row >= self.policy.dead_reward_steps and not self._warned_equal:
@@ -242,7 +245,7 @@ class Guards:
         return {name: getattr(self, name) for name in (*names, "_equal_in_a_row", "_warned_equal")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the counters back."""
+        """Restore the counters."""
         for name in self.state_dict():
             setattr(self, name, state[name])
 
@@ -263,6 +266,7 @@ def _all_finite(value: Any) -> bool:
 
 def _implausible_reward(rewards: list[float], valid: list[float]) -> str | None:
     for number, (reward, counts) in enumerate(zip(rewards, valid, strict=True)):
+        # Written with "not", so that NaN, which compares false with everything, is caught too.
         if counts and not abs(reward) <= MAX_PLAUSIBLE_REWARD:
             return f"trajectory {number} of {len(rewards)} has {reward:g}"
     return None

@@ -1,4 +1,4 @@
-"""``Run``: what a training has of its folder, from the first file to the exit code."""
+"""``Run``: a training's interface to its run folder, from the first file to the exit code."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from plugrl.core.config.hidden import withhold
 from plugrl.core.config.schemas.sections import RuntimeMonitorConfig, SettingsConfig
 from plugrl.core.errors import RunError, RunInterrupted, RunTerminated, StopRun, UsageError
 from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
+from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.run import folder as folders
 from plugrl.core.run.atomic_files import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
@@ -60,41 +61,42 @@ log = logging.getLogger("plugrl.run")
 
 
 class Stateful(Protocol):
-    """What a checkpoint saves: a trainer, as far as a run knows it."""
+    """The part of a trainer that a run relies on: what a checkpoint saves and restores."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Any:
-        """Take the state back."""
+        """Restore the state."""
 
 
 class _FolderGoneError(RunError):
-    """The run folder is not there any more."""
+    """The run folder was deleted, moved or replaced while the run was going on."""
 
 
-class Run:
-    """One run: made by :meth:`create`, taken up again by :meth:`open`, used in a ``with``.
+class Run(RenamedMethods):
+    """One run: made by :meth:`create`, reopened by :meth:`open`, used in a ``with`` statement.
 
     The order is ``attach(trainer)``, ``restore()``, then ``with run: trainer.train()``. Leaving
-    the ``with`` block ends the run: normally it saves a last checkpoint and is ``done``; a
-    ``StopRun`` is swallowed and is ``done`` too; other exceptions pass through, noted in
-    ``status.json``, with the command that resumes as a note of the exception.
+    the ``with`` block ends the run. Without an exception it saves a last checkpoint and is
+    ``done``; so it is after a ``StopRun``, which is swallowed. Other exceptions are recorded in
+    ``status.json`` and propagate, with the command that resumes the run as a note.
 
     Attributes:
-        folder: the run folder; absolute, because code of users may change the working folder.
+        folder: the run folder; absolute, because user code may change the working directory.
         id: its name, ``<time>-<id>``.
-        step: the last ended step; 0 before the first.
+        step: the last completed step; 0 before the first.
         last_metrics: the metrics of that step.
-        hooks: calls hooks of plugins.
+        hooks: calls the hooks of the plugins.
         guards: the checks of ``runtime_monitor``.
-        timeline: notes what ran when.
-        garbage: keeps full collections out of the steps.
-        best_score: the best of :meth:`report_score`, also over resumes.
-        phase_number: which phase of several the trainer is in, counted from 1; 0: it has none.
+        timeline: records what ran when.
+        garbage: keeps full garbage collections out of the steps.
+        best_score: the best score reported so far, earlier processes of the run included.
+        phase_number: the phase that a trainer of several is in, counted from 1; 0: no phases.
     """
 
     phase_number = 0
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {"leave_open": "mark_resumable"}
 
     def __init__(
         self,
@@ -153,15 +155,15 @@ class Run:
         records: Iterable[ComponentRecord] = (),
         installed: Iterable[ComponentRecord] = (),
     ) -> Self:
-        """Make the folder of a new run and own it.
+        """Make the folder of a new run and take its lock.
 
         Args:
-            validated: the configuration; ``tree`` is saved, without secrets as ``config.yaml``.
-            composed: where it came from.
+            validated: the configuration; its ``tree`` is saved as ``config.yaml``, without secrets.
+            composed: the files and overrides that it was composed from.
             hooks: calls hooks; None: no plugins.
             trackers: where metrics go besides the run folder.
             records: components in use, for ``plugins.lock.json``.
-            installed: further components that are there but not used.
+            installed: components that are installed but not used.
 
         Raises:
             UsageError: the runs folder is not writable.
@@ -184,11 +186,12 @@ class Run:
         trackers: Sequence[Tracker] = (),
         records: Iterable[ComponentRecord] = (),
     ) -> Self:
-        """Own an existing run, to resume it.
+        """Take the lock of an existing run, to resume it.
 
         Raises:
             UsageError: another process owns it, or it is not writable.
-            ConfigError: the folder holds no run, or its checkpoint another model or order of data.
+            ConfigError: the folder holds no run, or its newest checkpoint belongs to another model
+                or order of data.
             PluginError: plugins changed and ``plugins.strict`` is set.
         """
         from plugrl.core.run.lock import RunLock
@@ -214,12 +217,12 @@ class Run:
     # -- state ------------------------------------------------------------------------------
 
     def attach(self, trainer: Stateful) -> None:
-        """Say whose ``state_dict`` the checkpoints hold."""
+        """Set the trainer whose ``state_dict`` the checkpoints save."""
         self._trainer = trainer
 
     @property
     def trainer(self) -> Stateful | None:
-        """What :meth:`attach` was given; None before it."""
+        """The attached trainer; None before :meth:`attach`."""
         return self._trainer
 
     @property
@@ -229,9 +232,10 @@ class Run:
         return self._trainer is not None and bool(getattr(capabilities, "resume", True))
 
     def restore(self) -> int | None:
-        """Load the newest whole checkpoint into the trainer; None: start from the beginning.
+        """Load the newest intact checkpoint into the trainer; return its step, or None without one.
 
-        Metrics and samples that were written after that checkpoint are cut off.
+        Metrics and samples written after that checkpoint are cut off, so that no step is in the
+        files twice.
 
         Raises:
             RunError: there are checkpoints, but not one can be read.
@@ -268,17 +272,19 @@ class Run:
         return checkpoint_folder(self.folder)
 
     def mark_resumable(self, reason: str) -> None:
-        """Say that a clean end of this run, such as at a limit, may be followed by a resume."""
+        """Let a run that ends cleanly be resumed later; ``reason`` such as a limit of costs."""
         self._status.fields["open"] = reason
 
     def save(self) -> Path | None:
-        """Save a checkpoint of the last ended step now; :meth:`end_step` does it when it is due.
+        """Save a checkpoint of the last completed step now; :meth:`end_step` does so when due.
 
         Raises:
             RunError: the disk is full; older checkpoints are untouched.
         """
         if not self.resumable or self._trainer is None or self._ended < 0:
             return None
+        # Records and trackers first: a checkpoint must never be ahead of the lines before it,
+        # since a resume cuts the files back to the sizes that the checkpoint holds.
         with self.phase("checkpoint"), self._schedule.saving():
             self._records.sync()
             self._trackers.drain()
@@ -308,15 +314,19 @@ class Run:
     def end_step(self, step: int, metrics: Mapping[str, Any], *, save: bool = False) -> None:
         """End a step: the only point at which a run is saved, stopped and resumed.
 
-        Writes the metrics, asks the guards and hooks, saves a checkpoint when one is due or a
-        stop was asked for, and then honours the stop. With ``save`` one is due whatever the
-        settings say, as for what would cost money to do again.
+        Writes the metrics, runs guards and hooks, saves a checkpoint when one is due or a stop was
+        requested, and then honours the stop.
+
+        Args:
+            step: the number of the step; larger than that of any step before.
+            metrics: numbers by name.
+            save: save a checkpoint whatever the settings say, such as after work that costs money.
 
         Raises:
-            UsageError: steps do not grow, or a metric is not a number.
+            UsageError: the step number does not increase, or a metric is not a number.
             NonFiniteError: a loss or gradient among the metrics is NaN or infinite.
-            RunInterrupted, RunTerminated: a signal asked for the end.
-            StopRun: a hook asked for the end.
+            RunInterrupted, RunTerminated: a signal requested the stop.
+            StopRun: a hook requested the stop.
         """
         if step <= self._ended:
             raise UsageError(
@@ -330,6 +340,8 @@ class Run:
         self.step = self._ended = step
         self.last_metrics = numbers
         self._call_hooks("plugrl_step_end", run=self, step=step, metrics=numbers)
+        # Read once: a signal that arrives while the checkpoint is written waits for the next step,
+        # because this checkpoint was not saved for it.
         requested = self._signals.requested
         due = self._schedule.due(step, best=self._score is not None)
         if save or due or self._stop or requested:
@@ -338,7 +350,7 @@ class Run:
         self._status.step(step)
         self.garbage.end_step()
         self._honour_stop()
-        # What was all there is to do is done, whoever asked for its end meanwhile.
+        # If this was the last step, the run is done, even if a stop was requested meanwhile.
         if requested is not None and not getattr(self._trainer, "complete", False):
             raise _stop_error(requested, step)
 
@@ -351,7 +363,7 @@ class Run:
 
     def _check_folder(self) -> None:
         if not self._folder_exists:
-            # What is open would go on to be written, to files without a name.
+            # Open files would go on being written although nobody can find them any more.
             raise _FolderGoneError(
                 f"the run folder {display_path(self.folder)} is gone: it was deleted, moved or "
                 "replaced "
@@ -371,14 +383,14 @@ class Run:
             raise self._stop
 
     def _call_hooks(self, name: str, **arguments: Any) -> None:
-        # A request to stop waits for the end of the step, where the run can be saved.
+        # A StopRun is kept until the end of the step, the only point at which the run can be saved.
         try:
             self.hooks.call(name, **arguments)
         except StopRun as stop:
             self._stop = stop
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write metrics between two ends of steps, such as those of an evaluation."""
+        """Write metrics in the middle of a step, such as those of an evaluation."""
         numbers = self._numbers(metrics)
         self._start_trackers()
         self._records.metrics(step, numbers)
@@ -387,7 +399,7 @@ class Run:
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Append a record, such as a generated text, to ``samples/<name>.jsonl``.
 
-        Without a ``step`` of its own it belongs to the step that has not ended yet.
+        A record without a ``step`` belongs to the step that is going on.
         """
         self._start_trackers()
         stamped = {"step": record.get("step", self._ended + 1), **record}
@@ -395,17 +407,19 @@ class Run:
         self._trackers.sample(name, stamped)
 
     def _start_trackers(self) -> None:
+        # With the first number rather than with the run: a run that is restored only knows its step
+        # after the checkpoint is loaded, and trackers are told from which step on they log.
         if self._trackers.is_pending:
             again = self._status.fields["resumed"] is not None
             tree = self._definition[CONFIG]
             self._trackers.start(make_tracked_run(self.folder, tree, self._ended, resumed=again))
 
     def report_score(self, score: float) -> bool:
-        """Tell a held-out score (higher is better) before the end of its step.
+        """Report a held-out score (higher is better) before the end of its step.
 
         Returns:
-            Whether it is the best so far. Then, if the run saves every so many steps, the end of
-            this step saves a checkpoint that stays on disk until a better one comes.
+            Whether it is the best so far. If so, and if the run saves checkpoints by steps, the end
+            of this step saves one, which stays on disk until a better one comes.
         """
         if not math.isfinite(score) or (self.best_score is not None and score <= self.best_score):
             return False
@@ -413,14 +427,14 @@ class Run:
         return True
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Give the body of a ``with`` a deadline: ``settings.deadlines[name]`` or ``deadline``.
+        """Run a ``with`` body under a deadline: ``settings.deadlines[name]``, or ``deadline``.
 
-        Passing it prints the phase and all stacks, and ends the process with exit code 1. The
-        timeline of the run shows the body as a span of that name.
+        A body that exceeds it ends the process with exit code 1, after the phase and all stacks are
+        printed. The timeline of the run shows the body as a span of that name.
         """
         if self._active:
             self._honour_stop_between_steps()
-        # A checkpoint is one of the step that has ended, anything else part of the next.
+        # A checkpoint belongs to the step that has ended, anything else to the next one.
         return self._phase(name, self.step + (name != "checkpoint"))
 
     @contextmanager
@@ -430,7 +444,8 @@ class Run:
             yield
 
     def _honour_stop_between_steps(self) -> None:
-        # Without resume points nothing is lost by ending here; before the first step neither.
+        # Nothing is lost by stopping here: before the first step there is nothing to save, and a
+        # trainer that cannot resume starts over anyway.
         if self._ended < 0:
             self._honour_stop()
         early = self._ended < 0 or not self.resumable
@@ -438,7 +453,7 @@ class Run:
             raise _stop_error(self._signals.requested, self._ended)
 
     def label(self, step: int) -> str:
-        """How messages name a step, with the phase in front where a trainer has several."""
+        """The name of a step in messages; runs of phases put the phase in front."""
         return f"step {step}"
 
     def progress(self, description: str, total: int | None = None) -> Bar:
@@ -446,9 +461,9 @@ class Run:
         return self._progress.bar(description, total)
 
     def keep(self, name: str, make: Callable[[], Item]) -> Item:
-        """What ``make`` gave when the run was first asked for ``name``.
+        """The resource called ``name``, made by ``make`` on first use.
 
-        It is shared by all trainers of the run; its ``close()`` is called at the run's end.
+        All trainers of the run share it; its ``close()`` is called at the end of the run.
         """
         return self._resources.get(name, make)
 
@@ -464,12 +479,13 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command that takes this run up again."""
+        """The command that resumes this run."""
         return f"plugrl resume {shlex.quote(os.fspath(display_path(self.folder)))}"
 
     def __enter__(self) -> Self:
         self._shutdown.open_log()
         self._status.write()
+        # After the status: from here on a signal ends the run through it.
         self._signals.install()
         self._active = True
         try:
@@ -487,7 +503,7 @@ class Run:
     ) -> bool:
         stopped = error is None or isinstance(error, StopRun)
         if outcome_of(error) in ("done", "failed") and not isinstance(error, _FolderGoneError):
-            # Whatever failed, this is why: files that are not there, or a last checkpoint.
+            # A missing folder is the cause of whatever failed, so it is the error that is reported.
             try:
                 self._check_folder()
             except _FolderGoneError as gone:
@@ -507,7 +523,7 @@ class Run:
         return isinstance(error, StopRun)
 
     def finish(self, outcome: State, error: BaseException | None = None) -> None:
-        """End the run: hooks, trackers, report, status, lock. Only the first call counts."""
+        """End the run: hooks, report, trackers, status, lock. Only the first call has an effect."""
         if self._shutdown.ended:
             return
         self._shutdown.ended = True
@@ -515,6 +531,8 @@ class Run:
         self._progress.close()
         self._resources.close()
         self.garbage.thaw()
+        # Hooks and trackers may still log, so the files are closed after them; the lock is released
+        # last, since from then on another process may resume the run.
         self._call_hooks("plugrl_run_end", run=self, outcome=outcome)
         report = self._shutdown.report(outcome, self.step, error) if self._folder_exists else {}
         self._trackers.finish(outcome, report)

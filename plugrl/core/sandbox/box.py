@@ -1,4 +1,4 @@
-"""``Box``: runs Python programs that nobody has read, and says what came of each."""
+"""``Box``: runs untrusted Python programs and reports the outcome of each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from plugrl.core.sandbox.inside.value_codec import parse_json
 from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, Runner
 from plugrl.core.sandbox.servers import ServerGoneError, Wrap, server_command, servers
 
-#: How a program, or its tests, is run, and what of a job each of the processes is told. The first
-#: one is that of the program: what is expected of it is not among this.
+#: For each mode of a job: the mode of the process, and which fields of the job each process gets.
+#: The first process is that of the program. It never gets the expected results or the tests, so a
+#: program cannot read them off its own memory; ``trusted_tests`` gives this up on request.
 _PARTS: Mapping[str, tuple[str, tuple[Mapping[str, str], ...]]] = {
     "script": ("script", ({"program": "program", "stdin": "stdin"},)),
     "function": (
@@ -25,13 +26,13 @@ _PARTS: Mapping[str, tuple[str, tuple[Mapping[str, str], ...]]] = {
 
 
 class Box(Runner):
-    """Runs programs, each in a process and a folder of its own; it may be used from many threads.
+    """Runs programs, each in a process and a folder of its own; safe to use from many threads.
 
     Args:
         limits: what each program may use.
-        kernel: whether the kernel is asked to refuse calls and files; if not, as where it cannot,
-            the interpreter refuses them, which native code gets around.
-        wrap: changes the command that starts the process which runs programs.
+        kernel: whether the kernel refuses system calls and files. If not, or where it cannot, the
+            interpreter refuses them, which native code can bypass.
+        wrap: changes the command that starts the process that runs programs.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Box(Runner):
         self._servers = servers(wrap(words) if wrap else words, own_root=kernel)
 
     def run(self, job: ProgramJob) -> ProgramOutcome:
-        """What came of a job.
+        """Run a job and return its outcome.
 
         Raises:
             RunError: no process or folder can be made for it.
@@ -51,6 +52,7 @@ class Box(Runner):
         size, most = len(job.program.encode("utf-8", "replace")), self.limits.file_kb << 10
         if size > most:
             return ProgramOutcome("files", errors=f"the program has {size} of {most} bytes")
+        # Checked here, since the process of a program writes it before its own limits apply.
         mode, parts = _PARTS[job.mode]
         told = [{key: getattr(job, name) for key, name in part.items()} for part in parts]
         try:
@@ -64,8 +66,10 @@ class Box(Runner):
                 [json.dumps(each).encode() for each in told],
             )
         except ServerGoneError:
-            # Twice, with this program: whatever it did, it has failed.
+            # The server ended twice with this program: whatever the program did, it has failed.
             return ProgramOutcome("killed", errors="the process that runs programs ended")
+        # No status means that the process died before it had dropped its rights: the program never
+        # ran, so this is a failure of the machine and no verdict.
         if answer["kernel"] is None:
             raise RunError(f"a box could not be set up: {answer['errors'][-300:]}")
         return _outcome(answer, is_call=job.mode == "function")
@@ -87,7 +91,7 @@ class Box(Runner):
         return self.script("").kernel
 
     def has_own_root(self) -> bool:
-        """Whether programs have a root of their own, in which the kernel counts what they write."""
+        """Whether programs have a root file system of their own, whose size the kernel limits."""
         return bool(self._servers.hello["own_root"])
 
 
@@ -97,7 +101,7 @@ def _outcome(answer: Mapping[str, Any], *, is_call: bool) -> ProgramOutcome:
         try:
             value = parse_json(answer["result"])
         except ValueError as error:
-            # A program may write to where its result is expected whatever it wants to.
+            # The program can write anything to the descriptor of its result.
             verdict = "raised"
             errors = f"{errors}\nthe result is no data: {error}".strip()
     return ProgramOutcome(

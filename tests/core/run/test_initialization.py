@@ -6,6 +6,7 @@ import shutil
 import pytest
 from run_driver import Toy
 
+from plugrl.core.errors import PlugrlDeprecationWarning
 from plugrl.core.run.initialization import is_complete
 
 
@@ -41,3 +42,12 @@ def test_a_run_that_saves_nothing_is_complete_when_it_is_done(make_run):
     with run:
         run.end_step(1, {"value": 1.0})
     assert is_complete(run.folder)
+
+
+def test_a_run_is_left_open_by_the_name_of_0_1_too(make_run):
+    run = make_run()
+    with pytest.warns(PlugrlDeprecationWarning, match="write mark_resumable"):
+        run.leave_open("it was enough")
+    with run:
+        run.end_step(1, {"value": 1.0})
+    assert not is_complete(run.folder)

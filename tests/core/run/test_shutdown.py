@@ -14,7 +14,7 @@ from plugrl.core.run.records.status import Status
 
 def hung():
     folder = Path(sys.argv[1])
-    Shutdown(folder, None, Status(folder), {}).expired("rollout", 4.0, 2)
+    Shutdown(folder, None, Status(folder), {}).on_deadline("rollout", 4.0, 2)
 
 hung()
 """

@@ -14,7 +14,7 @@ _MADE = "__plugrl_classes__"
 def component_class(function: Any, plain: type, awaiting: type, parameters: Sequence[str]) -> Any:
     """The class of a function, always the same one.
 
-    It has the attributes ``function`` and ``_parameter_count``, how many of ``parameters`` it takes.
+    Its attributes are ``function`` and ``_parameter_count``, the number of ``parameters`` it takes.
 
     Args:
         function: plain or ``async``; what is no function comes back as it is.

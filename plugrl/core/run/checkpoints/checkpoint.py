@@ -1,9 +1,9 @@
-"""Checkpoints: folders that appear whole, are verified when read, and hold no pickle.
+"""Checkpoints: folders that appear atomically, are verified when read, and hold no pickle.
 
 ``checkpoints/step-00000012/`` holds ``state.json`` (the tree), ``tensors.safetensors`` and
 ``manifest.json`` (format, step, score, configuration, size and SHA-256 of the two). It is
-written under a hidden name, synced and renamed, so that a crash at any point leaves the ones
-before it.
+written under a hidden name, synced and renamed, so that a crash at any point leaves the earlier
+checkpoints intact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("plugrl.run")
 
 
 class BrokenCheckpointError(RunError):
-    """A checkpoint is incomplete or damaged; an older one may be whole."""
+    """A checkpoint is incomplete or damaged; an older one may be intact."""
 
 
 def save(
@@ -42,7 +42,7 @@ def save(
 ) -> Path:
     """Write ``state`` as the checkpoint of ``step`` below ``folder`` and return its path.
 
-    ``about`` is for the manifest, which can be read without the state.
+    ``about`` is added to the manifest, which can be read without loading the state.
 
     Raises:
         RunError: the disk is full, or the state holds something that cannot be saved.
@@ -61,14 +61,17 @@ def write_state(
     tree = encoder.encode(state)
     temporary = temporary_name(path)
     try:
-        # Not the parents: a run folder that is gone must not come back with this alone in it.
+        # Without parents=True: a deleted run folder must not reappear with only this in it.
         path.parent.mkdir(exist_ok=True)
         temporary.mkdir()
         _write_synced(temporary / _TREE, json.dumps(tree, allow_nan=False).encode("utf-8"))
         _write_tensors(temporary / _TENSORS, encoder)
         files = {name: _fingerprint(temporary / name) for name in (_TREE, _TENSORS)}
         manifest = {"format": FORMAT, **about, "files": files}
+        # Last: a folder with a manifest has everything that the manifest names.
         _write_synced(temporary / _MANIFEST, json.dumps(manifest, indent=2).encode("utf-8"))
+        # First the contents, then the rename: after a power cut, a checkpoint that is there is
+        # complete.
         sync_folder(temporary)
         os.rename(temporary, path)
         sync_folder(path.parent)
@@ -79,7 +82,7 @@ def write_state(
 
 
 def _free_name(folder: Path, step: int) -> Path:
-    # A damaged checkpoint of this step is never overwritten: that could lose both.
+    # Never overwrite a checkpoint of this step, even a damaged one: a crash could lose both.
     path = folder / f"{_PREFIX}{step:08d}"
     attempt = 1
     while path.exists():
@@ -108,7 +111,7 @@ def _write_tensors(path: Path, encoder: Encoder) -> None:
             f"cannot save the checkpoint: {display_path(path.parent)} needs {needed:,} bytes and "
             f"the disk has {free:,} ({error}); free some space and resume"
         ) from error
-    # safetensors makes the file private; it gets the permissions that the user's umask gives.
+    # safetensors creates the file with mode 0600; give it the mode that the umask allows.
     os.chmod(path, (path.parent / _TREE).stat().st_mode & 0o777)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
@@ -128,7 +131,7 @@ def candidates(folder: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """The step that the name of a checkpoint speaks of; -1 when it is none."""
+    """The step in the name of a checkpoint; -1 if the name has none."""
     return _sort_key(path)[0]
 
 
@@ -170,7 +173,7 @@ def verify(path: Path) -> dict[str, Any]:
     for name in (_TREE, _TENSORS):
         expected = manifest["files"].get(name)
         try:
-            # The size first: it finds most damage without reading gigabytes.
+            # The size first: it reveals most damage without reading gigabytes.
             if expected is None or (path / name).stat().st_size != expected["size"]:
                 raise BrokenCheckpointError(f"{display_path(path)}: {name} is missing or cut short")
             if _fingerprint(path / name) != expected:
@@ -217,7 +220,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def load_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Load the newest whole checkpoint; damaged newer ones are warned about and set aside.
+    """Load the newest intact checkpoint; newer damaged ones are renamed, with a warning.
 
     Raises:
         RunError: there are checkpoints, but not one can be read.
@@ -229,6 +232,7 @@ def load_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         except BrokenCheckpointError as error:
             log.warning("%s; trying the one before", error)
             continue
+        # Only now: if none can be read, all keep their names, for whoever repairs them.
         for broken in found[: found.index(path)]:
             _set_aside(broken)
         return path, state
@@ -250,7 +254,7 @@ def _set_aside(path: Path) -> None:
 
 
 def prune(folder: Path, keep: int | None) -> None:
-    """Delete all but the ``keep`` newest checkpoints and the best one; None: nothing."""
+    """Delete all checkpoints but the ``keep`` newest and the best one; None deletes nothing."""
     if keep is None:
         return
     scored: list[tuple[float, tuple[int, int], Path]] = []
@@ -265,7 +269,7 @@ def prune(folder: Path, keep: int | None) -> None:
     best = max(scored)[2] if scored else None
     for path in found[keep:]:
         if path != best:
-            # Renamed first, so that a half-deleted one is not taken for a checkpoint.
+            # Renamed first, so that a half-deleted one is never taken for a checkpoint.
             hidden = path.with_name(UNFINISHED + path.name)
             os.rename(path, hidden)
             shutil.rmtree(hidden, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the run to stop, the second ends it at once."""
+"""SIGINT and SIGTERM: the first one requests a stop, the second one ends the process at once."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from plugrl.core.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, RunTerminated
 _CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 
-#: What came while a run was made.
+#: Signals that arrived while a run was being created; see :func:`defer_signals`.
 _early: list[signal.Signals] = []
 
 
 class SignalWatch:
     """Counts stop signals while a run is active.
 
-    Python runs signal handlers only between bytecodes of the main thread. A thread that reads
-    the wake-up descriptor sees them also while the main thread sits in a long call.
+    Python runs signal handlers only between two bytecodes of the main thread. A thread that reads
+    the wake-up descriptor sees signals even while the main thread is inside a long C call.
 
     Args:
-        on_first: called with the signal when a stop is asked for.
-        on_second: called with the signal when the process has to end now.
+        on_first: called with the first signal, which requests a stop.
+        on_second: called with the second signal, which ends the process.
     """
 
     def __init__(
@@ -47,10 +47,11 @@ class SignalWatch:
         self._old_descriptor = -1
 
     def install(self) -> None:
-        """Take the signals over; outside the main thread Python does not allow it: no effect."""
+        """Install the handlers; no effect outside the main thread, which Python does not allow."""
         if threading.current_thread() is not threading.main_thread():
             return
         reader, writer = socket.socketpair()
+        # The C-level handler writes here and must never block.
         writer.setblocking(False)
         self._sockets = (reader, writer)
         self._old_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -59,13 +60,14 @@ class SignalWatch:
         threading.Thread(
             target=self._watch, args=(reader,), name="plugrl-signals", daemon=True
         ).start()
+        # Deliver what defer_signals held back while the run was created.
         early = _early.copy()
         _early.clear()
         for number in early:
             signal.raise_signal(number)
 
     def uninstall(self) -> None:
-        """Give the signals back to whoever had them before."""
+        """Restore the previous handlers."""
         if self._sockets is None:
             return
         for number, handler in self._previous.items():
@@ -98,17 +100,19 @@ class SignalWatch:
         if count >= 2:
             self._on_second(number)
         elif self._first_signal.acquire(blocking=False):
-            # Never released: handler and thread both see the first signal, one speaks.
+            # Never released. Handler and thread both see the first signal; whichever takes this
+            # lock reports it. They count separately, so neither mistakes it for a second one.
             self.requested = number
             self._on_first(number)
 
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Keep stop signals for the run that is made and started within.
+    """Hold back stop signals until the run that the body creates can handle them.
 
-    Else one that comes when the folder of the run is there, but nobody to end it, leaves a run that
-    seems to have been killed. What no run has taken counts at the end as if it came then.
+    Without this, a signal that arrives after the run folder exists but before the run handles
+    signals would leave a folder that looks like that of a killed run. Signals that no run has taken
+    are raised again at the end.
     """
 
     def keep(number: int, frame: FrameType | None) -> None:
@@ -131,9 +135,10 @@ def defer_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raise_on_sigterm(reason: str) -> Iterator[None]:
-    """Where no run is active: raise ``RunTerminated`` at SIGTERM, so that everything is closed.
+    """Raise ``RunTerminated`` on SIGTERM in the body, so that resources are closed.
 
-    Outside the main thread Python does not allow it: no effect.
+    For work outside a run, which handles signals itself. No effect outside the main thread, which
+    Python does not allow.
     """
 
     def end(*_: object) -> None:
@@ -155,13 +160,13 @@ def exit_code(number: signal.Signals) -> int:
 
 
 def write_stderr(text: str) -> None:
-    """Write a line to standard error past Python's buffers, whose locks may be held."""
+    """Write a line to standard error, bypassing Python's buffers, whose locks may be held."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode("utf-8", "replace") + b"\n")
 
 
 def exit_soon(code: int, seconds: float = 5.0) -> None:
-    """End the process within ``seconds`` even when the last words block on a full pipe."""
+    """End the process within ``seconds``, even if its last output blocks on a full pipe."""
 
     def end() -> None:
         threading.Event().wait(seconds)
