@@ -1,4 +1,4 @@
-"""``Component``: what evaluators, workers, services, scenarios and trackers have in common."""
+"""``Component``: the base of evaluators, workers, services, scenarios and trackers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class NoConfig:
 
 
 def traits(**attributes: Any) -> Callable[[Function], Function]:
-    """Give a function that is a component its attributes, such as ``Config`` and ``reads``."""
+    """Decorator that sets attributes of a function component, such as ``Config`` and ``reads``."""
 
-    def give(function: Function) -> Function:
+    def decorate(function: Function) -> Function:
         for name, value in attributes.items():
             setattr(function, name, value)
         return function
 
-    return give
+    return decorate
 
 
 class Component:
@@ -55,9 +55,9 @@ class Component:
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Look for what no schema can know, before a run folder is made; `validate` asks too.
+        """Check what no schema can, before a run folder is made; `plugrl validate` calls it too.
 
-        Give ``(path of a setting, what is wrong)`` pairs. Read headers, load nothing large.
+        Yield ``(path of a setting, what is wrong)`` pairs. Read headers; load nothing large.
         """
         return ()
 

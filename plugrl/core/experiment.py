@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Experiment:
-    """A validated configuration with the plugins it was validated with."""
+    """A validated configuration, and the plugins that were loaded to validate it."""
 
     composed: ComposedConfig
     validated: ValidatedConfig
@@ -55,12 +55,12 @@ class Experiment:
         return bool(self.validated.tree["plugins"]["strict"])
 
     def warn_unchecked(self) -> None:
-        """Warn of every key that no schema describes: it may be a slip that changes nothing."""
+        """Warn about every key that no schema describes: it may be a typo without effect."""
         for line in self.validated.unchecked_lines:
             logger.warning("%s", line)
 
     def hooks(self) -> HookCaller:
-        """The caller of the loaded plugins; each may refuse the configuration.
+        """The caller of the hooks, after every plugin had the chance to refuse the configuration.
 
         Raises:
             ConfigError: a plugin refuses it.
@@ -83,14 +83,20 @@ def prepare(
 ) -> Experiment:
     """Compose and validate a configuration, with the installed plugins loaded.
 
-    With ``preflight`` the files, columns and devices that it names are looked for too. ``base``
-    has the values that the configuration changes. With ``setup`` its ``environment.setup_script``
-    is run first, so that values can refer to what it exports and name files that it writes.
+    Args:
+        config: a YAML file, the name of a recipe, or a mapping.
+        overrides: ``key=value`` strings, as on the command line.
+        config_path: further folders in which ``defaults`` are looked up.
+        registry: resolves names; by default the registry of this process.
+        preflight: check the files, columns and devices that the configuration names, too.
+        base: values that the configuration changes.
+        setup: run ``environment.setup_script`` first, so that values can refer to variables that it
+            exports and name files that it writes.
 
     Raises:
-        ConfigError: the configuration is wrong; ``faults`` holds all there is to say.
+        ConfigError: the configuration is wrong; ``faults`` lists everything that is.
         PluginError: a plugin that it needs cannot be used.
-        UsageError: a launcher started several copies of a process that is to train (``setup``).
+        UsageError: a launcher started several copies of this process (with ``setup``).
     """
     if setup:
         refuse_copies()
@@ -127,7 +133,7 @@ def train(
     Raises:
         ConfigError: the configuration is wrong.
         PluginError: a plugin that it needs cannot be used.
-        RunError: the run failed; its folder says why.
+        RunError: the run failed; the log in its folder says why.
     """
     experiment = prepare(config, overrides, config_path=config_path, setup=True)
     experiment.warn_unchecked()
@@ -154,9 +160,9 @@ def start(experiment: Experiment) -> TrainedRun:
 
 @preserve_working_folder()
 def resume(folder: str | Path) -> TrainedRun:
-    """Continue a run from its newest whole checkpoint, or from the start when it has none.
+    """Continue a run from its newest intact checkpoint, or from the start if it has none.
 
-    A run that is done stays as it is.
+    A run that is done is left unchanged.
 
     Raises:
         ConfigError: the folder holds no run.
@@ -183,7 +189,7 @@ def resume(folder: str | Path) -> TrainedRun:
 
 
 def _saved_experiment(folder: Path) -> Experiment:
-    """The experiment of a run that is to be resumed.
+    """The experiment of a run, prepared again from its folder.
 
     Raises:
         ConfigError: its ``config.yaml`` is missing, damaged or no longer fits.
@@ -191,11 +197,11 @@ def _saved_experiment(folder: Path) -> Experiment:
     """
     from plugrl.core.run.initialization import read_config
 
-    # What relative paths meant was settled when the run began.
+    # Its relative paths were made absolute when the run began.
     tree, file = read_config(folder), folder / "config.yaml"
     missing = [name for name in COMMON if name not in tree]
     if missing:
-        # Their defaults would silently make it another experiment.
+        # Defaults in their place would silently make it another experiment.
         names = ", ".join(missing)
         raise ConfigError(f"{file} was cut short or edited: it has no {names}; restore it")
     try:
@@ -207,7 +213,8 @@ def _saved_experiment(folder: Path) -> Experiment:
         raise ConfigError(f"{where}: {len(error.faults)} faults", error.faults) from error
     absent = list(_missing_keys(experiment.validated.tree, tree))
     if absent:
-        # Cut short, edited, or written by an older plugrl: other values than the run began with.
+        # Cut short, edited, or written by an older plugrl: the run may have begun with other
+        # values.
         logger.warning(
             "%s has no %s: the defaults of now are used",
             file,
@@ -218,7 +225,7 @@ def _saved_experiment(folder: Path) -> Experiment:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run folder as Python sees it."""
+    """A run that has ended, read from its folder."""
 
     folder: Path
     config: HyperParameters
@@ -231,7 +238,7 @@ class TrainedRun:
 
     @property
     def last_metrics(self) -> dict[str, Any]:
-        """The last value of every metric; of a run in phases, those of its last phase."""
+        """The last value of every metric; for a run in phases, of its last phase."""
         last: dict[str, Any] = {}
         for line in self.metrics:
             if line.get("phase", last.get("phase")) != last.get("phase"):
@@ -240,7 +247,7 @@ class TrainedRun:
         return last
 
     def checkpoint(self) -> dict[str, Any]:
-        """The newest whole checkpoint: nested mappings of tensors and plain values.
+        """The newest intact checkpoint: nested mappings of tensors and plain values.
 
         Raises:
             ConfigError: the run has none.
@@ -258,14 +265,14 @@ class TrainedRun:
 
 
 def load_run(run: str | Path, runs_folder: str | Path = "runs") -> TrainedRun:
-    """Look into a run folder without owning it.
+    """Read a run folder without taking its lock.
 
     Args:
-        run: path, id, beginning of an id, experiment (its newest run) or ``latest``.
-        runs_folder: where a run is looked up that is not given as a path.
+        run: a path, an id or the beginning of one, an experiment (its newest run), or ``latest``.
+        runs_folder: where a run is looked up unless a path is given.
 
     Raises:
-        UsageError: no run, or more than one, is meant.
+        UsageError: no run, or more than one, matches.
         ConfigError: a file of the run is missing or damaged.
     """
     from plugrl.core.run.folder import find
@@ -279,7 +286,7 @@ def load_run(run: str | Path, runs_folder: str | Path = "runs") -> TrainedRun:
 def _missing_keys(
     full: Mapping[str, Any], part: Mapping[str, Any], path: str = ""
 ) -> Iterator[str]:
-    """The keys of a configuration with its defaults that the written one does not have."""
+    """The keys of the ``full`` configuration, defaults included, that ``part`` lacks."""
     for key, value in full.items():
         if key not in part:
             yield f"{path}{key}"
@@ -288,7 +295,7 @@ def _missing_keys(
 
 
 def apply_process_settings(experiment: Experiment) -> None:
-    """Bring the process into the state that the run expects, before torch is used."""
+    """Apply setup script, variables, threads and seed to this process, before torch is used."""
     tree = experiment.validated.tree
     script = tree["environment"]["setup_script"]
     if script:
@@ -320,10 +327,10 @@ def _train(experiment: Experiment, run: Run) -> TrainedRun:
 
 @contextmanager
 def _attribute_errors(experiment: Experiment, run: Run) -> Iterator[None]:
-    """Turn whatever escapes a training into an error of the run that names the component.
+    """Turn any exception that escapes a training into a ``RunError`` that names the component.
 
-    A configuration or a call that is only now found wrong is a failure of the run too: exit
-    code 2 says that nothing was started.
+    That includes configuration and usage errors that are found only now: their exit code 2 would
+    say that nothing was started.
     """
     try:
         yield
@@ -334,7 +341,7 @@ def _attribute_errors(experiment: Experiment, run: Run) -> Iterator[None]:
     except PlugrlError:
         raise
     except BaseException as error:
-        # Ctrl-C is a request to the run, so an interrupt in here was raised by code.
+        # The run handles Ctrl-C as a request to stop, so a KeyboardInterrupt comes from code.
         used = sorted(experiment.registry.used, key=lambda r: (r.kind, r.name))
         raise component_error(error, used, run.trainer) from error
 
@@ -353,7 +360,7 @@ def _trackers(experiment: Experiment) -> list[Any]:
 
 
 def build_trainer(validated: ValidatedConfig, registry: Registry, run: Run) -> Trainer:
-    """The trainer that a configuration picks, bound to ``run``."""
+    """Build the trainer of a configuration and bind it to ``run``."""
     trainer: Trainer = validated.trainer(validated.section("trainer"))
     trainer.bind(_context(validated, registry, _factory(validated, registry), run))
     return trainer
@@ -365,7 +372,7 @@ def _context(
     from plugrl.core.trainer import TrainerContext
 
     instance = None
-    # A trainer of phases has no task of its own; each phase builds the one it reads.
+    # A trainer of phases has no task of its own; each phase builds its own.
     if validated.tree.get("scenario") is not None and not validated.phases:
         built = factory.build("scenario", validated.section("scenario"), "scenario")
         instance = built.build(int(validated.tree["seed"]))
@@ -387,7 +394,7 @@ def _phase(name: str, validated: ValidatedConfig, registry: Registry) -> Phase:
     here = os.getcwd()
 
     def build(run: Run) -> Trainer:
-        # Code of users in the phase before may have gone elsewhere.
+        # User code of the phase before may have changed the working directory.
         os.chdir(here)
         return build_trainer(validated, registry, run)
 

@@ -1,4 +1,4 @@
-"""From a validated configuration to built components."""
+"""Builds the components that a validated configuration names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Factory:
 
     Args:
         registry: where names are resolved.
-        records: what validation already resolved, by path in the configuration.
-        own: components that a schema brings itself, by kind and name; they are meant before what
-            the registry has of that name.
+        records: the records that validation has resolved, by path in the configuration.
+        own: components that a schema brings along, by kind and name; they take precedence over the
+            registry.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class Factory:
         self.registry = registry
         self._records = dict(records or {})
         self._own = dict(own or {})
-        #: What was loaded; a run keeps the component that it began with.
+        #: Loaded once, so that a run keeps the component that it began with.
         self._loaded: dict[Record, Any] = {}
 
     def record(self, kind: str, section: Mapping[str, Any], path: str) -> Record:
-        """What ``section`` at ``path`` picks, as another process can be told.
+        """The record of the component that ``section`` at ``path`` names; other processes can use it.
 
         Raises:
             ConfigError: the section names no component.
@@ -55,11 +55,11 @@ class Factory:
         return record
 
     def below(self, path: str) -> dict[str, Record]:
-        """What sections within the one at ``path`` pick, by their paths."""
+        """The records of all sections nested below ``path``, by path."""
         return {p: r for p, r in self._records.items() if p.startswith((f"{path}.", f"{path}["))}
 
     def load(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
-        """The class or function that ``section`` at ``path`` picks.
+        """The class or function that ``section`` at ``path`` names.
 
         Raises:
             ConfigError: the section names no component.
@@ -71,7 +71,7 @@ class Factory:
         return self._loaded[record]
 
     def build(self, kind: str, section: Mapping[str, Any], path: str) -> Any:
-        """The component that ``section`` at ``path`` picks, built from that section.
+        """Build the component that ``section`` at ``path`` names.
 
         Raises:
             ConfigError: as :meth:`load`, or the section is wrong.
@@ -91,7 +91,7 @@ class Factory:
 
 
 def make_component(kind: str, section: Mapping[str, Any] | str) -> Any:
-    """The component of a section, or of a name, resolved in this process.
+    """Build the component that a section, or a name alone, means in this process.
 
     Raises:
         PlugrlError: there is no such component, or it cannot be loaded.

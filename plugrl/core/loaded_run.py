@@ -1,4 +1,4 @@
-"""Trained runs and model folders, opened to be evaluated, sampled or exported."""
+"""Loading trained runs and model folders, to evaluate, sample or export them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from plugrl.core.trainer import Trainer
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig
 
-#: Sections that an evaluation of a run may set: what is asked, and who judges.
+#: Sections that the configuration of an evaluation may set: the problems, and how they are judged.
 EVALUATED = ("data", "scenario", "rollout_worker", "validate")
-#: How the files of `validate.data.data_files` are called, where splits have names.
+#: The name that stands for the files of `validate.data.data_files`, as if they were a split.
 FILES = "validation"
 _WHOLE = ("scenario",)
 _REMEDY = "name another run; plugrl runs list shows them"
@@ -33,7 +33,7 @@ _REMEDY = "name another run; plugrl runs list shows them"
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A trainer with the weights of a run or of a model folder, without a run of its own."""
+    """A trainer with loaded weights, of a run or a model folder, that records nothing."""
 
     trainer: Trainer
     run: UnrecordedRun
@@ -41,7 +41,7 @@ class LoadedRun:
 
 
 def is_model(target: str) -> bool:
-    """Whether ``target`` is a model folder in the form of ``save_pretrained``."""
+    """Whether ``target`` is a model folder as ``save_pretrained`` writes it."""
     return (Path(target) / "config.json").is_file()
 
 
@@ -55,17 +55,17 @@ def open_checkpoint(
     checkpoint: str = "newest",
     alone: bool = True,
 ) -> Iterator[LoadedRun]:
-    """Open a run or a model folder.
+    """Load the trainer of a run or a model folder for the body of a ``with`` statement.
 
     Args:
         target: a run's path, id, beginning of an id, experiment or ``latest``; or a model folder.
         evaluation: a YAML file or recipe with other problems; a split of the run's scenario; or
-            one of the ``reports`` of the run's trainer, which is then left to the caller.
-        overrides: ``key=value`` strings, over all else.
+            one of the ``reports`` of the run's trainer, which the caller then asks for.
+        overrides: ``key=value`` strings, which take precedence over everything else.
         runs_folder: where runs are looked up.
         checkpoint: of a run: ``newest``, ``best`` (by its validation score) or a step.
-        alone: whether the process takes its seeds, threads and environment; one that is in the
-            middle of another run must not.
+        alone: apply the seed, threads and environment to this process; False in the middle of
+            another run.
 
     Raises:
         UsageError: there is no such run or checkpoint; a model folder has none.
@@ -105,7 +105,7 @@ def _model_experiment(
     base = {"trainer": {"type": "evaluation"}, **source}
     if evaluation is None:
         return prepare(base, overrides, preflight=False, setup=setup)
-    # Last, because the evaluation may be a recipe with a model of its own.
+    # As the last overrides, because the evaluation may be a recipe that sets a model itself.
     words = [f"models.policy.source.path={folder}", "models.policy.source.config=null"]
     words = [*overrides, *words]
     return prepare(evaluation, words, base=base, preflight=False, setup=setup)
@@ -121,7 +121,7 @@ def _run_experiment(
     if evaluation in reports:
         return prepare(base, overrides, preflight=False, setup=setup)
     if "validate" in base or "data" in base:
-        # Trainers that learn labels alone have no settings of evaluations.
+        # Trainers that only learn labels have no section `validate`.
         base["validate"] = {**base.get("validate", {}), "enabled": True}
     if not _is_file(evaluation):
         if "data" not in base:
@@ -158,7 +158,7 @@ def _run_experiment(
 
 
 def _reports(base: Mapping[str, Any], evaluation: str) -> Mapping[str, str]:
-    """The evaluations that the run's trainer has of its own, where ``evaluation`` may be one."""
+    """The ``reports`` of the run's trainer; empty if ``evaluation`` is a file."""
     if "/" in evaluation or evaluation.endswith((".yaml", ".yml")):
         return {}
     reports: Mapping[str, str] = prepare(base, preflight=False).validated.trainer.reports
@@ -166,7 +166,7 @@ def _reports(base: Mapping[str, Any], evaluation: str) -> Mapping[str, str]:
 
 
 def _replaces_section(name: str, given: Any, held: Any) -> bool:
-    """Whether a section takes the place of the run's whole one: its keys are another type's."""
+    """Whether a section replaces that of the run as a whole, because it is of another type."""
     if given is None or not isinstance(held, Mapping):
         return False
     kind = given.get("type") if isinstance(given, Mapping) else given
@@ -186,7 +186,7 @@ def _is_file(evaluation: str) -> bool:
 def _phase_at_checkpoint(
     run: Path, checkpoint: Path
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The configuration and the state of the phase that a run was in at a checkpoint."""
+    """Configuration and state of the phase that the run was in when it saved a checkpoint."""
     state = checkpoints.load(checkpoint)["trainer"]
     validated = prepare(read_config(run, "opened"), preflight=False).validated
     while validated.phases:
@@ -205,7 +205,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
     """The folder of a run's checkpoint: ``newest``, ``best`` or a step.
 
     Raises:
-        UsageError: there is no such one, or none can be read.
+        UsageError: there is no such checkpoint, or none can be read.
     """
     folder = checkpoint_folder(run)
     found = checkpoints.candidates(folder)

@@ -1,4 +1,4 @@
-"""Trainers that are built without a run: nothing is written."""
+"""Stand-ins for a run, for trainers that evaluate or try a step and write nothing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class NullRun:
-    """Stands where a trainer has its run.
+    """Takes the place of a trainer's run; using it is an error.
 
     Args:
-        what: what is done without one, for messages.
+        what: what is done without a run, for messages.
     """
 
     phase_number = 0
@@ -34,13 +34,13 @@ class NullRun:
 
 
 class UnrecordedRun(NullRun):
-    """A run whose samples are kept in memory and of which nothing else is written.
+    """A run that keeps samples in memory and writes nothing.
 
-    Close it when the trainer that has it is done.
+    Close it when its trainer is done.
 
     Args:
         what: what is done without a run, for messages.
-        folder: of the run whose state it is; it is read alone. None: there is none.
+        folder: the folder of the run whose state was loaded, for reading; None: a model folder.
     """
 
     def __init__(self, what: str, folder: Path | None = None) -> None:
@@ -57,19 +57,19 @@ class UnrecordedRun(NullRun):
         self.samples.append(dict(record))
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """No deadline: whoever waits at the terminal can end it."""
+        """No deadline: whoever waits at the terminal can interrupt it."""
         return nullcontext()
 
     def label(self, step: int) -> str:
-        """How messages name a step."""
+        """The name of a step in messages."""
         return f"step {step}"
 
     def keep(self, name: str, make: Callable[[], Item]) -> Item:
-        """What ``make`` gave when it was first asked for."""
+        """The resource called ``name``, made by ``make`` on first use."""
         return self._resources.get(name, make)
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the resources."""
         self._resources.close()
 
 

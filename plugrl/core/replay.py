@@ -1,4 +1,4 @@
-"""Repeating steps that a run dumped, without touching the run."""
+"""Repeats training steps that a run has dumped, without touching the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plugrl.core.run.initialization import read_config
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """One repeated step: what was recorded and what came out now."""
+    """One repeated step: the recorded loss and the metrics of the repetition."""
 
     dump: Path
     what: str

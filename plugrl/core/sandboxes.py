@@ -1,4 +1,4 @@
-"""Sandboxes: where programs run that a model wrote and nobody has read."""
+"""Sandboxes: where untrusted programs, such as those a model wrote, are run."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from plugrl.core.sandbox.jobs import ProgramJob, ProgramLimits, ProgramOutcome, 
 
 
 class Sandbox(Component, ABC):
-    """Runs programs where they can do no harm; subclass it for another place to run them.
+    """Runs programs where they can do no harm; subclass it to run them in another place.
 
-    It is used from several threads at once. Whatever a program does is its outcome and no error;
-    what is expected of a program is never told to it, nor to the sandbox, but for test code.
+    It is used from several threads at once. Whatever a program does is its outcome, not an error.
+    Neither the program nor the sandbox knows the expected results, except for test code.
     """
 
     @abstractmethod
     def run(self, job: ProgramJob, limits: ProgramLimits) -> ProgramOutcome:
-        """What came of a program.
+        """Run a program and return its outcome.
 
         Raises:
-            RunError: no program can be run; it ends the attempt without a reward.
+            RunError: no program can be run; the attempt ends without a reward.
         """
 
     def fault(self) -> str | None:
-        """Why programs are not confined here, on one line; None: they are.
+        """Why programs are not confined here, in one line; None: they are.
 
-        Evaluators refuse to run then, unless they are told ``unsafe: true``.
+        Evaluators then refuse to run unless ``unsafe: true`` is set.
         """
         return None
 
 
 class LocalSandbox(Sandbox):
-    """Programs run on this machine, confined by its kernel; ``command`` puts them elsewhere.
+    """Runs programs on this machine, confined by its kernel; override ``command`` to run elsewhere.
 
-    Linux refuses all system calls but those of a list (seccomp) and all files but Python's
-    (Landlock). Where namespaces are allowed, programs have a root, processes and a network of their
-    own, and a folder in memory whose bytes and inodes the kernel counts.
+    Linux denies all system calls but an allowed list (seccomp) and all files but Python's
+    (Landlock). Where namespaces are allowed, programs also get a root, processes and a network of
+    their own, and a folder in memory whose bytes and inodes the kernel limits.
     """
 
     def command(self, words: Sequence[str]) -> Sequence[str]:
-        """The command that starts the process which runs programs.
+        """The command that starts the process that runs programs.
 
         Args:
-            words: what starts it here: Python, options and a program of plugrl, which reads its
-                standard input and writes to its standard output.
+            words: the command that starts it here: Python, options and a program of plugrl that
+                reads standard input and writes to standard output.
 
         Returns:
             these words, or a command that runs them somewhere else, such as in a container.
@@ -57,15 +57,15 @@ class LocalSandbox(Sandbox):
         return words
 
     def run(self, job: ProgramJob, limits: ProgramLimits) -> ProgramOutcome:
-        """What came of a program, in a process and a folder of its own.
+        """Run a program in a process and a folder of its own and return its outcome.
 
         Raises:
-            RunError: no process can be made.
+            RunError: no process can be started.
         """
         return Box(limits, wrap=self.command).run(job)
 
     def fault(self) -> str | None:
-        """What the kernel lacks."""
+        """The protections that the kernel lacks, in one line; None: it has all."""
         enforced = _kernel_protections(tuple(self.command(("python",))), self)
         lacking = [text for name, text in _MEANS.items() if name not in enforced]
         if not lacking:
@@ -76,7 +76,7 @@ class LocalSandbox(Sandbox):
         )
 
 
-#: What the kernel confines of a program, and by what.
+#: The protections that a sandbox needs from the kernel, as messages describe them.
 _MEANS = {
     "files": "which files programs open (Landlock, Linux 5.13 or later)",
     "calls": "which system calls programs make (seccomp)",
@@ -85,18 +85,18 @@ _found: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
 def _kernel_protections(key: tuple[str, ...], sandbox: LocalSandbox) -> tuple[str, ...]:
-    """What the kernel enforces where a sandbox runs programs, looked up once in a process."""
+    """The protections in force where a sandbox runs programs, probed once per process."""
     if key not in _found:
         _found[key] = Box(wrap=sandbox.command).kernel_protections()
     return _found[key]
 
 
 class Programs(Runner):
-    """The programs of one user of a sandbox: all with the same limits.
+    """Runs programs in a sandbox, all with the same limits.
 
     Args:
         sandbox: where they run.
-        limits: what each may use.
+        limits: what each program may use.
     """
 
     def __init__(self, sandbox: Sandbox, limits: ProgramLimits) -> None:
@@ -104,11 +104,11 @@ class Programs(Runner):
         self.limits = limits
 
     def run(self, job: ProgramJob) -> ProgramOutcome:
-        """What came of a job.
+        """Run a job and return its outcome.
 
         Raises:
             RunError: no program can be run.
-            ContractError: the sandbox answered with something else.
+            ContractError: the sandbox returned something other than an outcome.
         """
         outcome: Any = self._sandbox.run(job, self.limits)
         if not isinstance(outcome, ProgramOutcome) or outcome.verdict not in get_args(Verdict):
@@ -121,7 +121,7 @@ class Programs(Runner):
 
 
 def make_sandbox(section: Mapping[str, Any]) -> Sandbox:
-    """The sandbox of a section, resolved in this process.
+    """Build the sandbox that a section names.
 
     Raises:
         PlugrlError: there is no such sandbox, or it cannot be loaded.
@@ -131,14 +131,14 @@ def make_sandbox(section: Mapping[str, Any]) -> Sandbox:
 
 
 def make_confined_sandbox(section: Mapping[str, Any], *, unsafe: bool) -> Sandbox:
-    """The sandbox of a section, in which programs are confined.
+    """Build the sandbox that a section names and check that it confines programs.
 
     Args:
-        section: what picks it.
-        unsafe: whether it is taken also where it cannot confine them.
+        section: names the sandbox, with its options.
+        unsafe: accept a sandbox that cannot confine programs.
 
     Raises:
-        ConfigError: it cannot confine them; the text says why, and the remedy.
+        ConfigError: it cannot confine programs; the message says why, with the remedy.
         PlugrlError: as :func:`make_sandbox`.
     """
     sandbox = make_sandbox(section)
@@ -149,5 +149,5 @@ def make_confined_sandbox(section: Mapping[str, Any], *, unsafe: bool) -> Sandbo
 
 
 def with_remedy(fault: str) -> str:
-    """A fault of a sandbox, with what else can be done about it."""
+    """The message about the ``fault`` of a sandbox, with the option that accepts it."""
     return f"{fault}; to let programs do what they want, set unsafe: true"

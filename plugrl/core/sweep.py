@@ -1,4 +1,4 @@
-"""Sweeps: every combination of some values, each with several seeds, and a table of the ends."""
+"""Sweeps: train every combination of some values with several seeds, and tabulate the results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from plugrl.core.wording import did_you_mean
 logger = logging.getLogger(__name__)
 
 _OPENING, _CLOSING = "[{(", "]})"
-#: Most runs of one sweep: more are a slip of the keyboard.
+#: The most runs of one sweep; more are taken for a typo.
 MAX_RUNS = 1000
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep: the values that tell its combination apart, and its seed."""
+    """One run of a sweep: the values that distinguish its combination, and its seed."""
 
     config: str | Path
     varied: dict[str, str]
@@ -36,17 +36,17 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run of a sweep that has ended; ``run`` is None when it failed."""
+    """A finished run of a sweep; ``run`` is None if it failed."""
 
     planned: PlannedRun
     run: TrainedRun | None
 
 
 def parse_axis(word: str) -> tuple[str, list[str]]:
-    """The key and the values of ``key=a,b,c``; commas inside brackets or quotes separate nothing.
+    """Split ``key=a,b,c`` into the key and its values; commas in brackets or quotes do not split.
 
     Raises:
-        UsageError: there is no key, no value, or a value is empty or there twice.
+        UsageError: the key or a value is missing, or a value is repeated.
     """
     key, equals, text = word.partition("=")
     if not equals or not key:
@@ -80,7 +80,7 @@ def plan_runs(
     *,
     config_path: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """The runs of a sweep, checked, in order of the grid; the last key varies fastest.
+    """Validate all runs of a sweep and list them in grid order; the last key varies fastest.
 
     Raises:
         UsageError: the grid cannot be read, or has more than ``MAX_RUNS`` runs.
@@ -99,7 +99,7 @@ def plan_runs(
     plan: list[PlannedRun] = []
     for chosen in itertools.product(*(values for _, values in axes)):
         words = [f"{key}={value}" for key, value in zip(keys, chosen, strict=True)]
-        # A varied seed makes no combination of its own: the table is over seeds.
+        # A varied seed makes no combination of its own, because the table averages over seeds.
         varied = {
             key: value
             for (key, values), value in zip(axes, chosen, strict=True)
@@ -125,7 +125,7 @@ def _runs_per_seed(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
 
 
 def train_runs(plan: Iterable[PlannedRun]) -> Iterator[FinishedRun]:
-    """Train the runs one after the other; one that fails is logged and the others go on."""
+    """Train the runs one after the other; a failure is logged, and the next run starts."""
     for planned_run in plan:
         name = _name({**planned_run.varied, "seed": str(planned_run.seed)})
         logger.info("%s", name)
@@ -148,11 +148,11 @@ def train_runs(plan: Iterable[PlannedRun]) -> Iterator[FinishedRun]:
 
 
 def table(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a combination: its values, runs, and mean and deviation of each metric.
+    """One row for each combination: its values, its runs, and mean and deviation of each metric.
 
     Args:
         ended: the runs.
-        metrics: names of metrics; none: the rewards or returns of the validation, else of the
+        metrics: names of metrics; by default the validation rewards or returns, else those of the
             rollouts, else the loss.
     """
     combinations: dict[tuple[tuple[str, str], ...], list[FinishedRun]] = {}
@@ -177,7 +177,7 @@ def table(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> list[dict[str
 
 
 def unknown_metric(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> str | None:
-    """What is said of a metric that none of the runs has; None: each is there."""
+    """The message about the first of ``metrics`` that no run has; None: there is none."""
     found = [one.run.last_metrics for one in ended if one.run is not None]
     known = sorted({name for values in found for name in values if "/" in name})
     for name in metrics:
@@ -188,9 +188,10 @@ def unknown_metric(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> str 
 
 
 def _default_metrics(everything: Sequence[dict[str, Any]]) -> list[str]:
-    """Rewards, mean returns and accuracies, of held-out tasks where there are some, else the loss.
+    """The metrics of a table by default: held-out rewards, returns and accuracies, else the loss.
 
-    Those of single agents or groups, such as ``validation/left/mean_episode_return``, are left out.
+    Metrics of single agents or groups, such as ``validation/left/mean_episode_return``, are left
+    out.
     """
     names = dict.fromkeys(name for values in everything for name in values)
     earned = [name for name in names if name.endswith("/reward") or _is_overall(name)]

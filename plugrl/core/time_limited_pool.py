@@ -1,9 +1,9 @@
-"""Calls with a limit that holds: functions run in helper processes, which the kernel ends.
+"""Time limits that hold: functions run in worker processes, which the kernel ends.
 
-Python cannot interrupt a function that is busy in C code, and alarms reach the main thread alone.
-A helper therefore imports the function, answers call after call, and sets a timer of processor
-time before each; when it fires, the helper dies and the next call starts another. Limits count
-processor time, so that a busy machine does not change what comes of a call.
+Python cannot interrupt a function that is busy in C code, and alarms only reach the main thread.
+A worker process therefore imports the function, answers call after call, and sets a timer of
+processor time before each; when it fires, the process dies and the next call starts another. Limits
+count processor time, so that a busy machine does not change the result of a call.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from functools import lru_cache
 from typing import IO, Any, cast
 
 _SIZE = struct.Struct("<q")
-#: Seconds that a helper may take to import its function.
+#: Seconds that a worker may take to import its function.
 START = 120.0
-#: A call may wait for the processor this many times as long as it may use it.
+#: The limit in wall-clock time, as a multiple of the limit in processor time.
 PATIENCE = 20.0
 
 
 class LimitExceededError(Exception):
-    """A call took more time than it may; its helper was ended."""
+    """A call exceeded its time limit; its worker was ended."""
 
 
 class CallFailedError(Exception):
-    """A function raised, or its helper died; the text says how."""
+    """A function raised, or its worker died; the message says how."""
 
 
 class TimeLimitedPool:
-    """Calls one function in helper processes; it may be used from several threads and loops.
+    """Calls one function in worker processes; safe to use from several threads and event loops.
 
     Args:
         target: ``module:function``; arguments are pickled, the result must be JSON.
         seconds: processor time of one call.
-        memory: bytes of address space of a helper.
-        helpers: calls that run at the same time; by default as many as processors, at most four.
+        memory: bytes of address space of a worker.
+        helpers: calls that run at the same time; by default the number of processors, at most four.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TimeLimitedPool:
         weakref.finalize(self, _close, self._idle)
 
     def call(self, *arguments: Any) -> Any:
-        """The function's result.
+        """Call the function and return its result.
 
         Raises:
             LimitExceededError: it took too long.
@@ -97,9 +97,9 @@ class TimeLimitedPool:
 
 @lru_cache(maxsize=32)
 def shared_pool(target: str, seconds: float) -> TimeLimitedPool:
-    """The calls of ``target`` with that limit, which evaluators of a process share.
+    """The pool for ``target`` with that limit, shared by the evaluators of a process.
 
-    Their helpers have imported what the function needs, which may take seconds.
+    Its workers have imported what the function needs, which may take seconds.
     """
     return TimeLimitedPool(target, seconds=seconds)
 
@@ -175,13 +175,13 @@ def _write(pipe: IO[bytes], data: bytes) -> None:
 
 
 def main() -> None:
-    """Run a helper: target, seconds and bytes of memory are arguments."""
+    """Run a worker; its arguments are the target, the seconds and the bytes of memory."""
     import importlib
     import resource
 
     target, seconds, memory = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # What the function prints must not be taken for an answer, nor may it read requests.
+    # The function must neither print into the answers nor read the requests.
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     module, _, name = target.partition(":")
@@ -190,7 +190,7 @@ def main() -> None:
     except Exception as error:
         _reply(answers, False, f"{type(error).__name__}: {error}", True)
         return
-    # No core files, and memory beyond what the imports took.
+    # Set after the imports, so that these are not limited.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""``Trainer``, the root of every training algorithm, and what the factory binds to it."""
+"""``Trainer``, the base of every training algorithm, and the context that it is bound to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TrainerContext:
 
 @dataclass(kw_only=True, slots=True)
 class TrainingResult:
-    """What ``train`` ends with: the number of steps and the last metrics."""
+    """The result of ``train``: the number of steps and the last metrics."""
 
     steps: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -113,14 +113,14 @@ class Trainer(RenamedMethods, ABC):
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Look for what no schema can know, before a run folder is made; `validate` asks too.
+        """Check what no schema can, before a run folder is made; `plugrl validate` calls it too.
 
-        Give ``(path of a setting, what is wrong)`` pairs. Read headers, load nothing large.
+        Yield ``(path of a setting, what is wrong)`` pairs. Read headers; load nothing large.
         """
         return ()
 
     def bind(self, context: TrainerContext) -> None:
-        """Take the collaborators of a run. Called once, before :meth:`train`."""
+        """Set the context of a run. Called once, before :meth:`train`."""
         self._context = context
 
     def _bound(self, what: str) -> TrainerContext:
@@ -133,9 +133,9 @@ class Trainer(RenamedMethods, ABC):
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do after the step that ends.
+        """Whether the step that is ending is the last one.
 
-        A run that is asked to stop in such a step is done, and not one to be resumed.
+        A run that is asked to stop during that step is done, and need not be resumed.
         """
         return False
 
@@ -161,7 +161,7 @@ class Trainer(RenamedMethods, ABC):
 
     @contextmanager
     def _timed(self, phase: str, metrics: dict[str, float]) -> Iterator[None]:
-        """A phase of the run, if there is one; its seconds are added to ``time/PHASE``."""
+        """Run the body as a phase of the run, if there is one; add its time to ``time/PHASE``."""
         started = time.perf_counter()
         with nullcontext() if self._context is None else self.run.phase(phase):
             yield

@@ -1,4 +1,4 @@
-"""Small files written whole or not at all, and disk errors in plugrl's words."""
+"""Small files that are written completely or not at all, and readable disk errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from plugrl.core.errors import PlugrlError, RunError, UsageError
 from plugrl.core.plugins.user_code.working_folder import display_path
 
-#: The beginning of the name of a file or folder that is not whole yet.
+#: The prefix of files and folders that are still being written.
 UNFINISHED = ".tmp-"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
@@ -43,7 +43,7 @@ def disk_error(
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what a killed process left half-written. Only the owner of the run may call it."""
+    """Delete files that a killed process left half-written. Only for the owner of the run."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.name.startswith(UNFINISHED):
@@ -60,7 +60,7 @@ def remove(path: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a hidden name beside ``path`` that no other thread or process uses."""
+    """A hidden name beside ``path`` that no other thread or process uses."""
     return path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}-{threading.get_ident()}")
 
 
@@ -69,8 +69,8 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
 
     Args:
         path: the file.
-        text: what it is to hold.
-        mode: its permissions, of which the user's umask takes some.
+        text: the new content.
+        mode: permissions, before the user's umask.
 
     Raises:
         OSError: the file could not be written; the old content is still there.

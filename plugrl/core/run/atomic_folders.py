@@ -1,4 +1,4 @@
-"""Folders that are always whole: written beside their place and then renamed."""
+"""Folders that are replaced atomically: written under a hidden name, then renamed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from plugrl.core.run.atomic_files import UNFINISHED, sync_folder
 
 
 def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a new folder and put it in the place of ``path``.
+    """Fill a new folder with ``write`` and put it in the place of ``path``.
 
-    Whoever is killed in between leaves the old folder or the new one, at ``path`` or, for the
-    moment between two renames, at a hidden name from which :func:`restore_folder` takes it back.
+    A process that is killed in between leaves the old folder or the new one at ``path``. Only
+    between the two renames there is neither; :func:`restore_folder` then brings the old one back.
 
     Raises:
         OSError: the folder could not be written; the old one is still there.
@@ -42,7 +42,7 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def restore_folder(path: Path) -> None:
-    """Take back the old folder where a kill fell between the renames, and else remove it."""
+    """Bring back the old folder if a kill fell between the renames; otherwise remove it."""
     old = _hidden(path, "old")
     if not old.exists():
         return
@@ -58,10 +58,10 @@ def _hidden(path: Path, which: str) -> Path:
 
 @contextmanager
 def atomic_export(folder: Path) -> Iterator[Path]:
-    """A hidden folder whose files appear in ``folder`` at the end, all or none.
+    """Yield a hidden folder whose files are moved to ``folder`` at the end, or not at all.
 
-    An empty folder that is there may be a mounted disk: it stays, and is filled. Only a process
-    that is killed leaves the hidden folder behind, and the next export removes it.
+    An empty ``folder`` that exists may be a mounted disk, so it is filled rather than replaced. A
+    killed process leaves the hidden folder behind; the next export removes it.
     """
     place = Path(os.path.realpath(folder))
     there = place.is_dir()
@@ -70,14 +70,15 @@ def atomic_export(folder: Path) -> Iterator[Path]:
     unfinished.mkdir(parents=True)
     lock = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # The kernel drops it when the process dies; not every file system has locks.
+        # Marks the export as alive: the kernel drops the lock when the process dies. Not every
+        # file system has locks.
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield unfinished
         if not there:
             os.rename(unfinished, place)
             return
-        # By config.json others know a model folder, so it comes last.
+        # config.json is what makes a folder a model folder to other programs, so it comes last.
         for path in sorted(unfinished.iterdir(), key=lambda path: path.name == "config.json"):
             os.rename(path, place / path.name)
     finally:
@@ -86,12 +87,12 @@ def atomic_export(folder: Path) -> Iterator[Path]:
 
 
 def _export_prefix(place: Path) -> str:
-    """How the hidden folders of exports to ``place`` begin."""
+    """The prefix of the hidden folders of exports to ``place``."""
     return f"{UNFINISHED}export-{place.name}-"
 
 
 def remove_stale_exports(folder: Path) -> None:
-    """Delete what exports to ``folder`` that were killed left; those that go on hold a lock."""
+    """Delete the remains of killed exports to ``folder``; a live export holds a lock."""
     place = Path(os.path.realpath(folder))
     for parent in (place, place.parent):
         for path in parent.glob(f"{glob.escape(_export_prefix(place))}*"):

@@ -1,4 +1,4 @@
-"""Run folders: made whole, found by name, and read without trusting them."""
+"""Run folders: created atomically, found by name, and summarized without trusting their files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = "plugins.lock.json"
 CHECKPOINTS = "checkpoints"
-#: Seconds for which a folder without a lock may be one that somebody has just begun to fill.
+#: Seconds for which a folder without a lock may belong to a process that is just starting.
 _YOUNG = 60.0
 
 
 def folder_name(experiment: str) -> str:
-    """The folder of an experiment: what a file system may not like becomes ``_``."""
+    """The folder name of an experiment: characters that file systems may reject become ``_``."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", experiment).lstrip(".")[:100] or "experiment"
 
 
 def create(root: Path, experiment: str, fill: Callable[[Path], None]) -> tuple[Path, RunLock]:
-    """Make ``root/experiment/<time>-<id>``, filled and locked, in one rename.
+    """Create ``root/experiment/<time>-<id>``, filled and locked, in one rename.
 
     Args:
         root: the folder of all runs.
@@ -55,7 +55,7 @@ def create(root: Path, experiment: str, fill: Callable[[Path], None]) -> tuple[P
         parent.mkdir(parents=True, exist_ok=True)
         _remove_killed_starts(parent)
         temporary.mkdir()
-        # First, because by it others know that somebody fills the folder.
+        # First: the lock tells other processes that this folder is being filled.
         lock = RunLock(temporary)
         fill(temporary)
         os.rename(temporary, parent / name)
@@ -70,24 +70,24 @@ def create(root: Path, experiment: str, fill: Callable[[Path], None]) -> tuple[P
 
 
 def _remove_killed_starts(parent: Path) -> None:
-    """Delete the folders of runs that were killed before they had their name."""
+    """Delete the folders of runs that were killed before the final rename."""
     for path in parent.glob(f"{UNFINISHED}*"):
         try:
             young = time.time() - path.stat().st_mtime < _YOUNG
         except OSError:
             continue
-        # The folder is there a moment before its lock is.
+        # A folder exists for a moment before its lock does.
         if is_locked(path) or (young and not (path / RUN_LOCK).exists()):
             continue
         with contextlib.suppress(OSError):
-            # Checkpoints that were to lie elsewhere; there are none yet.
+            # The folder for checkpoints elsewhere, which is still empty.
             os.rmdir(os.readlink(path / CHECKPOINTS))
         shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """What can be said about a run folder from outside."""
+    """A run folder as other processes see it."""
 
     id: str
     experiment: str
@@ -104,10 +104,10 @@ class RunSummary:
 
 
 def summarize(folder: Path) -> RunSummary:
-    """Describe a run folder; never raises.
+    """Summarize a run folder; never raises.
 
-    ``state`` is that of ``status.json``, ``killed`` when it says running but no process owns
-    the run, or ``broken`` when it cannot be read.
+    ``state`` is that of ``status.json``; ``killed`` if that says running but no process owns the
+    run; ``broken`` if it cannot be read.
     """
     status: dict[str, Any] = {}
     error: str | None = None
@@ -125,7 +125,7 @@ def summarize(folder: Path) -> RunSummary:
         state = KILLED
     step = status.get("step")
     if state in ("running", KILLED):
-        # The status is written every few seconds, and by a resume before its first step.
+        # status.json is written every few seconds only; the metrics know the last step.
         found = last_step(folder / METRICS_FILE)
         step = step if found is None else found
     return RunSummary(
@@ -151,7 +151,7 @@ def _text(value: Any) -> str | None:
 
 
 def find_all(root: Path) -> list[RunSummary]:
-    """Describe every run below ``root``, the newest last; unreadable folders are left out."""
+    """Summarize every run below ``root``, the newest last; unreadable folders are left out."""
     found = []
     for experiment in _folders(root):
         for folder in _folders(experiment):
@@ -179,7 +179,7 @@ def _is_run(folder: Path) -> bool:
     try:
         return any((folder / name).exists() for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE))
     except OSError:
-        # A folder that may not be entered could be a run: show it as broken.
+        # It may be a run, so show it as broken rather than hide it.
         return True
 
 
@@ -187,7 +187,7 @@ def find(reference: str, root: Path) -> Path:
     """Find a run by path, id, beginning of an id, experiment name (its newest run) or ``latest``.
 
     Raises:
-        UsageError: no run, or more than one, fits.
+        UsageError: no run, or more than one, matches.
     """
     path = Path(reference)
     if _is_folder(path) and _is_run(path):

@@ -1,4 +1,4 @@
-"""What a run folder holds before the first step, and what is checked when it is opened again."""
+"""The first files of a run folder, and the checks before an existing run is reopened."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("plugrl.run")
 
 
 class ValidatedLike(Protocol):
-    """What a run takes from a validated configuration."""
+    """The part of a validated configuration that a run uses."""
 
     @property
     def tree(self) -> Mapping[str, Any]:
@@ -45,7 +45,7 @@ class ValidatedLike(Protocol):
 
 
 class ComposedLike(Protocol):
-    """What a run takes from a composed configuration."""
+    """The part of a composed configuration that a run uses."""
 
     @property
     def tree(self) -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ class ComposedLike(Protocol):
 
     @property
     def overrides(self) -> Sequence[str]:
-        """The ``key=value`` words of the command line."""
+        """The ``key=value`` arguments of the command line."""
 
 
 def create_run_folder(
@@ -68,13 +68,13 @@ def create_run_folder(
     records: Iterable[ComponentRecord],
     installed: Iterable[ComponentRecord] = (),
 ) -> tuple[Path, RunLock]:
-    """Make the folder of a new run with all its first files.
+    """Create the folder of a new run with its first files.
 
     Args:
         tree: the configuration.
-        public: what may be shown of it.
-        apart: the rest, for a file that its owner alone can read.
-        composed: where it came from.
+        public: the configuration without secrets.
+        apart: the secrets, for a file that only its owner can read.
+        composed: the files and overrides that it was composed from.
         records: components in use.
         installed: further components.
 
@@ -102,9 +102,12 @@ def create_run_folder(
 
 
 def read_config(folder: Path, what: str = "resumed", *, private: bool = True) -> dict[str, Any]:
-    """Read the resolved configuration of a run that is to be ``what``.
+    """Read the resolved configuration of a run.
 
-    Without ``private`` it has no more than ``config.yaml`` shows.
+    Args:
+        folder: the run folder.
+        what: what is done with the run, for messages.
+        private: fill in the secrets that ``config.yaml`` withholds.
 
     Raises:
         ConfigError: ``config.yaml`` is missing or damaged.
@@ -114,7 +117,7 @@ def read_config(folder: Path, what: str = "resumed", *, private: bool = True) ->
     path = folder / folders.CONFIG_FILE
     try:
         text = path.read_text(encoding="utf-8")
-        # libyaml takes a seventh of the time, where PyYAML was built with it.
+        # With libyaml, if PyYAML was built with it, this takes a seventh of the time.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         tree = yaml.load(text, Loader=loader)  # type: ignore[no-untyped-call]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -130,9 +133,9 @@ def read_config(folder: Path, what: str = "resumed", *, private: bool = True) ->
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a run is done and its newest checkpoint, if it has any, is of its last step.
+    """Whether a run is done and its newest checkpoint, if any, is that of its last step.
 
-    One that a limit has ended is not.
+    A run that ended at a limit is not complete, so that it can be resumed with a higher one.
     """
     before = folders.summarize(folder)
     if before.state != "done" or read_status(folder).get("open"):
@@ -142,7 +145,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def check_plugins(folder: Path, records: Iterable[ComponentRecord], *, strict: bool) -> None:
-    """Compare the components in use with those that the run began with.
+    """Compare the components in use with those that the run started with.
 
     Raises:
         PluginError: ``plugins.strict`` is set and something differs.

@@ -1,4 +1,4 @@
-"""What a run keeps until its end, such as worker processes."""
+"""Resources that live as long as a run, such as worker processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Closable(Protocol):
-    """What a run keeps until its end."""
+    """A resource that is closed at the end of a run."""
 
     def close(self) -> None:
         """Free everything."""
@@ -17,13 +17,13 @@ Item = TypeVar("Item", bound=Closable)
 
 
 class ResourceCache:
-    """Things by name, each made when it is first asked for."""
+    """Resources by name, each made on first use."""
 
     def __init__(self) -> None:
         self._items: dict[str, Any] = {}
 
     def get(self, name: str, make: Callable[[], Item]) -> Item:
-        """What ``make`` gave when ``name`` was first asked for."""
+        """The resource called ``name``, made by ``make`` on first use."""
         if name not in self._items:
             self._items[name] = make()
         item: Item = self._items[name]

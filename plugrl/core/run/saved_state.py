@@ -1,4 +1,4 @@
-"""Saved states and the code of users that takes them back, or does not."""
+"""Restoring saved states through user code, and the errors when that fails."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _OWN = __name__.partition(".")[0]
 
 
 class StateMismatchError(RunError):
-    """A component did not take back a saved state."""
+    """A component failed to load a saved state."""
 
 
 def restore_state(owner: Any, state: Any, what: str, of: str) -> None:
-    """Have ``owner`` take back a ``state``.
+    """Load a ``state`` into ``owner``.
 
     Args:
-        owner: has ``load_state_dict``.
-        state: what it gets.
-        what: what messages call it, such as ``trainer``.
-        of: where the state is from.
+        owner: an object with ``load_state_dict``.
+        state: the argument of that method.
+        what: the kind of ``owner`` in messages, such as ``trainer``.
+        of: where the state comes from, in messages.
 
     Raises:
-        StateMismatchError: its code failed, as when the state is of an earlier version of it.
+        StateMismatchError: its code failed, for instance on the state of an earlier version.
     """
     try:
         owner.load_state_dict(state)
@@ -38,21 +38,21 @@ def restore_state(owner: Any, state: Any, what: str, of: str) -> None:
 
 
 def restore_weights(owner: Any, state: Any, what: str, of: str, *, root: type) -> None:
-    """The same for those that need weights alone, which are in the state of plugrl's classes.
+    """Load a ``state`` into ``owner`` for inference, where only the weights matter.
 
-    What a subclass of users keeps besides is for training on, and may be of an earlier version of
-    it: where its own code does not take the state, the nearest base of plugrl does, and a warning
-    says so.
+    The weights are in the state of plugrl's base classes. What a user's subclass saves besides is
+    only needed to go on training, and may come from an earlier version of it: if the subclass fails
+    to load the state, the nearest base class of plugrl loads it instead, with a warning.
 
     Args:
-        owner: has ``load_state_dict``.
-        state: what it gets.
-        what: what messages call it.
-        of: where the state is from.
-        root: the class that all such components have, which keeps no weights.
+        owner: an object with ``load_state_dict``.
+        state: the argument of that method.
+        what: the kind of ``owner`` in messages.
+        of: where the state comes from, in messages.
+        root: the base class of all such components, which saves no weights.
 
     Raises:
-        StateMismatchError: no class of plugrl has that state.
+        StateMismatchError: no base class of plugrl loads that state.
     """
     try:
         restore_state(owner, state, what, of)
@@ -65,7 +65,7 @@ def restore_weights(owner: Any, state: Any, what: str, of: str, *, root: type) -
         try:
             base.load_state_dict(owner, state)
         except Exception:
-            # It is in a form of the subclass.
+            # The subclass saves the weights in a form of its own.
             raise error from error.__cause__
         log.warning("%s; the weights are used without it", error)
 
@@ -82,15 +82,15 @@ def state_mismatch(owner: Any, error: Exception, what: str, of: str) -> StateMis
 
 
 def refuse_state(owner: object, state: Mapping[str, Any], *, otherwise: str = "") -> None:
-    """Refuse a ``state`` that is not empty, on behalf of an owner that has no use for one.
+    """Refuse a non-empty ``state`` for an ``owner`` without a ``load_state_dict`` of its own.
 
     Args:
-        owner: whose ``load_state_dict`` was called.
-        state: what it got.
-        otherwise: what may be done instead of writing that method, to follow "write it".
+        owner: the object that was to load the state.
+        state: the state.
+        otherwise: an alternative to writing that method, which follows "write it" in the message.
 
     Raises:
-        UsageError: there is a state.
+        UsageError: the state is not empty.
     """
     if state:
         raise UsageError(
