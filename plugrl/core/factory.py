@@ -38,7 +38,7 @@ class Factory:
         self._loaded: dict[Record, Any] = {}
 
     def record(self, kind: str, section: Mapping[str, Any], path: str) -> Record:
-        """The record of the component that ``section`` at ``path`` names; other processes can use it.
+        """The record of the component that ``section`` at ``path`` names, for other processes.
 
         Raises:
             ConfigError: the section names no component.

@@ -1,4 +1,4 @@
-"""What hooks are handed: the parts of a run, its configuration and its data that are promised."""
+"""The types that hooks receive, as protocols: what is promised of runs and configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection
 
 @runtime_checkable
 class Registrar(Protocol):
-    """Where a plugin registers components."""
+    """A registry, as a plugin uses it."""
 
     def register(self, kind: str, name: str, obj: Any, *, replace: bool = False) -> Any:
         """Register ``obj`` as ``type: name`` of ``kind``."""
@@ -33,7 +33,7 @@ class HookRegistry(Registrar, Protocol):
         """The installed entry points."""
 
     def credit_to(self, entry: EntryPoint, *, hook: bool = False) -> AbstractContextManager[None]:
-        """Have what is registered meanwhile belong to the distribution of ``entry``."""
+        """Credit what is registered inside the block to the distribution of ``entry``."""
 
     def snapshot(self) -> Any:
         """The registrations of this process, for :meth:`restore`."""
@@ -74,7 +74,7 @@ class Run(Protocol):
         """The trainer; None before it is bound."""
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write metrics beside those of the trainer."""
+        """Write metrics besides those of the trainer."""
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Append a record to ``samples/<name>.jsonl``."""

@@ -1,4 +1,4 @@
-"""Calling hooks so that a plugin which fails harms neither the run nor the other plugins."""
+"""Calls hooks so that a failing plugin harms neither the run nor the other plugins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HookCaller:
     """Calls the hooks of the loaded plugins, one plugin after the other.
 
     Args:
-        manager: the plugins, from ``load_hook_plugins``; ``None``: there are none.
+        manager: the plugins, from ``load_hook_plugins``; None: no plugins.
         strict: whether a hook that fails ends the run instead of being logged and counted.
     """
 
@@ -41,18 +41,18 @@ class HookCaller:
         return MappingProxyType(self._failures)
 
     def listens(self, name: str) -> bool:
-        """Whether a plugin has this hook, so that what it alone would read is worth making."""
+        """Whether any plugin implements this hook, so that its arguments are worth computing."""
         return self._manager is not None and bool(getattr(self._manager.hook, name).get_hookimpls())
 
     def call(self, name: str, **arguments: Any) -> None:
         """Call one hook of all plugins in their order (``tryfirst``, plain, ``trylast``).
 
-        Plugins observe: each gets containers of its own, and what it changes changes nothing else.
+        Plugins only observe: each gets its own copy of containers, so changes have no effect.
 
         A failure is logged once for each plugin and hook, and counted each time.
 
         Raises:
-            StopRun: a plugin asks for a clean end; the later plugins are still called.
+            StopRun: a plugin requests a clean end; the remaining plugins are called first.
             ConfigError: a plugin refuses the configuration (``plugrl_configure`` only).
             PluginError: a hook failed and the caller is strict.
         """

@@ -1,4 +1,4 @@
-"""What a component is: the table of kinds, and the record that stands for one component."""
+"""The table of kinds of components, and the record that describes one component."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ Source = Literal["entry point", "decorator", "hook", "path"]
 class Kind:
     """One row of the table of kinds.
 
-    ``base`` is the ``module:Class`` that every component of the kind subclasses; a kind without
-    one holds functions. ``adapter`` is the ``module:function`` that makes such a class of a
-    function, where a function will do. ``form`` is what people write, and what it answers with:
-    R trajectories, B rows, T tokens a row. ``stable`` kinds keep their contract over minor
-    versions. ``former`` is the name of the kind in earlier versions, which is understood with a
-    warning.
+    Attributes:
+        name: the name in configurations and messages.
+        plural: the name of its entry-point group.
+        summary: what a component of the kind does.
+        stable: whether its contract stays unchanged over minor versions.
+        base: the ``module:Class`` that every component subclasses; None: components are functions.
+        adapter: the ``module:function`` that turns a function into such a class, if functions are
+            allowed too.
+        form: the signature to implement and its result: R trajectories, B rows, T tokens a row.
+        former: the name of the kind in earlier versions, which is accepted with a warning.
     """
 
     name: str
@@ -190,7 +194,7 @@ KIND_OF_GROUP: dict[str, str] = {row.group: row.name for row in _ROWS} | {
 
 
 def current_kind(name: str) -> str:
-    """The name of a kind today; one of an earlier version is translated, with a warning."""
+    """The current name of a kind; a name of an earlier version is translated with a warning."""
     if name not in FORMER_KINDS:
         return name
     new = KINDS[FORMER_KINDS[name]]
@@ -203,7 +207,7 @@ def current_kind(name: str) -> str:
 
 
 def former_group_warning(group: str) -> str | None:
-    """What to change where a package declares components in a group of an earlier version."""
+    """The message about an entry-point group of an earlier version; None: the group is current."""
     row = KINDS[KIND_OF_GROUP[group]] if group in KIND_OF_GROUP else None
     if row is None or group != row.former_group:
         return None
@@ -214,10 +218,10 @@ def former_group_warning(group: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One component, described so that any process can find it again.
+    """Describes one component so that any process can find it.
 
-    A record holds plain strings only: it is what a worker process is sent instead of the class,
-    and what ``plugins.lock.json`` keeps.
+    A record holds plain strings only. It is sent to worker processes instead of the class, and
+    stored in ``plugins.lock.json``.
 
     Attributes:
         kind: a key of :data:`KINDS`.
@@ -251,7 +255,7 @@ class Record:
 
     @property
     def place(self) -> str:
-        """Where it is written: the target, with the file in place of the module for user code."""
+        """Where it is defined: the target, with the file in place of the module for user code."""
         return f"{self.file}:{self.target.partition(':')[2]}" if self.file else self.target
 
     def to_json(self) -> dict[str, Any]:

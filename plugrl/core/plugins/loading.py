@@ -1,6 +1,6 @@
-"""Importing a component: from a module, or from a user's file as part of its folder.
+"""Imports components from modules, and from user files as part of their folders.
 
-Whatever goes wrong while foreign code is imported, ``sys.exit`` included, becomes one
+Anything that goes wrong while third-party code is imported, ``sys.exit`` included, becomes one
 :class:`~plugrl.core.errors.PluginError` that names the component, its package and the cause.
 """
 
@@ -29,9 +29,10 @@ _imported: dict[str, ModuleType | None] = {}
 
 
 def describe_error(error: BaseException, target: str = "") -> str:
-    """The class and first line of an exception and where it was raised, for one-line messages.
+    """Class, first line and location of an exception, for one-line messages.
 
-    ``target`` is the component that was imported: its own package is no library to leave out.
+    ``target`` is the component that was imported: frames of its package are not skipped as library
+    code.
     """
     name = type(error).__name__
     if isinstance(error, SyntaxError):
@@ -47,7 +48,7 @@ def describe_error(error: BaseException, target: str = "") -> str:
 
 
 def _null_byte_location(error: SyntaxError) -> tuple[str, int]:
-    """File and line of source that has null bytes, of which Python does not tell the place."""
+    """File and line of a null byte in source code, which Python's error does not contain."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
         path, data = frame.f_locals.get("path"), frame.f_locals.get("data")
@@ -76,7 +77,7 @@ def _attribute(value: Any, path: str, owner: str) -> Any:
 
 
 def import_named(where: str) -> ModuleType:
-    """Import what people name: a file, or a module that is installed or in the working directory.
+    """Import a file, or a module that is installed or in the working directory.
 
     Raises whatever the import raises.
     """
@@ -96,7 +97,7 @@ def _is_installed(module: str) -> bool:
 
 
 def import_component(record: Record) -> Any:
-    """Import what a record stands for, without checking what it is.
+    """Import the component of a record, without checking what it is.
 
     Raises:
         MissingNameError: a user's file has nothing of that name.
@@ -125,7 +126,7 @@ def import_component(record: Record) -> Any:
 
 
 def _missing_name_message(module: ModuleType, path: str, file: str) -> str:
-    """The line about a name that a user's file lacks, with those that it may stand for."""
+    """The message about a name that is missing in a user file, with similar names."""
     own = [
         name
         for name, value in vars(module).items()
@@ -149,7 +150,7 @@ def import_user_module(name: str) -> None:
         name = os.path.abspath(name)
     if name in _imported:
         return
-    # Its own import may ask for the registry, which imports the same.
+    # Set before the import, which may ask for the registry and so import the same again.
     _imported[name] = None
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
@@ -170,12 +171,12 @@ def import_user_module(name: str) -> None:
 
 
 def user_modules() -> dict[str, ModuleType]:
-    """What :func:`import_user_module` has imported, by the name that it was given."""
+    """The modules that :func:`import_user_module` has imported, by the names given to it."""
     return {name: module for name, module in _imported.items() if module is not None}
 
 
 def import_exported() -> None:
-    """Import in this process what ``-p`` imported in the process that started it.
+    """Import in a child process the modules that ``-p`` imported in its parent.
 
     Raises:
         PluginError: an import fails.
@@ -185,7 +186,7 @@ def import_exported() -> None:
 
 
 def component_label(record: Record) -> str:
-    """How messages name a component: kind, name, and its package and target, or its file."""
+    """A component in messages: kind, name, and its package and target, or its file."""
     if record.file is None:
         return f"{record.kind} {record.name!r} of {record.provider} ({record.target})"
     attribute = record.target.partition(":")[2]
@@ -195,10 +196,10 @@ def component_label(record: Record) -> str:
 
 
 def adapt_function(record: Record, value: Any) -> Any:
-    """The class that stands for ``value`` when it is a function where a class is expected.
+    """Turn a function into a component class where its kind expects a class; else return ``value``.
 
     Raises:
-        PluginError: the function cannot be called as its kind calls it.
+        PluginError: the function has the wrong parameters.
     """
     adapter = KINDS[record.kind].adapter
     if adapter is None or not inspect.isfunction(value):
@@ -254,7 +255,7 @@ _CONTROL = {
 
 
 def environment_hint(value: Any) -> str | None:
-    """What an environment of small networks is, and how it is used; None: it is none of them."""
+    """A hint for an environment of Gymnasium and the like, registered as dialogue_environment."""
     for base in getattr(value, "__mro__", type(value).__mro__):
         library, scenario = _CONTROL.get(base.__module__.partition(".")[0], (None, ""))
         if library is not None:

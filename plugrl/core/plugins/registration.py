@@ -1,4 +1,4 @@
-"""Describing what a decorator or a hook registers: the record and whose it is."""
+"""Describes components that decorators and hooks register, and which package they belong to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What ``Registry.snapshot`` keeps and ``Registry.restore`` takes back."""
+    """The state of a registry between ``Registry.snapshot`` and ``Registry.restore``."""
 
     registered: dict[tuple[str, str, str | None], Registration]
     used: frozenset[Record]
@@ -52,7 +52,7 @@ class Snapshot:
 def make_registration(
     kind: str, name: str, value: Any, loading: Loading | None, entries: Iterable[EntryPoint]
 ) -> Registration:
-    """The registration of ``value``, credited to its distribution, if it has one."""
+    """Describe ``value`` and credit it to its distribution, if it has one."""
     module = str(getattr(value, "__module__", None) or type(value).__module__)
     path = str(getattr(value, "__qualname__", None) or f"<{type(value).__name__} object>")
     loaded = sys.modules.get(module)

@@ -1,4 +1,4 @@
-"""Which of the known components a name means, and what to say when it means none or two."""
+"""Matches names to known components, and builds the errors for no match and for several."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def known_kind(name: str) -> Kind:
 
 
 def match_record(kind: str, name: str, records: Iterable[Record]) -> Record | None:
-    """The one record that ``name`` means, or ``None`` when nobody provides it.
+    """The one record that ``name`` means; None: nobody provides it.
 
     ``distribution/name`` is exact. For a bare name: user code, then plugrl's own, then the one
     other installed distribution.
@@ -123,7 +123,7 @@ def unknown_component(
 
 
 def _custom_component_hint(kind: str, name: str) -> str:
-    """How a component of the user's own is named, for one that may be meant."""
+    """The hint on how to name a component of one's own."""
     file, written, attribute = name.partition(".py")
     path = f"{file}.py" if written else "FILE"
     given = attribute.removeprefix(":") or "CLASS"
@@ -160,7 +160,7 @@ def check_installed(record: Record, entries: Iterable[EntryPoint]) -> EntryPoint
         )
     if record.source != "entry point":
         return mine[0]
-    # Of two groups for one kind the one of this version counts, as in listings.
+    # A package may declare one component in the current and the former group: prefer the current.
     for entry in sorted(mine, key=lambda each: former_group_warning(each.group) is not None):
         if (KIND_OF_GROUP.get(entry.group), entry.name) == (record.kind, record.name):
             if entry.target == record.target:

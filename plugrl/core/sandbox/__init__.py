@@ -1,1 +1,1 @@
-"""Programs that nobody has read, run with limits and without network, files or processes."""
+"""Runs untrusted programs with limits and without access to network, files or processes."""

@@ -1,4 +1,4 @@
-"""A program that is to be run, what it may use, and what came of it."""
+"""The job of running a program, its limits and its outcome."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Mode = Literal["script", "function", "tests", "trusted_tests"]
 
 @dataclass(frozen=True, slots=True)
 class ProgramJob:
-    """A program, and what is asked of it.
+    """A program, and how to run it.
 
     Attributes:
-        program: Python source that nobody has read.
-        mode: ``script``: it runs as one. ``function``: then one of its functions is called.
+        program: untrusted Python source.
+        mode: ``script``: run it as a script. ``function``: run it, then call one of its functions.
             ``tests``: test code calls its functions from another process. ``trusted_tests``: test
-            code runs among its names, which it may deceive.
-        stdin: what a script reads.
+            code runs in the namespace of the program, which can deceive it.
+        stdin: the standard input of a script.
         name: the function, or the method of its class ``Solution``.
-        arguments: what the function is called with, as JSON has it.
+        arguments: the arguments of the function, as JSON values.
         code: the test code.
     """
 
@@ -38,16 +38,16 @@ class ProgramJob:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What a program may use.
+    """The resources that a program may use.
 
     Attributes:
         seconds: processor time.
-        wall_seconds: time by the clock, for programs that sleep and for busy machines.
+        wall_seconds: wall-clock time, for programs that sleep and for busy machines.
         memory_mb: address space.
         file_kb: size of a file; all files together may have 16 times as much.
         files: number of files and folders.
-        output_kb: what it may print; standard error may have as much, and a result too.
-        packages: whether it may import what is installed besides the standard library.
+        output_kb: size of its standard output, of its standard error and of its result, each.
+        packages: whether it may import installed packages besides the standard library.
     """
 
     seconds: float = 5.0
@@ -61,17 +61,17 @@ class ProgramLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutcome:
-    """What came of a program.
+    """The outcome of a program.
 
     Attributes:
-        verdict: ``done``: it came to its end, for a test: passed or answered. ``raised``: it ended
-            with an exception, another exit code or, for a test, before the test was through, or
-            what it answered is no data. Else the limit that it passed, or ``killed`` by a signal.
-        output: what it printed, up to the limit.
+        verdict: ``done``: it ran to its end; with tests, it passed. ``raised``: it ended with an
+            exception or another exit code than 0, or before its tests were finished, or its result
+            is not plain data. Otherwise the limit that it exceeded, or ``killed`` by a signal.
+        output: its standard output, up to the limit.
         errors: the last lines of its standard error.
-        value: what the function returned that was called, as JSON has it.
+        value: the result of the function that was called, as a JSON value.
         kernel: what the kernel enforced: ``files``, ``calls``, both or neither.
-        refused: the system calls that it was refused, up to 16, as far as the kernel tells.
+        refused: up to 16 system calls that were denied, if the kernel reports them.
     """
 
     verdict: Verdict
@@ -83,11 +83,11 @@ class ProgramOutcome:
 
 
 class Runner(ABC):
-    """What runs programs, by the limits that it was made with; used from many threads."""
+    """Runs programs with fixed limits; safe to use from many threads."""
 
     @abstractmethod
     def run(self, job: ProgramJob) -> ProgramOutcome:
-        """What came of a job.
+        """Run a job and return its outcome.
 
         Raises:
             RunError: no program can be run here.
@@ -98,13 +98,13 @@ class Runner(ABC):
         return self.run(ProgramJob(program, stdin=stdin))
 
     def asserts(self, program: str, code: str, *, trusted: bool = False) -> ProgramOutcome:
-        """Run ``program``, and test code that calls its functions; ``done``: it came to its end.
+        """Run ``program`` and test code that calls its functions; ``done`` means that it passed.
 
         Args:
-            program: what is tested.
-            code: the tests. They run in a process of their own, in which the program's functions
-                are stand-ins, so that values are compared and no objects of the program.
-            trusted: whether they run among the names of the program instead.
+            program: the program under test.
+            code: the tests. They run in a process of their own with proxies of the program's
+                functions, so that they compare plain values, never objects of the program.
+            trusted: run the tests in the namespace of the program instead.
         """
         return self.run(ProgramJob(program, "trusted_tests" if trusted else "tests", code=code))
 

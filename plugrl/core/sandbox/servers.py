@@ -1,4 +1,4 @@
-"""Processes that run programs for this one: each takes one program at a time."""
+"""Server processes that run programs for this process, one program at a time each."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from typing import IO, Any, cast
 
 from plugrl.core.errors import RunError
 
-#: The folder that has plugrl's package.
+#: The folder that contains the package plugrl.
 _ROOT = str(Path(__file__).parents[3])
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from plugrl.core.sandbox.inside.server import main; del sys.path[0]; main()"
 )
-#: Seconds in which a server must start, and in which it must answer after the time of a program.
+#: Seconds that a server may take to start, and to answer beyond the time limit of a program.
 _PATIENCE = 60.0
-#: Seconds in which a server ends that is not asked any more.
+#: Seconds that a server may take to end once its input is closed.
 _LAST_WORDS = 2.0
-#: Changes the command that starts a server, such as by another one that it becomes part of.
+#: Changes the command that starts a server, for instance to run it in a container.
 Wrap = Callable[[Sequence[str]], Sequence[str]]
 
 
 class ServerGoneError(Exception):
-    """A server ended, or was silent, before it answered."""
+    """A server ended, or did not answer in time."""
 
 
 def server_command(*, packages: bool) -> list[str]:
-    """How a server is started, without its last word: the sort of root that it works in."""
+    """The command that starts a server, without its last argument, the kind of root."""
     options = ["-s", "-P", "-B", "-X", "utf8", *([] if packages else ["-S"])]
     return [sys.executable, *options, "-c", _START, _ROOT]
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of this process's own: it may hold secrets."""
+    """The environment of a server: nothing of this process's own, which may hold secrets."""
     kept = {"PATH": "", "HOME": "/", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     # Each thread of a numerical library takes address space.
     return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class Server:
-    """One process that runs programs, as long as it lives.
+    """One server process.
 
     Args:
         words: the command that starts it.
@@ -91,7 +91,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
@@ -103,10 +103,10 @@ class Server:
         return lines[-1] if lines else "it ended without a word"
 
     def ask(self, job: Mapping[str, Any], payloads: Sequence[bytes]) -> dict[str, Any]:
-        """What came of a job.
+        """Send a job and return the answer.
 
         Raises:
-            ServerGoneError: it ended before it answered, or took too long.
+            ServerGoneError: the server ended before it answered, or took too long.
         """
         head = json.dumps({**job, "payloads": [len(each) for each in payloads]}).encode()
         deadline = time.monotonic() + job["limits"]["wall_seconds"] + _PATIENCE
@@ -141,11 +141,11 @@ class Server:
         return bytes(found)
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         for pipe in self._pipes():
             pipe.close()
         self._errors.close()
-        # It ends by itself when nobody asks any more.
+        # It ends by itself once its input is closed.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_WORDS)
             return
@@ -153,7 +153,7 @@ class Server:
         self._process.wait()
 
     def forget(self) -> None:
-        """In a process that was forked from the one that started it: close what leads to it."""
+        """Close the pipes in a process that was forked from the one that owns the server."""
         for pipe in self._pipes():
             pipe.close()
         self._errors.close()
@@ -168,11 +168,11 @@ def _is_ready(file: int, event: int, deadline: float) -> bool:
 
 
 class Servers:
-    """As many servers of one sort as there are programs at a time; they are used again.
+    """A pool of servers that are started on demand and reused.
 
     Args:
-        words: the command that starts one, without its last word.
-        own_root: whether they are to work in a root of their own where the system allows it.
+        words: the command that starts one, without its last argument.
+        own_root: give them a root file system of their own where the system allows it.
     """
 
     def __init__(self, words: Sequence[str], *, own_root: bool) -> None:
@@ -183,7 +183,7 @@ class Servers:
         self._made: list[Server] = []
 
     def ask(self, job: Mapping[str, Any], payloads: Sequence[bytes]) -> dict[str, Any]:
-        """What came of a job; a server that has ended is replaced once.
+        """Run a job on a free server; a server that has ended is replaced once.
 
         Raises:
             ServerGoneError: the servers ended twice.
@@ -198,7 +198,7 @@ class Servers:
                 self._drop(server)
                 continue
             except BaseException:
-                # What comes next from it would be of this job.
+                # Its next answer would belong to this job.
                 self._drop(server)
                 raise
             if "fault" not in answer:
@@ -213,7 +213,7 @@ class Servers:
 
     @property
     def hello(self) -> Mapping[str, Any]:
-        """What a server says of the system: ``own_root`` and ``landlock``, the version or 0."""
+        """The greeting of a server: ``own_root`` tells whether it has a root of its own."""
         server = self._acquire()
         with self._lock:
             self._idle.append(server)
@@ -232,7 +232,7 @@ class Servers:
                     raise
                 continue
             with self._lock:
-                # What did not work once is not tried again.
+                # A kind of root that failed is not tried again.
                 self._roots = [root]
                 self._made.append(server)
             return server
@@ -244,19 +244,19 @@ class Servers:
         server.close()
 
     def processes(self) -> list[Server]:
-        """Those that are idle or at work."""
+        """All servers, idle or busy."""
         with self._lock:
             return list(self._made)
 
     def close(self) -> None:
-        """End the servers that are not at work."""
+        """End the idle servers."""
         with self._lock:
             idle, self._idle = self._idle, []
         for server in idle:
             self._drop(server)
 
     def forget(self) -> None:
-        """Leave them to the process from which this one was forked."""
+        """Leave the servers to the process that this one was forked from."""
         self._lock = threading.Lock()
         made, self._made, self._idle = self._made, [], []
         for server in made:
@@ -267,17 +267,17 @@ _all: dict[tuple[tuple[str, ...], bool], Servers] = {}
 
 
 def servers(words: Sequence[str], *, own_root: bool) -> Servers:
-    """The servers of this process that are started by ``words``."""
+    """The pool of this process for servers that are started by ``words``."""
     return _all.setdefault((tuple(words), own_root), Servers(words, own_root=own_root))
 
 
 def running_servers() -> list[Server]:
-    """The processes that run programs for this one now."""
+    """All server processes of this process."""
     return [server for each in _all.values() for server in each.processes()]
 
 
 def close_servers() -> None:
-    """End the processes that run programs, but those at work; the next program starts one."""
+    """End all idle server processes; the next program starts a new one."""
     for each in _all.values():
         each.close()
 

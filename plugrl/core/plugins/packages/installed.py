@@ -1,4 +1,4 @@
-"""What is installed: one pass over the metadata of the packages on ``sys.path``.
+"""Installed entry points, found in one pass over the metadata of the packages on ``sys.path``.
 
 Nothing is imported here. The pass reads ``entry_points.txt`` of each installed distribution
 itself, because ``importlib.metadata`` costs more start-up time than all the rest of a listing.
@@ -123,13 +123,13 @@ def scan() -> tuple[EntryPoint, ...]:
 
 
 def clear_cache() -> None:
-    """Drop the cached scan, after a package was installed into the running process."""
+    """Clear the cached scan, after a package was installed while the process runs."""
     global _cache
     _cache = None
 
 
 def group_problem(group: str) -> str | None:
-    """Why entries of ``group`` are never used, with the group that was meant; else ``None``."""
+    """Why entries of ``group`` are never used, with the group that was meant; None: they are."""
     if group in (HOOK_GROUP, COMMAND_GROUP, RECIPE_GROUP, *KIND_OF_GROUP):
         return None
     known = (HOOK_GROUP, COMMAND_GROUP, RECIPE_GROUP, *(row.group for row in KINDS.values()))

@@ -1,4 +1,4 @@
-"""What a component is for, read from the docstring in its source: nothing is imported."""
+"""Summaries of components, read from the docstrings in their source without importing it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _find_module(module: str) -> tuple[ModuleSpec | None, list[str]]:
         if spec is not None:
             folders = list(spec.submodule_search_locations or ())
             continue
-        # For a folder without __init__.py the finders want its parent to be imported.
+        # Finders only see a folder without __init__.py if its parent is imported.
         paths = [os.path.join(folder, part) for folder in folders or ()]
         folders = [path for path in paths if os.path.isdir(path)]
         if not folders:

@@ -1,19 +1,19 @@
-"""Copies of what is handed to user code, which may change what it gets."""
+"""Copies of arguments for user code, which may modify them."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-#: Nobody can change them.
+#: Immutable types, which need no copy.
 _FIXED = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 def own_copy(value: Any) -> Any:
-    """``value`` with containers and arrays of its own, all the way down.
+    """A recursive copy of the containers, arrays and tensors in ``value``.
 
-    Lists, tuples, sets and mappings that derive from ``dict`` are copied, so are arrays, tensors
-    and what has a method ``copied``. Other objects are shared: nobody knows what they hold.
+    Lists, tuples, sets and subclasses of ``dict`` are copied, and so are arrays, tensors and anything
+    with a method ``copied``. Other objects are shared, because nothing is known about them.
     """
     kind = type(value)
     if kind in _FIXED:
@@ -24,7 +24,7 @@ def own_copy(value: Any) -> Any:
             return kind(value)
         return kind([own_copy(each) for each in value])
     if isinstance(value, dict):
-        # With its class and attributes, such as the place of a problem in its file.
+        # Keeps its class and attributes, such as the line of a problem in its file.
         made = {} if kind is dict else copy.copy(value)
         for key, each in value.items():
             made[key] = own_copy(each)

@@ -1,4 +1,4 @@
-"""Whose code an error comes from: the component, and the file and line of its frame."""
+"""Finds the component, file and line that an error comes from, and formats errors for messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("plugrl.run")
 
 _OWN = __name__.partition(".")[0]
-#: Parts of plugrl that hold machinery; its own components live beside them.
+#: Parts of plugrl that are infrastructure; its own components live beside them.
 _MACHINERY = ("core", "commands", "testing", "cli")
 _PACKAGES = {"site-packages", "dist-packages"}
-#: Name of the attribute of a log record that only ``log.txt`` shows.
+#: The attribute of a log record with text for ``log.txt`` only.
 TRACE = "plugrl_trace"
 
 
@@ -47,16 +47,17 @@ def location_suffix(value: Any) -> str:
 
 
 def raised_at(error: BaseException, packages: Collection[str] = ()) -> str:
-    """``file:line`` of the innermost frame that is no machinery and no library; "" if none.
+    """``file:line`` of the innermost frame in component code; "" if there is none.
 
-    ``packages`` are installed ones that count as no library.
+    Frames of plugrl's infrastructure and of libraries are skipped; ``packages`` are installed
+    packages that do not count as libraries.
     """
     frames = list(_component_frames(error, packages))
     return line_of(frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else ""
 
 
 def error_message(error: BaseException) -> str:
-    """What an exception says, bounded; "" when its ``__str__`` fails."""
+    """The message of an exception, bounded; "" when its ``__str__`` fails."""
     try:
         return bounded(str(error))
     except BaseException as other:
@@ -66,13 +67,13 @@ def error_message(error: BaseException) -> str:
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether an exception ends code from outside; anything else that code raises is its failure.
+    """Whether an exception was sent from outside to end running code, rather than raised by it.
 
-    Ctrl-C and cancellations do, and what ends the thread of a function that was left behind.
+    These are Ctrl-C, cancellation, and the exception that ends the thread of an abandoned function.
     """
     import asyncio
 
-    # Of the class: what an instance says of itself is code from outside too.
+    # Ask the class: an attribute of the instance may be user code that raises.
     cls = type(error)
     stops = (KeyboardInterrupt, asyncio.CancelledError)
     return issubclass(cls, stops) or getattr(cls, "stops", False) is True
@@ -88,7 +89,7 @@ def format_traceback(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says; its type when it says nothing."""
+    """The first line of the message of an exception; its type if there is no message."""
     lines = error_message(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -102,12 +103,12 @@ def one_line(error: BaseException) -> str:
 def component_error(
     error: BaseException, records: Iterable[Record], default: Any = None
 ) -> RunError:
-    """The one line about an exception that escaped a component's code.
+    """The error for an exception that escaped a component's code, with component, file and line.
 
     Args:
         error: the exception, with its traceback.
         records: the components in use.
-        default: the trainer, which is named when no frame belongs to a component.
+        default: the trainer, which is named if no frame belongs to a component.
     """
     known = list(records)
     tops = {_top_package(record.target) for record in known} - {_OWN}
@@ -122,17 +123,17 @@ def component_error(
 
 
 def failure_key(component: Any, error: BaseException) -> str:
-    """What makes two failures of a component one: the exception's type and place."""
+    """A key that is equal for failures of one component with one type and location."""
     return f"{type(component).__qualname__} {type(error).__name__} {raised_at(error)}"
 
 
 def warn_once(owner: Any, key: str, message: str, error: BaseException) -> None:
-    """Warn about a failure the first time that ``owner`` sees it; its traceback goes to the log.
+    """Warn about the first failure with this ``key``; the traceback goes to the log file.
 
     Args:
-        owner: remembers what was seen; a component of one run.
-        key: failures of one key are one failure.
-        message: the line.
+        owner: the component that failed; remembers the keys.
+        key: identifies equal failures, see :func:`failure_key`.
+        message: the warning.
         error: the exception with its traceback.
     """
     seen: set[str] = owner.__dict__.setdefault("_failures_seen", set())
@@ -145,7 +146,7 @@ def warn_once(owner: Any, key: str, message: str, error: BaseException) -> None:
 def _component_frames(
     error: BaseException, tops: Collection[str]
 ) -> Iterator[tuple[FrameType, int]]:
-    """The frames of components, outermost first: no machinery, and no library that they call."""
+    """Frame and line of component code, outermost first, without infrastructure and libraries."""
     found = error.__traceback__
     while found is not None:
         frame = found.tb_frame
@@ -170,14 +171,14 @@ def _top_package(target: str) -> str:
 
 
 def _component_of_frame(frame: FrameType, records: list[Record]) -> str:
-    """Kind and name of the component whose code a frame runs; "" when it is none's."""
+    """Kind and name of the component whose code a frame runs; "" if it is no component's."""
     module, code = str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname
     owner = type(frame.f_locals.get("self"))
     for record in records:
         target, _, attribute = record.target.partition(":")
         if target == module and (code == attribute or code.startswith(f"{attribute}.")):
             return _component_name(record)
-        # A method that the component inherits from a class of another module.
+        # A method that the component inherits from a class in another module.
         if (owner.__module__, owner.__qualname__) == (target, attribute):
             return _component_name(record)
     return ""
@@ -190,7 +191,7 @@ def _component_name(record: Record) -> str:
 
 
 def line_of(file: str, line: int) -> str:
-    """``file:line`` with the file as seen from the working directory, when it lies below."""
+    """``file:line``, relative to the working directory if the file is below it."""
     try:
         path = os.path.relpath(file)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Component classes that are made of functions, so that a function can be a component."""
+"""Turns functions into component classes, so that a function can be a component."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: Attributes of a function that its class gets too.
+#: Attributes of a function that its class inherits.
 _KEPT = ("Config", "conformance")
 _MADE = "__plugrl_classes__"
 
 
 def component_class(function: Any, plain: type, awaiting: type, parameters: Sequence[str]) -> Any:
-    """The class of a function, always the same one.
+    """The component class of a function; the same class for every call.
 
     Its attributes are ``function`` and ``_parameter_count``, the number of ``parameters`` it takes.
 
     Args:
-        function: plain or ``async``; what is no function comes back as it is.
+        function: a plain or ``async`` function; anything else is returned unchanged.
         plain: base class for plain functions.
         awaiting: base class for ``async`` ones.
-        parameters: names of what it is called with; it may leave the last one out.
+        parameters: names of the arguments that it is called with; the last one is optional.
 
     Raises:
         TypeError: the function has other parameters.
@@ -43,7 +43,7 @@ def component_class(function: Any, plain: type, awaiting: type, parameters: Sequ
 
 
 def _parameter_count(function: Callable[..., Any], parameters: Sequence[str]) -> int:
-    """How many of ``parameters`` a function takes."""
+    """The number of ``parameters`` that a function takes."""
     for count in (len(parameters), len(parameters) - 1):
         try:
             inspect.signature(function).bind(*range(count))

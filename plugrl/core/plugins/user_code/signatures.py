@@ -1,4 +1,4 @@
-"""Whether the methods and functions of a component can be called as plugrl calls them."""
+"""Checks that the methods and functions of a component can be called the way plugrl does."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from plugrl.core.plugins.kinds import KINDS
 
-#: What functions of the kinds without a base class are called with.
+#: The arguments of functions, for kinds without a base class.
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "advantage": ("rewards", "group", "run", "valid", "batch", "config"),
     "loss": ("logp", "batch", "config"),
 }
 
-#: Classes whose methods are as they should be: a run asks for the same ones many times.
+#: Classes that have passed, since a run checks the same ones many times.
 _sound: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def signature_fault(kind: str, value: Any) -> str | None:
-    """What is wrong with the parameters of a component, and the right form; None: nothing."""
+    """What is wrong with the parameters of a component, with the right ones; None: nothing."""
     if inspect.isclass(value):
         fault = None if value in _sound else next(_method_faults(value), None)
         if fault is None:
@@ -61,7 +61,7 @@ def _method_faults(cls: type) -> Iterator[str]:
 
 
 def _overridden_method(owner: type, name: str) -> Any:
-    """The method of a class of plugrl's core that ``owner`` overrides; None: it overrides none."""
+    """The method of plugrl's core that ``owner`` overrides under this name; None: there is none."""
     for base in owner.__mro__[1:]:
         found = vars(base).get(name)
         if found is not None and base.__module__.startswith("plugrl.core."):
@@ -86,7 +86,7 @@ def _accepts(called: Any, positional: tuple[str, ...], keywords: Mapping[str, No
     except TypeError:
         return False
     except ValueError:
-        # Built-in code may hide its parameters; then the call itself tells.
+        # Built-in functions may hide their parameters; a wrong call fails when it is made.
         return True
     return True
 

@@ -1,7 +1,7 @@
-"""Files of users as modules: the folder of each is a package of its own.
+"""Imports user files as modules; the folder of each becomes a package of its own.
 
-Two folders with files of one name therefore stay apart, and ``from .neighbour import f`` works. A
-plain ``import neighbour`` finds the file through ``sys.path``, as in a script.
+Files of the same name in two folders therefore do not collide, and ``from .neighbour import f``
+works. A plain ``import neighbour`` finds the file through ``sys.path``, as in a script.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 USER_PACKAGE_PREFIX = "plugrl_user_"
-#: The folder of each package that was made of one.
+#: The folder behind each of these packages.
 FOLDERS: dict[str, str] = {}
 _USER_MODULE = re.compile(rf"({USER_PACKAGE_PREFIX}[0-9a-f]{{12}})((?:\.\w+)*)")
 
 
 def with_user_files(text: str) -> str:
-    """``text`` with the files of users in place of the names that their modules have here."""
+    """``text`` with generated module names replaced by the paths of the user files."""
     return _USER_MODULE.sub(lambda match: _file_of(match[1], match[2] or ""), text)
 
 
@@ -36,7 +36,7 @@ def _file_of(package: str, module: str) -> str:
 
 
 def user_module_name(path: str | os.PathLike[str]) -> str:
-    """The module name of a user's file: the same in every process that sees the same path."""
+    """The module name of a user file; equal in every process that sees the same path."""
     file = os.path.realpath(path)
     folder, name = os.path.split(file)
     digest = hashlib.sha256(folder.encode()).hexdigest()[:12]
@@ -44,7 +44,7 @@ def user_module_name(path: str | os.PathLike[str]) -> str:
 
 
 def load_file(path: str | os.PathLike[str]) -> ModuleType:
-    """Import a Python file as a module of a package made of its folder.
+    """Import a Python file as a module of the package that stands for its folder.
 
     ``from .neighbour import f`` therefore works in it, and so does ``import neighbour`` for files
     of its own folder. A second call returns the same module.
@@ -88,7 +88,7 @@ def _user_package(name: str, folder: str) -> ModuleType:
         return sys.modules[name]
     FOLDERS[name] = folder
     if folder not in sys.path:
-        # Last, so that no file of a user stands for plugrl, the standard library or a package.
+        # Last, so that no user file shadows plugrl, the standard library or an installed package.
         sys.path.append(folder)
     initial = os.path.join(folder, "__init__.py")
     if os.path.isfile(initial):
@@ -117,9 +117,9 @@ def _execute(spec: ModuleSpec) -> ModuleType:
 
 
 def _check_plain_imports(file: str, folder: str) -> None:
-    """Refuse a plain import of a neighbour whose name another folder of users has taken.
+    """Refuse a plain import of a neighbour if a file of another user folder has that name.
 
-    Python has one module of a name: the second folder would silently get the file of the first.
+    Python has one module for each name: the second folder would silently get the file of the first.
     """
     with open(file, "rb") as source:
         code = source.read()
@@ -145,7 +145,7 @@ def _check_plain_imports(file: str, folder: str) -> None:
 
 
 def _other_folder(name: str, folder: str) -> str:
-    """The file of another user's folder that ``import name`` finds instead of a neighbour."""
+    """The file in another user folder that ``import name`` would find instead of the neighbour."""
     base = os.path.join(folder, name)
     if not (os.path.isfile(f"{base}.py") or os.path.isfile(os.path.join(base, "__init__.py"))):
         return ""

@@ -1,7 +1,6 @@
-"""Where files are, whatever code of users does with the working folder.
+"""Paths that stay valid when user code changes the working directory.
 
-A path that a run is given is made absolute once, where the run begins. Messages go on to show it
-as it was given.
+Paths are made absolute once, when a run begins. Messages still show them as the user wrote them.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-#: What was given, by what it was made to.
+#: The paths that users wrote, by their absolute forms.
 _given: dict[Path, Path] = {}
 
 
 def absolute_path(path: str | os.PathLike[str]) -> Path:
-    """The absolute form of a path, which stays the same place when the working folder changes."""
+    """The absolute form of a path; :func:`display_path` knows how it was written."""
     given = Path(path)
     absolute = given.absolute()
     _given[absolute] = given
@@ -24,7 +23,7 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
 
 
 def display_path(path: Path) -> Path:
-    """How messages show a path: in the words of the path that it was settled from or lies below."""
+    """A path as messages show it: relative again if the user wrote it, or a folder above it, so."""
     for above in (path, *path.parents):
         if above in _given:
             return _given[above] / path.relative_to(above)
@@ -33,7 +32,7 @@ def display_path(path: Path) -> Path:
 
 @contextlib.contextmanager
 def preserve_working_folder() -> Iterator[None]:
-    """Go back to the working folder of now at the end, so that the next run begins there too."""
+    """Restore the working directory at the end, so that the next run starts there too."""
     try:
         before = os.getcwd()
     except FileNotFoundError:
