@@ -12,8 +12,8 @@ _FIXED = frozenset({bool, int, float, str, bytes, type(None)})
 def own_copy(value: Any) -> Any:
     """A recursive copy of the containers, arrays and tensors in ``value``.
 
-    Lists, tuples, sets and subclasses of ``dict`` are copied, and so are arrays, tensors and anything
-    with a method ``copied``. Other objects are shared, because nothing is known about them.
+    Lists, tuples, sets and subclasses of ``dict`` are copied, and so are arrays, tensors and
+    objects with a method ``copied``. Other objects are shared, because nothing is known about them.
     """
     kind = type(value)
     if kind in _FIXED:

@@ -1,1 +1,1 @@
-"""Checkpoints: what is saved, when, and how it is read back."""
+"""Checkpoints: what they contain, when they are saved, and how they are read."""

@@ -1,4 +1,4 @@
-"""What a checkpoint or a dump was made with, and whether the configuration of now still fits it."""
+"""Checks that the current configuration still fits a checkpoint or a dump."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ log = logging.getLogger("plugrl.run")
 
 #: Key of the manifest under which the configuration stands.
 CONFIG = "config"
-#: Values that a saved state belongs to: weights, and the order of data and random numbers.
+#: Keys that determine the shape of weights, the order of data, or random numbers.
 _FIXED = re.compile(
     r"(trainer\.phases\[\d+\]\.)*"
     r"(seed|name|data\.(seed|shuffle)|trainer\.type"
     r"|models\.[^.]+(\.(train|fine_tune)(\.type)?|\.(source|adapter)\b.*)?)"
 )
-#: Sections that change nothing of what is learned.
+#: Sections that do not affect what is learned.
 _FREE = ("settings",)
 _ABSENT = object()
 _SHOWN = 3
 
 
 def json_copy(tree: Any) -> Any:
-    """``tree`` as it comes back from JSON, so that two can be compared wherever they come from."""
+    """``tree`` after a round trip through JSON, to compare it with one that was read from a file."""
     return json.loads(json.dumps(tree, default=str))
 
 
 def check_resume(checkpoints: Path, tree: Mapping[str, Any]) -> None:
-    """Check the configuration of a run that is to be resumed against its newest checkpoint.
+    """Check that a configuration fits the newest checkpoint of the run to be resumed.
 
     Raises:
-        ConfigError: the checkpoint's weights or position belong to other values.
+        ConfigError: a value that the weights or the order of data depend on has changed.
     """
     for path in candidates(checkpoints):
         try:
@@ -51,16 +51,16 @@ def check_resume(checkpoints: Path, tree: Mapping[str, Any]) -> None:
 
 
 def warn_about_changes(path: Path, tree: Mapping[str, Any]) -> None:
-    """Log every other value that differs from those that the checkpoint ``path`` was made with."""
+    """Log every other value that has changed since the checkpoint ``path`` was saved."""
     for line in _difference_lines(read_manifest(path), tree, fixed=False):
         log.warning("resuming with another value: %s", line)
 
 
 def check_dump(path: Path, tree: Mapping[str, Any]) -> None:
-    """Check the configuration against the one that a dump was made with; warn of what may differ.
+    """Check that a configuration fits a dump; warn about harmless changes.
 
     Raises:
-        ConfigError: the dump's weights belong to other values.
+        ConfigError: a value that the weights depend on has changed.
     """
     manifest = read_manifest(path)
     _refuse(
@@ -83,12 +83,12 @@ def _refuse(manifest: Mapping[str, Any], tree: Mapping[str, Any], made: str, rem
 def _difference_lines(
     manifest: Mapping[str, Any], tree: Mapping[str, Any], *, fixed: bool
 ) -> Iterator[str]:
-    """One line for each value that differs and that is, or is not, fixed by the saved state."""
+    """One line for each changed value among those that must, or need not, stay the same."""
     before = manifest.get(CONFIG)
     if not isinstance(before, dict):
-        # An older plugrl did not write it.
+        # Older versions did not save the configuration.
         return
-    # An older plugrl wrote credentials too, and whoever edits a file may.
+    # Older versions saved credentials too, and a user may have edited the file.
     was, now = (json_copy(withhold(one)[0]) for one in (before, tree))
     for path, old, new in _differences(was, now, ""):
         if path.partition(".")[0] not in _FREE and bool(_FIXED.fullmatch(path)) == fixed:
@@ -113,7 +113,7 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _differ(old: Any, new: Any) -> bool:
-    # 16 and 16.0 are one value, and NaN is what it was.
+    # 16 equals 16.0, and NaN equals NaN.
     return bool(old != new) and json.dumps(old) != json.dumps(new)
 
 

@@ -1,4 +1,4 @@
-"""Dumps: batches kept with all that is needed to repeat them, for ``plugrl replay``."""
+"""Dumps: batches saved with everything needed to repeat their step, for ``plugrl replay``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Dumps:
     """The dumps of one run.
 
     Args:
-        folder: where they are written, one folder each, in the format of checkpoints; None:
+        folder: where dumps are written, one folder each, in the format of checkpoints; None:
             nowhere.
-        about: what their manifests say besides.
+        about: further entries for their manifests.
     """
 
     def __init__(self, folder: Path | None, about: Mapping[str, Any] | None = None) -> None:
@@ -31,10 +31,10 @@ class Dumps:
         self._about = dict(about or {})
 
     def write(self, what: str, step: int, contents: Any) -> Path | None:
-        """Keep ``contents`` as what belongs to ``what`` in ``step``.
+        """Write ``contents`` as the dump ``what`` of ``step``.
 
         Returns:
-            Where it is; None when it cannot be written, which is logged and ends nothing.
+            The folder; None if it cannot be written, which is only logged.
         """
         if contents is None or self._folder is None:
             return None
@@ -54,10 +54,10 @@ class Dumps:
 
 
 def read(run: Path, step: int) -> list[tuple[Path, dict[str, Any]]]:
-    """The dumps of ``step`` in a run folder, in the order in which they were made.
+    """Read the dumps of ``step`` in a run folder, in the order in which they were written.
 
     Raises:
-        ConfigError: there are none; the message lists the steps that have some.
+        ConfigError: there are none; the message lists the steps that have dumps.
         RunError: one is damaged.
     """
     found = sorted((run / FOLDER).glob("step-*"), key=lambda path: path.stat().st_mtime_ns)

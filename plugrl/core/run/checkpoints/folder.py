@@ -1,7 +1,7 @@
-"""Where the checkpoints of a run lie: in its folder, or elsewhere by ``settings.checkpoint_path``.
+"""The folder of a run's checkpoints: in the run folder, or below ``settings.checkpoint_path``.
 
-Elsewhere each run has a folder of its own, called like the run, and ``checkpoints`` in the run
-folder is a link to it. So whoever has the run finds them, and no two runs share any.
+In the second case each run has a folder of its own there, named after the run, and ``checkpoints``
+in the run folder is a link to it. Every command therefore finds them, and runs never share any.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SETTING = "settings.checkpoint_path"
 
 
 def create_checkpoint_folder(run: Path, elsewhere: str | None) -> None:
-    """Make the folder of the checkpoints of the new run in ``run``, which may be hidden yet.
+    """Create the folder for the checkpoints of a new run.
 
     Args:
-        run: the folder that the run is made in.
-        elsewhere: the folder for the checkpoints of all runs; None: the run keeps its own.
+        run: the run folder, which may still have its hidden name.
+        elsewhere: the folder for the checkpoints of all runs; None: use the run folder.
 
     Raises:
         UsageError: it cannot be written, or is the folder of the runs themselves.
@@ -43,7 +43,7 @@ def create_checkpoint_folder(run: Path, elsewhere: str | None) -> None:
             )
         place.mkdir(parents=True)
         link.symlink_to(place, target_is_directory=True)
-        # A folder that is there may still be one in which nothing can be made.
+        # An existing folder may still be read-only.
         probe = place / f"{UNFINISHED}probe"
         probe.mkdir()
         probe.rmdir()
@@ -54,15 +54,15 @@ def create_checkpoint_folder(run: Path, elsewhere: str | None) -> None:
 
 
 def checkpoint_folder(run: Path, *, owned: bool = False) -> Path:
-    """The folder of the checkpoints of the run in ``run``.
+    """The folder of a run's checkpoints.
 
     Args:
         run: the run folder.
-        owned: whether it is to be written to.
+        owned: whether the caller will write to it.
 
     Raises:
-        ConfigError: they lie elsewhere, and that is not there; or, to be written to, they are
-            those of the run that this one is a copy of.
+        ConfigError: the link leads nowhere; or the caller will write, and the folder belongs to the
+            run that this one is a copy of.
     """
     link = run / CHECKPOINTS
     if not link.is_symlink():

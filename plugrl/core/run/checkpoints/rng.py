@@ -1,4 +1,4 @@
-"""States of the random generators that a checkpoint keeps."""
+"""The states of the global random generators, for checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def rng_state() -> dict[str, Any]:
     """Collect the states of Python's, NumPy's and torch's global generators.
 
-    Libraries that nobody imported have no state worth keeping, and are not imported for it.
+    Libraries that are not imported have no state worth saving, and are not imported for it.
     """
     state: dict[str, Any] = {"python": random.getstate()}
     if "numpy" in sys.modules:
@@ -29,7 +29,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Put back what :func:`rng_state` collected; CUDA states need as many devices as then."""
+    """Restore the states; those of CUDA only if the number of devices is the same."""
     random.setstate(state["python"])
     if "numpy" in state:
         import numpy as np

@@ -1,4 +1,4 @@
-"""When the end of a step saves a checkpoint: after so many steps, or after so much time."""
+"""Decides when the end of a step saves a checkpoint: by steps and by time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: The largest share of the time of a run that checkpoints by time may take.
+#: The largest share of a run's time that checkpoints by time may take.
 SHARE = 0.02
 
 
 class CheckpointSchedule:
     """Checkpoints every ``every`` steps and, between them, when ``minutes`` have passed.
 
-    What was best so far is saved where steps are counted, and what costs much is saved less often:
-    checkpoints by time take at most :data:`SHARE` of it. 0 turns either off.
+    A new best score is saved if checkpoints by steps are on. If saving is slow, checkpoints by time
+    become rarer, so that they take at most :data:`SHARE` of the time. 0 turns either off.
     """
 
     def __init__(self, every: int, minutes: float) -> None:
@@ -24,7 +24,7 @@ class CheckpointSchedule:
         self._cost = 0.0
 
     def due(self, step: int, *, best: bool) -> bool:
-        """Whether to save at the end of ``step``, which reached the best score or did not."""
+        """Whether to save at the end of ``step``; ``best``: it reached a new best score."""
         if self._every and (step % self._every == 0 or best):
             return True
         waited = time.monotonic() - self._saved
@@ -32,7 +32,7 @@ class CheckpointSchedule:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """The body saves a checkpoint, for whatever reason: the time counts from its end."""
+        """Measure the body, which saves a checkpoint, and restart the clock at its end."""
         begun = time.monotonic()
         yield
         self._saved = time.monotonic()

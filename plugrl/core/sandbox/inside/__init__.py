@@ -1,1 +1,1 @@
-"""What runs beside a program and in its process; the standard library alone, and no torch."""
+"""Code in the server, the supervisor and the process of a program; standard library only."""

@@ -1,7 +1,7 @@
-"""Assertions about a program, in a process in which the program has never been.
+"""Runs assertions about a program in a process that has never executed the program.
 
-The program's functions are stand-ins here: arguments go out and results come back as data, so that
-what is compared is numbers, texts and collections of them, and no object of the program's own.
+The program's functions are proxies here: arguments go out and results come back as data. Assertions
+therefore compare numbers, strings and collections of them, never an object that the program made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from plugrl.core.sandbox.inside.value_codec import decode, encode, parse_json
 
-#: Names that tests use as if they were imported, by their modules.
+#: Names that tests use without importing them, and their modules.
 _KNOWN = {
     **dict.fromkeys(("Counter", "OrderedDict", "defaultdict", "deque"), "collections"),
     **dict.fromkeys(("List", "Dict", "Tuple", "Set", "Optional", "Any"), "typing"),
@@ -30,9 +30,10 @@ _SOLUTION = "Solution"
 
 
 def names_of_program(code: str) -> list[str]:
-    """What test code takes from the program: names that it neither has nor imports.
+    """The names that test code takes from the program: those it neither defines nor imports.
 
-    A built-in function is the program's where the code names nothing else of the program.
+    A built-in name counts only if the code names nothing else of the program: then the program
+    defines a function of that name.
 
     Raises:
         SyntaxError: it is no Python.
@@ -44,7 +45,7 @@ def names_of_program(code: str) -> list[str]:
 
 
 def fault_of(code: str) -> str | None:
-    """Why test code cannot run in a process of its own; None: it can.
+    """Why test code cannot run in a process of its own; None if it can.
 
     Raises:
         SyntaxError: it is no Python.
@@ -67,7 +68,7 @@ def fault_of(code: str) -> str | None:
 
 
 def _free_names(code: str) -> set[str]:
-    """Names that are looked up and never bound at the top level."""
+    """Names that are read but never bound at the top level."""
     top = symtable.symtable(code, "test.py", "exec")
     bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     bound |= {s.get_name() for s in top.get_symbols() if s.is_namespace()}
@@ -88,7 +89,7 @@ def _called_names(code: str) -> set[str]:
 
 
 class _RemoteProgram:
-    """The other process, by the two descriptors that lead to it."""
+    """The program in the other process, reached over two pipes."""
 
     def __init__(self, answers: IO[str], questions: IO[str]) -> None:
         self._answers = answers
@@ -126,7 +127,7 @@ class _RemoteProgram:
         return _RemoteFunction(self, str(held))
 
     def name(self, name: str) -> Any:
-        """What stands for a name: a constant, or a function that can be called."""
+        """The value of a name if it is a constant; else a proxy of a function."""
         if name == _SOLUTION:
             return self._instance
         answer = self.ask({"get": name})
@@ -142,7 +143,7 @@ class _RemoteProgram:
 
 
 class _RemoteFunction:
-    """A function of the program; it is equal to itself alone."""
+    """A proxy of a function of the program; it equals only itself."""
 
     def __init__(self, program: _RemoteProgram, name: str) -> None:
         self._program = program
@@ -153,7 +154,7 @@ class _RemoteFunction:
 
 
 class _RemoteInstance:
-    """An object of the program's class ``Solution``, of which methods alone are used."""
+    """A proxy of an object of the program's class ``Solution``; only methods can be used."""
 
     def __init__(self, program: _RemoteProgram, number: int) -> None:
         self._program = program
@@ -171,7 +172,7 @@ def _stand_in(value: Any) -> Any:
 def _exception(name: str, text: str) -> Exception:
     """An exception of the built-in class of that name, or RuntimeError.
 
-    Those that end an iteration would end one of the tests, as if there were no more to compare.
+    StopIteration would silently end a loop of the tests, so it becomes a RuntimeError too.
     """
     found = getattr(builtins, name, None)
     ends = (StopIteration, StopAsyncIteration)
@@ -184,7 +185,7 @@ def _exception(name: str, text: str) -> Exception:
 
 
 def _copy_back(own: Any, new: Any) -> None:
-    """Write into an argument what the function made of its copy."""
+    """Apply changes that the function made to its copy of an argument."""
     if isinstance(own, list) and isinstance(new, list):
         own[:] = new
     elif (isinstance(own, dict) and isinstance(new, dict)) or (
@@ -195,9 +196,9 @@ def _copy_back(own: Any, new: Any) -> None:
 
 
 def run_tests(code: str, answers: IO[str], questions: IO[str]) -> None:
-    """Run test code with stand-ins for what it takes from the program; raises what it raises."""
+    """Run test code with proxies for what it takes from the program; its exceptions propagate."""
     program = _RemoteProgram(answers, questions)
-    # A program that does not come to its end fails, whatever is tested.
+    # The program says when it has run to its end; if it never does, the tests fail.
     program.read_answer()
     names: dict[str, Any] = {"__name__": "test"}
     for name in sorted(_free_names(code)):
@@ -212,7 +213,7 @@ def run_tests(code: str, answers: IO[str], questions: IO[str]) -> None:
 
 
 def answer_questions(names: dict[str, Any], questions: IO[str], answers: IO[str]) -> None:
-    """In the process of the program: call what is asked for until nobody asks any more."""
+    """In the process of the program: serve calls until the pipe is closed."""
     instances: dict[int, Any] = {}
 
     def function(kind: str, held: Any) -> Any:

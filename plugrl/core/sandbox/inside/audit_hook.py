@@ -1,4 +1,4 @@
-"""Refuses in the interpreter what the kernel does not; native code gets around it."""
+"""Denies in the interpreter what the kernel cannot; native code can bypass it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-#: Events of the interpreter that a program does not need.
+#: Audit events of the interpreter that no program needs.
 _REFUSED = (
     "socket.__new__", "socket.connect", "socket.bind", "socket.getaddrinfo", "os.fork",
     "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "os.startfile", "subprocess.Popen",
@@ -20,7 +20,7 @@ _LOOKS = ("os.listdir", "os.scandir")
 
 
 def refuse(readable: Iterable[str], writable: str) -> None:
-    """Leave of files those below ``readable`` and ``writable``, and no processes and sockets."""
+    """Deny processes, sockets, and all files but those below ``readable`` and ``writable``."""
     sys.addaudithook(_hook(tuple(os.path.realpath(path) for path in readable), writable))
 
 

@@ -1,4 +1,4 @@
-"""Folders that a program wrote to: what is in them, and how they go away."""
+"""Measures and removes folders that a program wrote to, which may be arbitrarily nasty."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _HOLD = _LOOK | getattr(os, "O_PATH", 0)
 
 
 def measure(folder: str, most: int) -> tuple[int, int]:
-    """How many files and folders are in a folder, and their bytes together.
+    """The number of files and folders in a folder, and their total size in bytes.
 
-    It looks at little more than ``most`` of them, and follows no path, which may be too long.
+    Stops soon after ``most`` entries, and uses descriptors instead of paths, which may be too long.
     """
     count = size = 0
     waiting = [os.open(folder, _LOOK)]
@@ -30,7 +30,7 @@ def measure(folder: str, most: int) -> tuple[int, int]:
                 if stat.S_ISDIR(found.st_mode):
                     waiting.append(_open_folder(entry.name, here))
         except OSError:
-            # It went away while it was looked at.
+            # It was removed in the meantime.
             continue
         finally:
             os.close(here)
@@ -48,7 +48,7 @@ def _open_folder(name: str, here: int) -> int:
     try:
         return os.open(name, _LOOK, dir_fd=here)
     except PermissionError:
-        # A program that runs may put a link in its place, and change what that leads to.
+        # Not by path: a running program could put a link in its place.
         held = os.open(name, _HOLD, dir_fd=here)
         try:
             os.chmod(f"/proc/self/fd/{held}", 0o700)
@@ -58,7 +58,7 @@ def _open_folder(name: str, here: int) -> int:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder however deep it is: folders in folders are moved up until there are none."""
+    """Remove a folder of any depth: nested folders are moved up until there are none left."""
     here = os.open(folder, _LOOK)
     try:
         while names := os.listdir(here):
@@ -83,7 +83,7 @@ def remove(folder: str) -> None:
 
 
 def _move_up(name: str, inner: int, other: str, here: int) -> None:
-    """Move an entry up, or remove it where it is no folder."""
+    """Move a folder up one level, or remove a file."""
     found = _stat(name, inner)
     if found is not None and stat.S_ISDIR(found.st_mode):
         # A folder without rights for its owner cannot be moved.

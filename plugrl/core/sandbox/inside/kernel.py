@@ -1,6 +1,6 @@
-"""What Linux takes away from a process for good: capabilities, system calls, and files.
+"""Gives up rights of this process irrevocably: capabilities, system calls, and files.
 
-Each function raises OSError where the kernel does not offer it.
+Each function raises OSError if the kernel does not support it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def _checked(result: int) -> int:
 
 
 def syscall(name: str, *arguments: object) -> int:
-    """Make a system call; numbers are handed over as the kernel's long ones.
+    """Make a system call; integers are passed as ``long``.
 
     Raises:
         OSError: the kernel refuses it.
-        KeyError: this machine has no table of calls.
+        KeyError: there is no table of calls for this architecture.
     """
     longs = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return _checked(_libc().syscall(ctypes.c_long(call_numbers()[name]), *longs))
@@ -50,33 +50,33 @@ def die_with_parent(signal: int) -> None:
 
 
 def hide_memory() -> None:
-    """Let no other process of this user look into this one, or take its descriptors."""
+    """Prevent other processes of this user from tracing this one or taking its descriptors."""
     _prctl(_DUMPABLE, 0)
 
 
 def no_new_privileges() -> None:
-    """Nothing that is executed later has more rights than this process."""
+    """Prevent programs that are executed later from gaining rights, as by setuid."""
     _prctl(_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability; root keeps its files and loses its power over limits."""
+    """Give up every capability; root keeps its files and can no longer raise limits."""
     header = struct.pack("Ii", 0x20080522, 0)
     syscall("capset", header, bytes(24))
 
 
 def filter_calls(program: bytes, *, listen: bool) -> int:
-    """Have all calls of this process decided by a filter, for good.
+    """Install a seccomp filter for this process, irrevocably.
 
     Args:
-        program: the filter.
-        listen: whether another process answers for what the filter does not decide.
+        program: the filter as BPF bytecode.
+        listen: whether another process decides what the filter leaves open.
 
     Returns:
-        the descriptor of the listener, 0 where none was asked for.
+        the descriptor of the listener; 0 without one.
 
     Raises:
-        OSError: there are no filters; EBUSY: another listener watches this process already.
+        OSError: filters are not supported; EBUSY: the process has a listener already.
     """
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
@@ -92,9 +92,9 @@ _FILE = 1 | 2 | 4 | (1 << 14) | (1 << 15)
 
 
 def confine_files(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str]) -> None:
-    """Leave of all files those below ``readable`` and, to be changed too, below ``writable``.
+    """Allow only reading below ``readable``, and reading and writing below ``writable``.
 
-    ``devices`` may be read and written.
+    ``devices`` may be read and written, too.
     """
     no_new_privileges()
     version = syscall("landlock_create_ruleset", None, 0, 1)

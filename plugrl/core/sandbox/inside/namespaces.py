@@ -1,6 +1,6 @@
-"""Namespaces: a view of the machine in which there is little but Python.
+"""Linux namespaces: a view of the machine that contains little but Python.
 
-Each function raises OSError where the kernel, or the container, does not allow it.
+Each function raises OSError if the kernel, or the container, does not allow it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOUNT, _USER, _IPC, _PROCESS, _NETWORK = 0x20000, 0x10000000, 0x8000000, 0x2000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
 _DETACH, _AT_EMPTY_PATH, _AT_RECURSIVE, _AT_CWD = 2, 0x1000, 0x8000, -100
 _READ_ONLY = 1
-#: Who a program is, where it can be somebody else.
+#: The user that a program runs as inside its namespace.
 _NOBODY = 65534
 #: Folders over which the new root may be built: one of them is everywhere.
 _PLACES = ("/tmp", "/var/tmp", "/mnt", "/run", "/usr")
@@ -29,11 +29,10 @@ def mount(kind: str | None, source: str, target: str, flags: int = 0, options: s
 
 
 def unshare() -> None:
-    """Enter namespaces of users, mounts, network and messages, and have children in a new one of
-    processes.
+    """Enter new user, mount, network and IPC namespaces; children get a new PID namespace.
 
-    Those of network and messages are done without where they are not allowed: the filter refuses
-    sockets and messages too. Whoever may mount does so without a namespace of users if need be.
+    Network and IPC namespaces are optional, because the filter denies sockets and messages as well.
+    A process that may mount does without a user namespace if it must.
     """
     user, group = os.geteuid(), os.getegid()
     needed = _MOUNT | _PROCESS
@@ -59,16 +58,16 @@ def _write(path: str, text: str) -> None:
 
 
 def private_mounts() -> None:
-    """Enter a namespace of mounts: what is mounted in it goes with its last process."""
+    """Enter a new mount namespace; its mounts vanish with its last process."""
     syscall("unshare", _MOUNT)
 
 
 def new_root(readable: Iterable[str], boxes: Iterable[str]) -> None:
-    """Leave of all files those of ``readable``, which nobody can change, and empty ``boxes``.
+    """Change to a new root that contains ``readable``, read-only, and empty ``boxes``.
 
     Args:
-        readable: files and folders; what is not there is left out.
-        boxes: absolute paths, at which there will be an empty folder each.
+        readable: files and folders; missing ones are left out.
+        boxes: absolute paths of empty folders to create.
     """
     syscall("mount", b"none", b"/", None, _REC | _PRIVATE, None)
     links, found = _open_readable(readable)
@@ -90,7 +89,7 @@ def new_root(readable: Iterable[str], boxes: Iterable[str]) -> None:
 
 
 def _open_readable(readable: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
-    """Links by what they lead to, and descriptors of all else, without what lies in another."""
+    """Symbolic links with their targets, and descriptors of all other paths but nested ones."""
     links: dict[str, str] = {}
     found: dict[str, int] = {}
     for path in sorted({os.path.normpath(path) for path in readable}, key=len):
@@ -121,12 +120,12 @@ def _make_read_only(path: str, *, recursive: bool) -> None:
 
 
 def limited_folder(path: str, size: int, files: int) -> None:
-    """Mount a folder in memory whose bytes and inodes the kernel counts.
+    """Mount a folder in memory whose size and number of files the kernel limits.
 
     Args:
-        path: where.
+        path: the mount point.
         size: bytes of all files together.
-        files: files and folders, without the folder itself.
+        files: number of files and folders, without the folder itself.
     """
     options = f"mode=700,size={size},nr_inodes={files + 1}"
     mount("tmpfs", "box", path, _NOSUID | _NODEV, options)

@@ -1,7 +1,7 @@
-"""The process of one program: takes away what it may not have, then becomes it.
+"""The process of one program: gives up all rights that the program must not have, then runs it.
 
-The program runs in this very process, so that nothing has to be started once processes are refused.
-Nothing lies in it that decides the verdict: what is expected of the program is known elsewhere.
+The program runs in this very process, because no other can be started once that is denied. Nothing
+in this process decides the verdict: the expected results are kept elsewhere.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import IO, Any, NoReturn
 
 from plugrl.core.sandbox.inside import assertions, audit_hook, kernel, system_calls
 
-#: Where each descriptor is in the process of a program.
+#: The numbers of the descriptors in the process of a program.
 _RESULT, _STATUS, _QUESTIONS, _ANSWERS = 3, 4, 5, 6
 #: How many descriptors a program may have. The channel is the one above them: messages, which can
 #: carry descriptors along, are allowed there alone, and no program opens another with its number.
 _FILES = _CHANNEL = 64
 _MEGABYTE = 1 << 20
-#: More than a process has that was started with its standard streams alone.
+#: More than a process that was started with only its standard streams can have.
 _MOST_FILES = 4096
 #: Folders and files that programs may read besides their own.
 READABLE = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/localtime", "/dev/zero", "/dev/urandom")
@@ -40,13 +40,13 @@ _SHRINK, _GROW, _WRITE, _SEAL = 2, 4, 8, 1
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """The descriptors that a program's process is given.
+    """The descriptors of the process of a program, or of its tests.
 
     Attributes:
-        pipes: what it writes ``output``, ``errors``, ``status`` and ``result`` to.
-        channel: a socket over which the listener of its filter goes.
-        questions: of a program, what it is asked and where it answers; of tests, the other way
-            round: where answers come from, and what they ask.
+        pipes: where it writes ``output``, ``errors``, ``status`` and ``result``.
+        channel: the socket over which it sends the listener of its filter.
+        questions: for a program, the pipes for questions and answers; for tests, the pipes for
+            answers and questions.
     """
 
     pipes: Mapping[str, int]
@@ -55,12 +55,12 @@ class Descriptors:
 
 
 def readable() -> list[str]:
-    """What programs may read: the system's libraries and this Python."""
+    """The paths that programs may read: the libraries of the system and this Python."""
     return [*READABLE, *dict.fromkeys((sys.prefix, sys.base_prefix))]
 
 
 def run_program(job: Mapping[str, Any], box: str, payload: int, ends: Descriptors) -> NoReturn:
-    """Be the program of ``job`` from here on; of the control stream ``payload`` bytes are its."""
+    """Run the program of ``job`` in this process; its payload has ``payload`` bytes."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -77,7 +77,7 @@ def run_program(job: Mapping[str, Any], box: str, payload: int, ends: Descriptor
 
 
 def read_exactly(file: int, count: int) -> bytes:
-    """The next ``count`` bytes, or all there are."""
+    """The next ``count`` bytes; fewer at the end of the stream."""
     found = bytearray()
     while len(found) < count and (data := os.read(file, min(count - len(found), 1 << 20))):
         found += data
@@ -96,7 +96,7 @@ def _leave(code: int) -> NoReturn:
 
 def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: Descriptors) -> None:
     if job["mode"] != "tests":
-        # Tests lie nowhere but in the memory of their process.
+        # Tests are never written to a file, which a program might find.
         with open(os.path.join(box, "program.py"), "wb") as file:
             file.write(given["program"].encode("utf-8", "replace"))
     _place_descriptors(_sealed_file(given.get("stdin", "").encode("utf-8", "replace"), box), ends)
@@ -107,7 +107,7 @@ def _prepare(job: Mapping[str, Any], box: str, given: Mapping[str, Any], ends: D
     _stream("stdout", 1, "w", "surrogateescape")
     _stream("stderr", 2, "w", "backslashreplace")
     sys.argv = ["program.py"]
-    # The frames from which the program is called are none of its own.
+    # Frames below the program do not count against its recursion limit.
     sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
     sys.path.insert(0, box)
     done = _restrict(job, box)
@@ -126,7 +126,7 @@ def _depth() -> int:
 
 
 def _stream(name: str, file: int, mode: str, errors: str) -> None:
-    """Open a standard stream as a new interpreter does."""
+    """Open a standard stream the way a new interpreter does."""
     buffering = 1 if name == "stderr" else -1
     stream = open(file, mode, buffering, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
     setattr(sys, name, stream)
@@ -134,7 +134,7 @@ def _stream(name: str, file: int, mode: str, errors: str) -> None:
 
 
 def _sealed_file(data: bytes, box: str) -> int:
-    """A descriptor of a file with ``data`` that nobody can change."""
+    """A descriptor of a file with ``data`` that cannot be changed."""
     try:
         made = os.memfd_create("stdin", os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError):
@@ -153,7 +153,7 @@ def _sealed_file(data: bytes, box: str) -> int:
 
 
 def _place_descriptors(stdin: int, ends: Descriptors) -> None:
-    """Give each descriptor its number, and close all others."""
+    """Move each descriptor to its number, and close all others."""
     pipes = ends.pipes
     wanted = dict(enumerate([stdin, *(pipes[n] for n in ("output", "errors", "result", "status"))]))
     wanted |= dict(zip((_QUESTIONS, _ANSWERS), ends.questions or (), strict=False))
@@ -166,7 +166,7 @@ def _place_descriptors(stdin: int, ends: Descriptors) -> None:
 
 
 def _restrict(job: Mapping[str, Any], box: str) -> list[str]:
-    """Apply the limits; the names of what the kernel enforces."""
+    """Apply the limits; return the names of the protections that the kernel enforces."""
     given = job["limits"]
     limits = {
         "RLIMIT_CORE": 0,
@@ -184,7 +184,7 @@ def _restrict(job: Mapping[str, Any], box: str) -> list[str]:
                 raise
     done = _ask_kernel(job["own_root"], box) if job["kernel"] else []
     if "calls" not in done:
-        # It counts all processes of the user, so that not even a thread can be started.
+        # This counts all processes of the user, so not even a thread can be started.
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     if len(done) < 2:
         audit_hook.refuse(readable(), box)
@@ -224,7 +224,7 @@ def _ask_kernel(own_root: bool, box: str) -> list[str]:
 
 
 def _exit_code(mode: str, given: Mapping[str, Any]) -> int:
-    """Run it; the exit code."""
+    """Run the program and return its exit code."""
     try:
         _run(mode, given)
         return 0
@@ -234,7 +234,7 @@ def _exit_code(mode: str, given: Mapping[str, Any]) -> int:
         print(error.code, file=sys.stderr)
         return 1
     except BaseException as error:
-        # The frames of this file say nothing about the program.
+        # Frames of this file would only distract from the program.
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
@@ -246,7 +246,7 @@ def _exit_code(mode: str, given: Mapping[str, Any]) -> int:
 
 
 def _finish() -> None:
-    """What an interpreter does at its end: wait for threads, call what was registered."""
+    """Finish like an interpreter: wait for threads and run the functions of ``atexit``."""
     import atexit
     import threading
 
@@ -261,7 +261,7 @@ def _run(mode: str, given: Mapping[str, Any]) -> None:
             assertions.run_tests(given["program"], answers, questions)
         os.write(_RESULT, b"true")
         return
-    # Classes of a program are looked up there by what copies them.
+    # pickle and copy look up the classes of a program there.
     module = types.ModuleType("__main__" if mode == "script" else "program")
     sys.modules[module.__name__] = module
     names = module.__dict__
@@ -278,7 +278,7 @@ def _run(mode: str, given: Mapping[str, Any]) -> None:
 
 
 def _question_streams() -> tuple[IO[str], IO[str]]:
-    """Where the other process is heard, and where it is spoken to."""
+    """The streams from and to the other process."""
     return open(_QUESTIONS, encoding="utf-8"), open(_ANSWERS, "w", encoding="utf-8")
 
 

@@ -1,9 +1,8 @@
-"""Makes a process for each program: a small interpreter that is forked, and never sees one.
+"""The server: a small interpreter that forks a process for each program and never sees one.
 
-It reads jobs from its standard input and answers on its standard output; both carry a length of
-eight bytes, then JSON, and after a job its payloads. Each job has a supervisor of its own, a child
-that is forked before anything of the job is read, so that nothing of one program is left for the
-next one.
+It reads jobs from standard input and answers on standard output. A message is a length of eight
+bytes, then JSON; a job is followed by its payloads. Each job gets a supervisor, a child that is
+forked before anything of the job is read, so that nothing of one program is left for the next.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import NoReturn
 from plugrl.core.sandbox.inside import kernel, namespaces, supervisor
 from plugrl.core.sandbox.inside.program import DEVICES, read_exactly, readable
 
-#: What most programs import, so that it is done once.
+#: Modules that most programs import; importing them here does it once.
 _COMMON = (
     "bisect", "collections", "copy", "functools", "heapq", "itertools", "json", "math",
     "operator", "random", "re", "string", "threading", "traceback", "typing",
@@ -27,7 +26,7 @@ _COMMON = (
 
 
 def main() -> None:
-    """Serve in a root of its own where the first argument is ``own``, else among all files."""
+    """Serve, in a root file system of its own if the first argument is ``own``."""
     wants_own = sys.argv[1] == "own"
     for name in _COMMON:
         importlib.import_module(name)
@@ -39,7 +38,7 @@ def main() -> None:
         _follow_child()
         try:
             namespaces.new_root([*readable(), *DEVICES], supervisor.BOXES)
-            # Root of a namespace has no rights over files of users that are not in it.
+            # Fails here if Python belongs to a user who is not in the namespace.
             os.stat(os.__file__)
         except OSError as error:
             _refuse(f"{error}")
@@ -52,10 +51,10 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _follow_child() -> None:
-    """Go on in a child, the first process of its namespace; the parent ends as it does."""
+    """Continue in a child, the first process of its PID namespace; the parent only waits for it."""
     child = os.fork()
     if child:
-        # Descriptors are the child's alone: who holds the other ends sees when it is gone.
+        # Only the child keeps the pipes, so that the other end notices when the child ends.
         os.closerange(0, 3)
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
@@ -79,5 +78,5 @@ def _serve(own_root: bool) -> None:
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         if status:
-            # The stream is not where it should be.
+            # The supervisor failed, so the position in the stream is unknown.
             sys.exit(1)

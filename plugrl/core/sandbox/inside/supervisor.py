@@ -1,4 +1,4 @@
-"""Watches one program: keeps its limits, answers for its calls, and takes what it writes."""
+"""Supervises one program: enforces limits, decides about system calls, collects its output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from typing import Any
 from plugrl.core.sandbox.inside import box_folder, namespaces, system_calls
 from plugrl.core.sandbox.inside.program import Descriptors, read_exactly, run_program
 
-#: Where the folder of a program is, and that of its tests, in a root of their own.
+#: The folders of a program and of its tests, in a root file system of their own.
 BOXES = ("/box", "/tests")
-#: Seconds between looks at what nothing reports: processor time and the clock.
+#: Seconds between checks of processor time and wall-clock time, which nothing reports.
 _LOOK = 0.05
-#: Threads that a program may start, one after the other or at once.
+#: The number of threads that a program may start in total.
 _THREADS = 256
-#: How many of the refused calls are named.
+#: The number of denied calls that are reported by name.
 _NAMED = 16
 #: The listener of a filter: receive a notice, send an answer, have the call go on.
 _RECEIVE, _SEND, _NOTICE, _CONTINUE = 0xC0502100, 0xC0182101, 80, 1
@@ -36,10 +36,10 @@ class Child:
     """One process that runs a program, or the tests of one.
 
     Args:
-        job: its limits, and how it is to be run.
+        job: the limits, and the mode to run it in.
         box: the folder that it may write to.
-        payload: how many bytes of the control stream are its own.
-        questions: descriptors over which a program is asked, and answers.
+        payload: the size of its payload in the control stream, in bytes.
+        questions: the pipes for questions to a program and its answers.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Child:
         channel.close()
         for _, write in pipes.values():
             os.close(write)
-        # What was meant for the child has left the control stream once it says so.
+        # Wait until the child has read its payload from the shared control stream.
         if os.read(pipes["status"][0], 1) != b" ":
             raise OSError("a process ended before it had its program")
         self._files_of = {read: name for name, (read, _) in pipes.items()}
@@ -74,7 +74,7 @@ class Child:
             os.set_blocking(read, False)
 
     def descriptors(self) -> list[int]:
-        """The descriptors that have something to read now or later."""
+        """The descriptors to wait for."""
         found = [*self._files_of]
         if self._listener is not None:
             found.append(self._listener)
@@ -83,7 +83,7 @@ class Child:
         return found
 
     def read(self, file: int) -> None:
-        """Take what there is to read from one of :meth:`descriptors`."""
+        """Read from one of :meth:`descriptors`."""
         if file == self._listener:
             self._answer()
         elif file in self._files_of:
@@ -116,10 +116,10 @@ class Child:
         self._channel.close()
 
     def _answer(self) -> None:
-        """Say what becomes of a call that the filter of the program leaves to a listener."""
+        """Decide about a system call that the filter of the program leaves to the listener."""
         listener = self._listener or 0
         if not _has_notice(listener):
-            # Nobody is left who could call.
+            # No process is left that could call.
             os.close(listener)
             self._listener = None
             return
@@ -127,7 +127,7 @@ class Child:
         try:
             fcntl.ioctl(listener, _RECEIVE, notice)
         except OSError:
-            # Its caller is gone.
+            # The caller has died.
             return
         ticket, _, _, number = struct.unpack_from("=QIIi", notice)
         error = self._error(number, struct.unpack_from("=6Q", notice, 32))
@@ -143,7 +143,7 @@ class Child:
         if made == "file" and not self._own_root:
             self._files += 1
             if self._files > self._limits["files"]:
-                # Some may be gone again; the program itself lies there in the place of this one.
+                # Some may be deleted by now. The file of the program itself counts for the new one.
                 self._files = box_folder.measure(self._box, self._limits["files"] + 1)[0]
             if self._files <= self._limits["files"]:
                 return 0
@@ -154,7 +154,7 @@ class Child:
         return errno.EPERM
 
     def look(self, deadline: float) -> None:
-        """Stop the program where it has passed a limit that it does not run into by itself."""
+        """Stop the program if it exceeds a limit that the kernel does not enforce."""
         if self.code is not None or self.stopped:
             return
         if time.monotonic() > deadline or self._processor_time() > self._limits["seconds"] + 0.1:
@@ -163,7 +163,7 @@ class Child:
             self.stop("files")
 
     def _is_full(self) -> bool:
-        """Whether it made more files, or larger ones, than it may."""
+        """Whether it has created more or larger files than allowed."""
         limits = self._limits
         if self._own_root:
             found = os.statvfs(self._box)
@@ -178,14 +178,14 @@ class Child:
             return 0.0
 
     def stop(self, verdict: str) -> None:
-        """End it; ``verdict`` says why, unless something else was the cause already."""
+        """Kill the process; ``verdict`` is the reason, unless there was one before."""
         if self.code is None:
             self.stopped = self.stopped or verdict
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def reap(self, options: int = os.WNOHANG) -> None:
-        """Notice that it has ended, if it has; without ``options`` wait for it."""
+        """Reap the process if it has ended; ``options=0`` waits for its end."""
         if self.code is None:
             pid, status, usage = os.wait4(self.pid, options)
             if pid:
@@ -195,7 +195,7 @@ class Child:
                     self.stopped = "files"
 
     def outcome(self, *, answers: bool) -> dict[str, Any]:
-        """What came of it; ``answers``: it must have written a result."""
+        """The outcome of the program; ``answers``: it must have written a result."""
         texts = {
             name: bytes(data).decode("utf-8", "replace") for name, data in self.buffers.items()
         }
@@ -212,7 +212,7 @@ class Child:
         code = self.code or 0
         if self.stopped is not None:
             return self.stopped
-        # The kernel's last means against a program that ignores the others is SIGKILL.
+        # RLIMIT_CPU ends a program that ignores the other signals with SIGKILL.
         is_late = code == -signal.SIGKILL and self._used > self._limits["seconds"]
         if is_late or code in (-signal.SIGXCPU, -signal.SIGPROF):
             return "time"
@@ -226,14 +226,14 @@ class Child:
 
 
 def _has_notice(listener: int) -> bool:
-    """Whether a call waits; where there is none and will be none, receiving never ends."""
+    """Whether a call is waiting; receiving without one could block forever."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     return any(events & select.POLLIN for _, events in poll.poll(0))
 
 
 def supervise(job: dict[str, Any]) -> dict[str, Any]:
-    """Run the program of ``job``, whose payloads follow in the control stream; what came of it.
+    """Run the program of ``job``, whose payloads follow in the control stream; its outcome.
 
     Raises:
         OSError: no process or folder can be made.
@@ -256,8 +256,8 @@ def supervise(job: dict[str, Any]) -> dict[str, Any]:
 def _start_children(job: dict[str, Any], boxes: list[str]) -> list[Child]:
     if len(boxes) == 1:
         return [Child(job, boxes[0], job["payloads"][0])]
-    # A program is asked over one pipe and answers over the other. Its process is made, and has
-    # its part of the stream, before that of the tests.
+    # Questions go over one pipe and answers over the other. The program is started first, because
+    # its payload comes first in the stream.
     asked, ask = os.pipe()
     answered, answer = os.pipe()
     first, second = job["payloads"]
@@ -271,7 +271,7 @@ def _start_children(job: dict[str, Any], boxes: list[str]) -> list[Child]:
 
 
 def _combined_outcome(program: Child, tests: Child) -> dict[str, Any]:
-    """What came of a program that was asked by tests."""
+    """The outcome of a program that was called by tests."""
     ours, theirs = program.outcome(answers=False), tests.outcome(answers=True)
     if theirs["verdict"] == "done":
         return {**ours, "verdict": "done", "result": ""}
@@ -281,14 +281,14 @@ def _combined_outcome(program: Child, tests: Child) -> dict[str, Any]:
 
 
 def _watch(children: list[Child], woken: int, deadline: float) -> None:
-    """Until all have ended and nothing is left to read."""
+    """Serve the children until all have ended and nothing is left to read."""
     try:
         while True:
             owners = {file: child for child in children for file in child.descriptors()}
             running = any(child.code is None for child in children)
             ready, _, _ = select.select([*owners, woken, 0], [], [], _LOOK if running else 0)
             if 0 in ready:
-                # Nobody waits for the answer any more; the folders go away all the same.
+                # The client is gone. Leave through the context managers, which remove the folders.
                 sys.exit()
             for file in ready:
                 if file == woken:
@@ -299,7 +299,7 @@ def _watch(children: list[Child], woken: int, deadline: float) -> None:
                 child.look(deadline)
                 child.reap()
             if children[-1].code is not None and children[0].code is None:
-                # The tests are through.
+                # The tests are finished, so the program is not needed any more.
                 children[0].stop("done")
             if not running and not set(ready) & set(owners):
                 return
@@ -307,32 +307,32 @@ def _watch(children: list[Child], woken: int, deadline: float) -> None:
         for child in children:
             child.stop("killed")
         for child in children:
-            # As long as one runs, it may write to its folder.
+            # A process that still runs could write to the folder that is removed next.
             child.reap(0)
 
 
 @contextlib.contextmanager
 def _box(job: dict[str, Any], place: str) -> Iterator[str]:
-    """A folder for one program, which goes away with all that is in it."""
+    """A folder for one program, which is removed with its contents."""
     limits = job["limits"]
     if job["own_root"]:
-        # The program itself is one of the files, and one more shows that there were too many.
+        # One more for the file of the program, and one to notice that there are too many.
         namespaces.limited_folder(place, limits["all_bytes"] + (1 << 16), limits["files"] + 2)
         yield place
         return
-    # Where this runs in a container, the folder of whoever asks may not be there.
+    # In a container, the temporary folder of the client may not exist.
     folder = job["folder"] if os.path.isdir(job["folder"]) else None
     made = os.path.realpath(tempfile.mkdtemp(prefix="plugrl-box-", dir=folder))
     try:
         yield made
     finally:
-        # What cannot be removed is no fault of the judgement that is made.
+        # A folder that cannot be removed does not affect the verdict.
         with contextlib.suppress(OSError):
             box_folder.remove(made)
 
 
 def main(own_root: bool, size: int) -> None:
-    """Take one job from the control stream, whose description has ``size`` bytes, and answer."""
+    """Read one job with a header of ``size`` bytes from the control stream, run it, and answer."""
     job = json.loads(read_exactly(0, size))
     job["own_root"] = own_root
     if own_root:
@@ -343,7 +343,7 @@ def main(own_root: bool, size: int) -> None:
         answer = {"fault": f"{error}"}
     send(answer)
     if "fault" in answer:
-        # What is left in the stream belongs to nobody.
+        # The rest of the payloads is still in the stream, so the server cannot continue.
         sys.exit(1)
 
 

@@ -1,8 +1,8 @@
-"""Which system calls a program may make, and the filter that refuses all others.
+"""The system calls that a program may make, and the seccomp filter that denies all others.
 
-The list was found by running, under a tracer, what solutions of programming problems use: the
-modules of the standard library, numpy, threads and ``asyncio``. Standard library only, like every
-file of this folder: the process that runs programs has nothing else.
+The list was found by tracing what solutions of programming problems use: the modules of the
+standard library, numpy, threads and ``asyncio``. Like every file of this folder, this one imports
+the standard library only: the process that runs programs has nothing else.
 """
 
 from __future__ import annotations
@@ -146,20 +146,20 @@ def call_numbers() -> dict[str, int]:
 
 
 def call_name(number: int) -> str:
-    """What the call with ``number`` is called on this machine."""
+    """The name of a system call on this machine."""
     return next((n for n, known in call_numbers().items() if known == number), f"call {number}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a filter depends on.
+    """The parameters of a filter.
 
     Attributes:
-        own_pid: the one process that may be signalled.
-        channel: the descriptor of the socket over which the filter's listener is sent.
-        notify: whether a listener is told of what is refused or counted.
-        counts_files: whether it is asked before a file or folder is made.
-        by_path: whether modes, times and sizes may be changed by path.
+        own_pid: the only process that the program may signal.
+        channel: the descriptor of the socket over which the listener of the filter is sent.
+        notify: whether a listener decides about calls that are denied or counted.
+        counts_files: whether the listener is asked before a file or folder is created.
+        by_path: whether modes, times and sizes of files may be changed by path.
     """
 
     own_pid: int
@@ -177,7 +177,7 @@ def _return(action: int) -> _Step:
 
 
 def _argument(index: int, *, high: bool = False) -> _Step:
-    """Load half of an argument; both machines put the low half first."""
+    """Load half of an argument; both architectures are little-endian."""
     return (_LOAD, 0, 0, 16 + 8 * index + (4 if high else 0))
 
 
@@ -189,7 +189,7 @@ def _one_of(index: int, values: Iterable[int], refuse: int) -> list[_Step]:
 
 
 def _conditions(rules: Rules, refuse: int) -> dict[str, Sequence[_Step]]:
-    """For each call with a condition, what decides; every way ends with an answer."""
+    """The instructions for each call with a condition; every path ends with a decision."""
     counted = _NOTIFY if rules.notify else _ALLOW
     making = counted if rules.counts_files else _ALLOW
 
@@ -253,10 +253,10 @@ def _conditions(rules: Rules, refuse: int) -> dict[str, Sequence[_Step]]:
 
 
 def filter_program(rules: Rules) -> bytes:
-    """The filter as the kernel takes it.
+    """The filter as BPF bytecode for the kernel.
 
     Raises:
-        KeyError: for this machine there is no table.
+        KeyError: there is no table for this architecture.
     """
     numbers, refuse = call_numbers(), _NOTIFY if rules.notify else _REFUSE
     steps: list[_Step] = [
@@ -279,9 +279,9 @@ def filter_program(rules: Rules) -> bytes:
 
 
 def counted_resource(number: int, arguments: Sequence[int]) -> str | None:
-    """What a call makes of which the listener is told: ``thread``, ``file``; None: it is refused.
+    """What a reported call creates: ``thread`` or ``file``; None: the call is denied.
 
-    Arguments in registers stay as they are while the caller waits, so that the answer holds.
+    Its arguments are in registers, which cannot change while the caller waits for the decision.
     """
     name = call_name(number)
     if name == "clone":

@@ -1,4 +1,4 @@
-"""Values on their way between processes: as data, so that none of them brings code along."""
+"""Encodes values as JSON between processes, so that no value brings code along."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-#: How deep a value may be.
+#: The maximum nesting depth of a value.
 DEEPEST = 200
-#: How many items of an iterator are taken.
+#: The maximum number of items of an iterator.
 _MOST = 10_000
-#: A text, also one without an end, or a bracket; each character is looked at once.
+#: A string, even an unterminated one, or a bracket; scans each character once.
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 def parse_json(text: str, deepest: int = 3 * DEEPEST) -> Any:
-    """What JSON text says that a program wrote.
+    """Parse untrusted JSON.
 
     Raises:
-        ValueError: it is no JSON, too deep, has a key twice or a number that is too long.
+        ValueError: it is not JSON, nested too deeply, or has a duplicate key or a huge number.
     """
     depth = 0
     if text.count("[") + text.count("{") > deepest:
@@ -44,14 +44,14 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-#: Types that are a sequence of values, by the name that stands for them.
+#: Types of collections, by their names in the encoding.
 _SEQUENCES: dict[str, tuple[type[Iterable[Any]], Callable[[Iterable[Any]], Any]]] = {
     "tuple": (tuple, tuple),
     "set": (set, set),
     "frozenset": (frozenset, frozenset),
     "deque": (deque, deque),
 }
-#: Types that a text says all about.
+#: Types that are encoded as strings.
 _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "bytes": (bytes, lambda value: value.hex(), bytes.fromhex),
     "bytearray": (bytearray, lambda value: value.hex(), bytearray.fromhex),
@@ -64,16 +64,16 @@ _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 def encode(value: Any, other: Callable[[Any], Any] | None = None, depth: int = DEEPEST) -> Any:
-    """A value of built-in types, and arrays of numpy, as what JSON can hold.
+    """Encode a value of built-in types, or a numpy array, as JSON values.
 
     Args:
-        value: what is sent.
-        other: gives what stands for a value of another type; None: there is nothing.
-        depth: how much deeper it may go.
+        value: the value.
+        other: encodes values of other types; returns None for those it does not know.
+        depth: the remaining nesting depth.
 
     Raises:
-        ValueError: it is too deep, in itself, or has no end.
-        TypeError: it is of another type.
+        ValueError: the value is nested too deeply, contains itself, or is an endless iterator.
+        TypeError: a type cannot be encoded.
     """
     if depth < 0:
         raise ValueError(f"a value is more than {DEEPEST} values deep")
@@ -126,14 +126,14 @@ def _take(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def decode(data: Any, other: Callable[[str, Any], Any] | None = None) -> Any:
-    """The value that :func:`encode` was given.
+    """Decode a value that :func:`encode` encoded.
 
     Args:
-        data: what stood in JSON.
-        other: makes a value of what another name than those of this file stands for.
+        data: the JSON values.
+        other: decodes types that this module does not know, from their name and content.
 
     Raises:
-        ValueError: it stands for nothing.
+        ValueError: ``data`` is not a valid encoding.
     """
     if isinstance(data, list):
         return [decode(each, other) for each in data]
