@@ -22,7 +22,12 @@ COMMANDS = (
     CommandRow("ls", "List what a configuration can name.", "plugrl.commands.ls"),
     CommandRow("runs", "List the runs and look into one.", "plugrl.commands.runs"),
     CommandRow("new", "Write the files of a new plugin.", "plugrl.commands.new"),
-    CommandRow("bench", "Run a benchmark of the source checkout.", "plugrl.commands.bench"),
+    CommandRow(
+        "bench",
+        "Run a benchmark of the source checkout.",
+        "plugrl.commands.bench",
+        passes_words=True,
+    ),
     CommandRow("env", "Describe this environment for a report.", "plugrl.commands.env"),
 )
 

@@ -41,11 +41,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CommandRow:
-    """One line of the table of commands."""
+    """One line of the table of commands.
+
+    ``passes_words`` says that another program reads the words after the name.
+    """
 
     name: str
     summary: str
     module: str
+    passes_words: bool = False
 
 
 def examples(text: str) -> str:

@@ -37,6 +37,15 @@ _HYDRA = {
 }
 
 
+def command_at(words: Sequence[str]) -> int:
+    """Where the command stands: the first word that is neither an option nor the value of one.
+
+    Of the options before it, ``-p`` alone has a value of its own.
+    """
+    places = (i for i, w in enumerate(words) if w[:1] != "-" and (not i or words[i - 1] != "-p"))
+    return next(places, len(words))
+
+
 def translate_words(words: Sequence[str]) -> list[str]:
     """The words of a command line in plugrl's own spelling.
 
@@ -45,9 +54,7 @@ def translate_words(words: Sequence[str]) -> list[str]:
             message has it.
     """
     words = list(words)
-    # Global options stand before the command; -p alone of them has a value of its own.
-    places = (i for i, w in enumerate(words) if w[:1] != "-" and (not i or words[i - 1] != "-p"))
-    at = next(places, len(words))
+    at = command_at(words)
     command, rest = "".join(words[at : at + 1]), words[at + 1 :]
     if command in _COMMANDS:
         _refuse(command, rest)

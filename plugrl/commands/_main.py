@@ -13,7 +13,7 @@ import typer
 
 from plugrl.__about__ import __version__
 from plugrl.commands._group import CommandRow, LazyGroup, examples, skip_absent_options
-from plugrl.commands._launcher_syntax import translate_words
+from plugrl.commands._launcher_syntax import command_at, translate_words
 from plugrl.core.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -32,13 +32,16 @@ plugrl train quickstart
 plugrl train experiment.yaml trainer.algorithm.lr=1e-4
 plugrl validate experiment.yaml
 plugrl plugins list
+plugrl train experiment.yaml -p my_components.py
 plugrl -p no:some-plugin train experiment.yaml
 """
+#: Global options without a value.
+_SWITCHES = frozenset({"--debug", "--no-plugins"})
 
 
 def run(rows: Sequence[CommandRow], arguments: Sequence[str] | None = None) -> None:
     """Run one command line and raise ``SystemExit`` with its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _global_options_first(rows, sys.argv[1:] if arguments is None else arguments)
     debug = _has_debug(words)
     _show_deprecations()
     _escape_on_stdout()
@@ -194,16 +197,30 @@ def _options(
             import_user_module(name)
 
 
+def _global_options_first(rows: Sequence[CommandRow], words: Sequence[str]) -> list[str]:
+    """The words with the global options that stand after one of plugrl's own commands before it.
+
+    They decide which packages and files are loaded, before the command is. Commands of plugins may
+    have options of the same name.
+    """
+    at = command_at(words)
+    if "".join(words[at : at + 1]) not in {row.name for row in rows if not row.passes_words}:
+        return list(words)
+    first, rest = list(words[:at]), list(words[at:])
+    end = rest.index("--") if "--" in rest else len(rest)
+    own, index = rest[:1], 1
+    while index < end:
+        word = rest[index]
+        after = index + 2 if word == "-p" else index + 1
+        is_global = word in _SWITCHES or (word.startswith("-p") and after <= end)
+        (first if is_global else own).extend(rest[index : min(after, end)])
+        index = after
+    return [*first, *own, *rest[end:]]
+
+
 def _has_debug(words: Sequence[str]) -> bool:
     """Whether ``--debug`` is among the global options, before Typer has parsed them."""
-    skip = False
-    for word in words:
-        if word == "--debug":
-            return True
-        if not skip and not word.startswith("-"):
-            return False
-        skip = word == "-p"
-    return False
+    return "--debug" in words[: command_at(words)]
 
 
 def _log_to_stderr(debug: bool) -> None:
@@ -243,6 +260,8 @@ def _report_usage(error: Any, debug: bool) -> int:
         text = text[0].lower() + text[1:]
     if close:
         text += f"; did you mean {', '.join(close)}?"
+    if close is not None and getattr(error, "option_name", None) in {"-p", *_SWITCHES}:
+        text += "; it stands before the command: plugrl -p NAME, plugrl --debug"
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "plugrl"
     print(shown(f"error: {text} (see {command} --help)"), file=sys.stderr)

@@ -41,6 +41,7 @@ plugrl config show experiment.yaml data.batch_size=64 --origin
 SCHEMA_EXAMPLES = """
 plugrl config schema trainer self_hosted_grpo
 plugrl config schema section data
+plugrl config schema section
 plugrl config schema loss clipped --json
 """
 DIFF_EXAMPLES = """
@@ -84,26 +85,30 @@ def show(
 @app.command("schema", epilog=examples(SCHEMA_EXAMPLES))
 def schema(
     kind: Annotated[str, typer.Argument(help="A kind such as trainer or loss, or `section`.")],
-    name: Annotated[str, typer.Argument(help="The component's name, or the section's.")],
+    name: Annotated[
+        str | None, typer.Argument(help="The component's name, or the section's; all, if none.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the keys of a component or section: types, defaults and what they are for."""
     from plugrl.commands._output import emit_table
-    from plugrl.core.config.schemas.describe import describe_component, describe_section
+    from plugrl.core.config.schemas.describe import describe_component
     from plugrl.core.errors import UsageError
+    from plugrl.core.plugins.kinds import KINDS
     from plugrl.core.plugins.registry import default_registry
-    from plugrl.core.wording import did_you_mean
 
     if kind == "section":
-        from plugrl.core.config.schemas.sections import COMMON, TEXT
-
-        rows = describe_section(name)
-        if rows is None:
-            known = [*COMMON, *TEXT]
-            hint = did_you_mean(name, known) or f"; sections: {', '.join(known)}"
-            raise UsageError(f"there is no section {name!r}{hint}")
+        if name is None:
+            rows = [{"section": each, "read by": who} for each, who in _sections().items()]
+            emit_table(rows, ("section", "read by"), as_json=as_json)
+            return
+        rows = _section_rows(name)
+    elif name is None and kind in KINDS:
+        raise UsageError(
+            f"name one of the {KINDS[kind].plural}; see plugrl ls {KINDS[kind].plural}"
+        )
     else:
-        rows = describe_component(default_registry().get(kind, name))
+        rows = describe_component(default_registry().get(kind, name or ""))
     if as_json:
         emit_table(rows, (), as_json=True)
         return
@@ -112,7 +117,63 @@ def schema(
         return
     for row in rows:
         row["default"] = "(required)" if row["required"] else _shown(row["default"])
-    emit_table(rows, ("key", "type", "default", "help"))
+    more = ("trainers",) if "trainers" in rows[0] else ()
+    emit_table(rows, ("key", "type", "default", *more, "help"))
+
+
+def _sections() -> dict[str, list[str]]:
+    """The sections of all trainers that can be loaded, each with those that read it."""
+    from plugrl.core.config.schemas.sections import COMMON
+
+    found: dict[str, list[str]] = {name: ["all"] for name in COMMON}
+    for trainer, schemas in _trainers_sections().items():
+        for name in schemas:
+            if name not in COMMON:
+                found.setdefault(name, []).append(trainer)
+    return found
+
+
+def _trainers_sections() -> dict[str, Any]:
+    from plugrl.core.errors import PluginError
+    from plugrl.core.plugins.registry import default_registry
+
+    registry, found = default_registry(), {}
+    for record in registry.records("trainer"):
+        try:
+            found[record.name] = registry.load(record).sections
+        except PluginError:
+            # `plugrl plugins check` says why.
+            continue
+    return found
+
+
+def _section_rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a section, as the trainers that read it do.
+
+    Raises:
+        UsageError: there is no such section; the text says where its keys are, or a close name.
+    """
+    from plugrl.core.config.canonical import MOVES, remedy
+    from plugrl.core.config.schemas.describe import describe_read_section, describe_section
+    from plugrl.core.config.schemas.sections import COMMON
+    from plugrl.core.errors import UsageError
+    from plugrl.core.wording import did_you_mean
+
+    if name in COMMON:
+        return describe_section(name) or []
+    schemas = {t: own[name] for t, own in _trainers_sections().items() if name in own}
+    if schemas:
+        return describe_read_section(name, schemas)
+    section, _, key = MOVES.get(name, "").partition(".")
+    if key:
+        hint = f"; its keys are those of {section}.{key}: see plugrl config schema {section} NAME"
+    elif section:
+        hint = f"; it is another name of {section}: see plugrl config schema section {section}"
+    elif remedy((name,)):
+        hint = f": {remedy((name,))}"
+    else:
+        hint = did_you_mean(name, _sections()) or "; see plugrl config schema section"
+    raise UsageError(f"there is no section {name!r}{hint}")
 
 
 @app.command("diff", epilog=examples(DIFF_EXAMPLES))

@@ -252,3 +252,49 @@ def test_config_of_a_run_shows_what_its_file_does(secret, tmp_path):
     assert [text for text in SECRETS.values() if text in out] == list(SECRETS.values())
     _, out, _ = secret("config", "diff", "secret.yaml", str(run.folder), "--json")
     assert json.loads(out) == []
+
+
+@pytest.mark.parametrize("name", ["rl", "agents", "ppo", "spg", "text_rl", "red_team", "data"])
+def test_the_keys_of_every_section_that_a_trainer_reads(command, name):
+    code, out, err = command("config", "schema", "section", name, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)
+
+
+def test_the_sections_without_a_name(command, registry):
+    code, out, _ = command("config", "schema", "section", "--json")
+    found = {row["section"]: row["read by"] for row in json.loads(out)}
+    for record in registry.records("trainer"):
+        for name in registry.load(record).sections:
+            assert found[name] == ["all"] or record.name in found[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ppoo", "; did you mean ppo?"),
+        ("logger", "; it is another name of trackers: see plugrl config schema section trackers"),
+        ("algorithm", ": see plugrl config schema trainer NAME"),
+        ("resume", ": write plugrl resume RUN on the command line"),
+        ("nothing_like_it", "; see plugrl config schema section"),
+    ],
+)
+def test_the_keys_of_a_section_that_there_is_not(command, name, hint):
+    code, out, err = command("config", "schema", "section", name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: there is no section {name!r}")
+    assert err.endswith(f"{hint}\n")
+
+
+def test_a_component_without_a_name(command):
+    code, _, err = command("config", "schema", "sandbox")
+    assert (code, err) == (2, "error: name one of the sandboxes; see plugrl ls sandboxes\n")
+
+
+def test_a_missing_file_is_answered_with_close_ones_beside_it(command):
+    assert command("validate", "main.yaml")[2] == (
+        "error: main.yaml: no such file or recipe; did you mean mine.yaml?\n"
+    )
+    assert command("validate", "zzz.yaml")[2] == (
+        "error: zzz.yaml: no such file or recipe; see plugrl ls recipes\n"
+    )

@@ -15,7 +15,7 @@ from waiting import DEADLINE
 
 import plugrl.commands
 from plugrl.cli import COMMANDS, main
-from plugrl.commands._group import CommandRow
+from plugrl.commands._group import CommandRow, build_command
 from plugrl.commands._main import run
 from plugrl.core.errors import EXIT_USAGE
 
@@ -214,6 +214,24 @@ def test_modules_given_with_p_are_imported_first(call, tmp_path):
     code, _, err = call("-p", "no_such_module_here", "probe", "late")
     assert code == 3
     assert "error: -p no_such_module_here cannot be imported: ModuleNotFoundError" in err
+
+
+@pytest.mark.parametrize("line", ["-p {} probe late", "probe late -p {}", "probe -p{} late"])
+def test_global_options_stand_before_or_after_the_command(line, call, tmp_path):
+    (tmp_path / "early.py").write_text("print('early')\n")
+    words = line.format(tmp_path / "early.py").split()
+    assert call(*words) == (0, "early\nlate\n", "")
+    assert "Traceback" in call("probe", "config", "--debug")[2]
+    assert call("probe", "--", "-p") == (0, "-p\n", "")
+    assert "it stands before the command: plugrl -p NAME" in call("probe", "late", "-p")[2]
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_no_command_has_an_option_that_is_a_global_one(row):
+    command = build_command(row)
+    for each in [command, *getattr(command, "commands", {}).values()]:
+        taken = {option for param in each.params for option in param.opts}
+        assert not taken & {"-p", "--debug", "--no-plugins"}
 
 
 def test_version_and_no_arguments(capsys):

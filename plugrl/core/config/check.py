@@ -17,7 +17,15 @@ from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.pick import Picker, custom_keys
 from plugrl.core.config.report import CheckReport
 from plugrl.core.config.schemas.plain_values import is_code_file, locate, to_plain
-from plugrl.core.config.schemas.schema import BOUNDS, COMPONENT, FILE, OWN, PHASES, Bounds
+from plugrl.core.config.schemas.schema import (
+    BOUNDS,
+    COMPONENT,
+    FILE,
+    OWN,
+    PHASES,
+    Bounds,
+    takes_free_keys,
+)
 from plugrl.core.config.sources.inherit import default_entry, inherit, inherit_origins
 from plugrl.core.config.sources.origins import (
     DEFAULT,
@@ -403,7 +411,6 @@ class Checker(CheckReport):
     ) -> dict[str, Any]:
         """Check the section of a component against the component's ``Config``."""
         schema = getattr(obj, "Config", None)
-        own = "Config" in vars(obj) if hasattr(obj, "__dict__") else schema is not None
         if schema is None:
             schema = _Nothing
         if not (isinstance(schema, type) and dataclasses.is_dataclass(schema)):
@@ -412,7 +419,7 @@ class Checker(CheckReport):
             return value
         extra = {**extra, "type": False}
         free_below = None
-        if not own:
+        if takes_free_keys(obj):
             free_below = "algorithm"
             if "algorithm" not in {field.name for field in dataclasses.fields(schema)}:
                 extra["algorithm"] = True

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import types
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args, get_origin
 
 NAMES: dict[Any, str] = {
     int: "a whole number",
@@ -124,13 +125,19 @@ def shown_value(value: Any) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """Write a type hint for people: ``int | None``, ``list[str]``, ``stop, skip``."""
-    if getattr(hint, "__origin__", None) is Literal:
-        return ", ".join(str(choice) for choice in get_args(hint))
+    """Write a type hint for people: ``int | null``, ``list[str]``, ``stop, skip``."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return ", ".join(str(choice) for choice in inner)
+    if origin in (Union, types.UnionType):
+        members = [
+            " | ".join(map(str, get_args(m))) if get_origin(m) is Literal else type_name(m)
+            for m in inner
+        ]
+        return " | ".join(members)
     if hint is None or hint is type(None):
         return "null"
     if hint is Any:
         return "any"
-    if isinstance(hint, type) and not get_args(hint):
-        return hint.__name__
-    return str(hint).replace("typing.", "").replace("None", "null")
+    name = str(getattr(origin or hint, "__name__", hint))
+    return f"{name}[{', '.join(map(type_name, inner))}]" if inner else name

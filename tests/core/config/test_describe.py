@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from plugrl.core.config.schemas.describe import describe, describe_component, describe_section
+from plugrl.core.config.coerce import type_name
+from plugrl.core.config.schemas.describe import (
+    describe,
+    describe_component,
+    describe_read_section,
+    describe_section,
+)
 from plugrl.core.config.schemas.schema import component, described, phases
+from plugrl.core.plugins.registry import default_registry
 
 
 @dataclass
@@ -91,3 +98,42 @@ def test_sections_at_the_root():
     assert {each["key"].partition(".")[0] for each in describe_section("models")} == {"NAME"}
     assert "batch_size" in {each["key"] for each in describe_section("data")}
     assert describe_section("rollout_worker")[0]["key"] == "type"
+
+
+@dataclass
+class Other(Inner):
+    depth: int = described(3, "how deep")
+    width: int = described(1, "how wide")
+
+
+def test_a_section_that_trainers_read_by_schemas_of_their_own():
+    assert describe_read_section("inner", {"a": Inner, "b": Inner}) == describe(Inner)
+    assert describe_read_section("inner", {"a": Inner, "b": Other, "c": Other}) == [
+        {**row("depth", "int", 2, "how deep"), "trainers": ["a"]},
+        {**row("depth", "int", 3, "how deep"), "trainers": ["b", "c"]},
+        {**row("width", "int", 1, "how wide"), "trainers": ["b", "c"]},
+    ]
+    assert describe_read_section("inner", {"a": Inner, "b": Inner, "c": Other})[0]["trainers"] == [
+        "a", "b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hint", "name"),
+    [
+        (Literal["string", "list"] | None, "string | list | null"),
+        (bool | Literal["auto"], "bool | auto"),
+        (dict[str, list[int] | None], "dict[str, list[int] | null]"),
+        (list[Any], "list[any]"),
+        (Literal["a", "b"], "a, b"),
+    ],
+)
+def test_types_are_written_for_people(hint, name):
+    assert type_name(hint) == name
+
+
+def test_free_keys_are_of_subclasses_of_others():
+    registry = default_registry()
+    for kind, name in (("sandbox", "local"), ("parser", "json")):
+        keys = [each["key"] for each in describe_component(registry.get(kind, name))]
+        assert "algorithm.*" not in keys, name

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin
 
 from plugrl.core.config.check import hints_of
 from plugrl.core.config.coerce import type_name
 from plugrl.core.config.schemas.plain_values import to_plain
-from plugrl.core.config.schemas.schema import BOUNDS, COMPONENT, HELP
+from plugrl.core.config.schemas.schema import BOUNDS, COMPONENT, HELP, takes_free_keys
 from plugrl.core.config.schemas.sections import COMMON, DEFAULTS, TEXT
 
 
@@ -19,7 +20,7 @@ def describe_component(obj: Any) -> list[dict[str, Any]]:
     if not (isinstance(schema, type) and dataclasses.is_dataclass(schema)):
         return []
     rows = describe(schema)
-    if "Config" not in vars(obj):
+    if takes_free_keys(obj):
         text = "free keys for a subclass's own options (no schema describes them)"
         rows.append(_row("algorithm.*", "any", None, text, False))
     return rows
@@ -28,9 +29,38 @@ def describe_component(obj: Any) -> list[dict[str, Any]]:
 def describe_section(name: str) -> list[dict[str, Any]] | None:
     """Give the rows of a root section, or ``None`` when there is no section of this name."""
     sections = {**COMMON, **TEXT}
-    if name not in sections:
-        return None
-    schema = sections[name]
+    return _describe_schema(name, sections[name]) if name in sections else None
+
+
+def describe_read_section(name: str, schemas: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give the rows of a section that trainers read, each by a schema of its own.
+
+    Args:
+        name: of the section.
+        schemas: of the section, by the name of the trainer that reads it.
+
+    Where schemas differ, each row has ``trainers``: a list of those that
+    read it so, or of ``all``.
+    """
+    rows: list[dict[str, Any]] = []
+    readers: list[list[str]] = []
+    for trainer, schema in schemas.items():
+        for row in _describe_schema(name, schema):
+            if row not in rows:
+                after = [i for i, known in enumerate(rows) if known["key"] == row["key"]]
+                at = after[-1] + 1 if after else len(rows)
+                rows.insert(at, row)
+                readers.insert(at, [])
+            readers[rows.index(row)].append(trainer)
+    if all(len(names) == len(schemas) for names in readers):
+        return rows
+    return [
+        {**row, "trainers": ["all"] if len(names) == len(schemas) else names}
+        for row, names in zip(rows, readers, strict=True)
+    ]
+
+
+def _describe_schema(name: str, schema: Any) -> list[dict[str, Any]]:
     if dataclasses.is_dataclass(schema) and isinstance(schema, type):
         return describe(schema)
     if isinstance(schema, dataclasses.Field):

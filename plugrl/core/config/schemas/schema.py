@@ -113,6 +113,15 @@ def phases(help: str = "") -> Any:
     return dataclasses.field(default_factory=list, metadata={HELP: help, PHASES: True})
 
 
+def takes_free_keys(component: Any) -> bool:
+    """Whether a component may have keys below ``algorithm`` that no schema describes.
+
+    Subclasses of users and of packages may, that inherit their schema; plugrl's own have none.
+    """
+    own = vars(component) if hasattr(component, "__dict__") else {}
+    return "Config" not in own and not str(own.get("__module__")).startswith("plugrl.")
+
+
 def own_components(schema: type) -> dict[tuple[str, str], Any]:
     """The components that a schema and those within it bring themselves, by kind and name."""
     found: dict[tuple[str, str], Any] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.packages.recipes import all_recipes, find_recipe, refusal
-from plugrl.core.wording import did_you_mean
+from plugrl.core.wording import close_names, did_you_mean
 
 #: The recipes that ship with the package.
 RECIPES = Path(__file__).resolve().parents[3] / "recipes"
@@ -95,8 +95,11 @@ def _known(name: str) -> str:
     refused = refusal(name)
     if refused is not None:
         return f"; {refused}"
-    close = did_you_mean(stem, _names())
-    return close or (f"; recipes: {', '.join(_names())}" if _names() else "")
+    files = sorted(Path(name).parent.glob("*.y*ml"))
+    near = [str(path) for path in files if path.suffix in _SUFFIXES]
+    by_stem = {**{recipe: recipe for recipe in _names()}, **{Path(p).stem: p for p in near}}
+    close = [by_stem[found] for found in close_names(stem, by_stem)]
+    return f"; did you mean {', '.join(close)}?" if close else "; see plugrl ls recipes"
 
 
 def _names() -> list[str]:
