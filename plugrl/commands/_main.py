@@ -260,7 +260,8 @@ def _report_usage(error: Any, debug: bool) -> int:
         text = text[0].lower() + text[1:]
     if close:
         text += f"; did you mean {', '.join(close)}?"
-    if close is not None and getattr(error, "option_name", None) in {"-p", *_SWITCHES}:
+    unknown = type(error).__name__ == "NoSuchOption"
+    if unknown and getattr(error, "option_name", None) in {"-p", *_SWITCHES}:
         text += "; it stands before the command: plugrl -p NAME, plugrl --debug"
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "plugrl"
