@@ -41,7 +41,7 @@ def command(
     from plugrl.core.errors import UsageError
     from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.saved_models import sampled
+    from plugrl.core.text.saved_models import sample_answers
     from plugrl.core.wording import shown
 
     asked = [*(prompts or []), *(read_lines(file) if file else [])]
@@ -49,7 +49,7 @@ def command(
         raise UsageError("no prompt is given; write one, or --file FILE")
     sampling = SamplingParams(temperature=temperature, top_p=top_p, max_new_tokens=max_tokens)
     with open_checkpoint(target, runs_folder=runs_folder, checkpoint=checkpoint) as saved:
-        answers = sampled(saved, model, asked, sampling, samples=samples, seed=seed)
+        answers = sample_answers(saved, model, asked, sampling, samples=samples, seed=seed)
     if as_json:
         emit_json(answers)
         return

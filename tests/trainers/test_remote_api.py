@@ -14,7 +14,7 @@ from plugrl import RemoteApiTrainer, Trajectory
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError, UsageError
 from plugrl.core.experiment import load_run, prepare
 from plugrl.core.replay import replay
-from plugrl.core.text.remote.service import completed
+from plugrl.core.text.remote.service import completed_future
 from plugrl.plugins.transformers.in_process import InProcessTrainService
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
@@ -342,7 +342,7 @@ def test_a_loss_that_is_not_finite_stops_or_is_left_out(tree, monkeypatch, polic
         answer = plain(self, *arguments).result()
         for parameter in self._local._model.parameters():
             parameter.grad = torch.full_like(parameter, math.nan)
-        return completed(dataclasses.replace(answer, loss=math.nan))
+        return completed_future(dataclasses.replace(answer, loss=math.nan))
 
     monkeypatch.setattr(InProcessTrainService, "forward_backward", broken)
     made = tree("remote_api_grpo")

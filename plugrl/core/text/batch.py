@@ -52,7 +52,7 @@ class Batch:
         """A copy whose tensors and lists can be changed without changing this one."""
         return Batch(
             {key: value.clone() for key, value in self.values.items()},
-            {key: _copied(value) for key, value in self.metadata.items()},
+            {key: _copy_value(value) for key, value in self.metadata.items()},
         )
 
     def select(self, rows: Sequence[int] | torch.Tensor) -> Batch:
@@ -105,10 +105,12 @@ class Batch:
             raise ValueError(f"one batch holds one model, not {', '.join(models)}")
         tokens = [t.tokens for t in trajectories]
         values = {
-            "input_ids": padded(tokens, np.int64, pad_token_id),
-            "attention_mask": torch.from_numpy(_places(list(map(len, tokens))).astype(np.int64)),
-            "loss_mask": padded([t.loss_mask for t in trajectories], np.int64, 0),
-            "versions": padded(
+            "input_ids": pad_rows(tokens, np.int64, pad_token_id),
+            "attention_mask": torch.from_numpy(
+                _length_mask(list(map(len, tokens))).astype(np.int64)
+            ),
+            "loss_mask": pad_rows([t.loss_mask for t in trajectories], np.int64, 0),
+            "versions": pad_rows(
                 [t.versions or [NOT_SAMPLED] * len(t.tokens) for t in trajectories],
                 np.int64,
                 NOT_SAMPLED,
@@ -117,16 +119,16 @@ class Batch:
         values["position_ids"] = compute_position_id_with_mask(values["attention_mask"])
         if all(t.logprobs is not None for t in trajectories):
             known = [t.logprobs or () for t in trajectories]
-            values["old_log_probs"] = padded(known, np.float32, 0.0)
+            values["old_log_probs"] = pad_rows(known, np.float32, 0.0)
         if any(t.token_rewards is not None for t in trajectories):
             each = [t.token_rewards or [0.0] * len(t.tokens) for t in trajectories]
-            values["token_rewards"] = padded(each, np.float32, 0.0)
+            values["token_rewards"] = pad_rows(each, np.float32, 0.0)
         metadata = {
             "model": models[0],
             "temperature": _temperatures(trajectories, temperature),
             "pad_token_id": pad_token_id,
         }
-        return cls(values, metadata | _facts(trajectories))
+        return cls(values, metadata | _row_metadata(trajectories))
 
     def to_trajectories(self) -> list[Trajectory]:
         """The rows as trajectories, padding removed."""
@@ -191,16 +193,16 @@ class Batch:
         return _strip(batch, pad_token_id, anchor_field, fields, left=False)
 
 
-def padded(rows: Sequence[Sequence[float]], dtype: Any, fill: float) -> torch.Tensor:
+def pad_rows(rows: Sequence[Sequence[float]], dtype: Any, fill: float) -> torch.Tensor:
     """Lists of numbers as rows, [B, T], filled up on the right to the longest."""
-    places = _places(list(map(len, rows)))
+    places = _length_mask(list(map(len, rows)))
     out = np.full(places.shape, fill, dtype=dtype)
     # Once for all rows: each assignment costs as much as dozens of numbers.
     out[places] = np.fromiter(chain.from_iterable(rows), dtype)
     return torch.from_numpy(out)
 
 
-def _places(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
+def _length_mask(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
     """Where rows of these lengths have numbers and no padding, [B, T]."""
     return np.arange(max(lengths)) < np.array(lengths)[:, None]
 
@@ -246,7 +248,7 @@ def _strip(
     return Batch(values, dict(batch.metadata))
 
 
-def _facts(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+def _row_metadata(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """What is known of each row."""
     return {
         "batch_size": len(trajectories),
@@ -292,7 +294,7 @@ def _select(value: Any, index: torch.Tensor, picked: Sequence[int]) -> Any:
     return value[index] if isinstance(value, torch.Tensor) else [value[i] for i in picked]
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
     return list(value) if isinstance(value, list) else value

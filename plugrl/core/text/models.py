@@ -51,7 +51,9 @@ class Model:
         """
         service = self.service()
         if not isinstance(service, kind):
-            raise ConfigError(f"models.{self.name}.train: {unfit(type(service), kind)}")
+            raise ConfigError(
+                f"models.{self.name}.train: {wrong_service_fault(type(service), kind)}"
+            )
         return service
 
     def service(self) -> BaseTrainService:
@@ -172,9 +174,9 @@ class Models(Mapping[str, Model]):
             if train is not None:
                 train.import_weights(own)
             else:
-                self._give(name, own)
+                self._import_into_sampler(name, own)
 
-    def _give(self, name: str, weights: Mapping[str, Any]) -> None:
+    def _import_into_sampler(self, name: str, weights: Mapping[str, Any]) -> None:
         model = self._models[name]
         try:
             model.inference.import_weights(weights)
@@ -221,7 +223,7 @@ class Models(Mapping[str, Model]):
                 f"configuration trains {', '.join(sorted(self.trained)) or 'none'}"
             )
         for name in set(state) - trained:
-            self._give(name, state[name]["weights"])
+            self._import_into_sampler(name, state[name]["weights"])
         for name, train in self.trained.items():
             load_state(name, train, state[name]["state"], weights_only=weights_only)
             train.version = state[name]["version"]
@@ -263,7 +265,7 @@ def load_state(
         ) from error
 
 
-def unfit(service: type[BaseTrainService], kind: type[BaseTrainService]) -> str:
+def wrong_service_fault(service: type[BaseTrainService], kind: type[BaseTrainService]) -> str:
     """Say that a train service is not of the sort that a trainer needs, and what to write."""
     return (
         f"{service.__name__} serves {service.serves}; this trainer needs a service for "

@@ -10,7 +10,7 @@ from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.data.curriculum import Curriculum
 from plugrl.core.text.data.files import place_of_problem
-from plugrl.core.text.data.loader import PromptLoader, kept, problems, require_column
+from plugrl.core.text.data.loader import PromptLoader, filter_items, problems, require_column
 from plugrl.core.text.evaluate.pass_at_k import Passing
 from plugrl.core.text.evaluate.validation import Validation
 from plugrl.core.text.schedule.collector import LockstepCollector, TrajectoryCollector
@@ -67,7 +67,7 @@ def make_loader(
     data = params.data
     items = problems(data, data.split, scenario)
     require_column(items, data.prompt_key, "data.prompt_key")
-    items = kept(items, data.keep)
+    items = filter_items(items, data.keep)
     if data.filter_prompts:
         items = _short_enough(
             items, data.prompt_key, params.rollout_worker.max_prompt_length, encode

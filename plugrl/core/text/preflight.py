@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.data.files import first_problem, read_files
-from plugrl.core.text.data.loader import kept, require_answers
-from plugrl.core.text.inference.chat import answer_text, not_an_answer
+from plugrl.core.text.data.loader import filter_items, require_answers
+from plugrl.core.text.inference.chat import answer_fault, answer_text
 from plugrl.core.text.inference.stops import unfit_stop_token
 from plugrl.core.text.rollout.worker import RolloutWorkerConfig
 from plugrl.core.text.schedule.pool import REACHED, RULES
@@ -224,7 +224,10 @@ def data_findings(
         yield from _missing(item, columns, origin)
         for setting, column in answers.items():
             if column in item and answer_text(item[column]) is None:
-                yield setting, f"column {column!r} of {origin} holds {not_an_answer(item[column])}"
+                yield (
+                    setting,
+                    f"column {column!r} of {origin} holds {answer_fault(item[column])}",
+                )
         if not is_val:
             yield from _key_findings(check, item, origin)
 
@@ -262,7 +265,7 @@ def _answer_findings(
 ) -> Iterator[Finding]:
     """The first of all problems whose answer, which is trained on, is none."""
     try:
-        chosen = kept(items(), check.root.data.keep)
+        chosen = filter_items(items(), check.root.data.keep)
     except ConfigError:
         # Said elsewhere, or when the run loads them.
         return

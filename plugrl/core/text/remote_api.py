@@ -13,12 +13,12 @@ import numpy as np
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, ContractError, UsageError
 from plugrl.core.plugins.user_code.error_location import location_suffix
-from plugrl.core.text.batch import padded
+from plugrl.core.text.batch import pad_rows
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.minibatches import PassesConfig, splits
 from plugrl.core.text.learn.step import aggregation_weights, check_aggregation
 from plugrl.core.text.models import load_state
-from plugrl.core.text.remote.datums import datum_of, said, with_logprobs
+from plugrl.core.text.remote.datums import datum_of, sum_metrics, with_logprobs
 from plugrl.core.text.remote.preflight import loss_fault, remote_findings
 from plugrl.core.text.remote.service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
 from plugrl.core.text.rollout.metrics import Means
@@ -109,14 +109,14 @@ class RemoteApiTrainer(TrajectoryTrainer):
             raise ConfigError("trainer.algorithm.{}: {}".format(*fault))
         metrics: dict[str, Any] = {}
         valid = [t for t in trajectories if t.valid]
-        prepared = self._checked(self._prepare_trajectories(valid, metrics), metrics)
+        prepared = self._validate_prepared(self._prepare_trajectories(valid, metrics), metrics)
         loss = service.losses[self.config.algorithm.loss_fn]
         if "logprobs" in loss.inputs:
             prepared = with_logprobs(service, prepared)
         report = self._optimize(service, prepared, loss)
         return report | {name: float(value) for name, value in metrics.items()}
 
-    def _checked(self, prepared: Any, metrics: Mapping[str, Any]) -> list[Trajectory]:
+    def _validate_prepared(self, prepared: Any, metrics: Mapping[str, Any]) -> list[Trajectory]:
         fault = trajectories_fault(prepared, metrics, self._temperature)
         if fault is not None:
             method = type(self)._prepare_trajectories
@@ -148,7 +148,7 @@ class RemoteApiTrainer(TrajectoryTrainer):
                 norm = report["grad_norm"]
                 finite = guards.check_finite("gradient norm", norm, step=step, batch=contents)
             applied = applied or finite
-            means.add(said(datums, answer))
+            means.add(sum_metrics(datums, answer))
             steps.add({k: (v, 1) for k, v in report.items()} if finite else {})
             steps.add({"loss": (answer.loss, 1)} if finite else {"skipped": (1, 1)})
         service.version += applied
@@ -162,7 +162,7 @@ class RemoteApiTrainer(TrajectoryTrainer):
 
     def _datums(self, part: Sequence[Trajectory], loss: NamedLoss) -> list[Datum]:
         """The datums of an optimizer step; trajectories without a gradient are left out."""
-        mask = padded([t.loss_mask for t in part], np.float32, 0.0)
+        mask = pad_rows([t.loss_mask for t in part], np.float32, 0.0)
         algorithm = self.config.algorithm
         weights = mask
         if algorithm.aggregation != "token-sum":
@@ -208,7 +208,7 @@ class RemoteApiTrainer(TrajectoryTrainer):
             datums, algorithm.loss_fn, algorithm.loss_fn_config
         ).result()
         means = Means()
-        means.add(said(datums, answer))
+        means.add(sum_metrics(datums, answer))
         rows = sum(not np.isfinite(row).all() for row in answer.logprobs)
         report = {"loss": answer.loss, "non_finite_rows": float(rows)}
         return means.means() | service.apply() | report

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.models import Model, Models
 
 
-def sampled(
+def sample_answers(
     saved: LoadedRun,
     model: str,
     prompts: Sequence[str],

@@ -146,7 +146,7 @@ class TrajectoryTrainer(Trainer):
         with closing(self.run.progress("Training", total)) as progress:
             while self._step < total and not self._reached:
                 self._end_step(self._step + 1, self._one_step(self._step + 1))
-                progress.update(self._step, **self._shown())
+                progress.update(self._step, **self._progress_numbers())
         if self.uses_rewards:
             self.run.guards.any_valid(self._step)
 
@@ -281,7 +281,7 @@ class TrajectoryTrainer(Trainer):
         metrics |= self._report_rollouts(trajectories, step)
         batches = collector.take()
         states.take(collector.oldest)
-        collector.meanwhile(step)
+        collector.start_during_training(step)
         with self._timed("train", metrics):
             self._train_models(batches, metrics)
         states.train({name: train.version for name, train in self.models.trained.items()})
@@ -299,7 +299,7 @@ class TrajectoryTrainer(Trainer):
             sync.observe([t for t in trajectories if t.model == name])
         due = states.sync_due
         if due:
-            self._settle(collector.before_sync, metrics)
+            self._wait_for_rollouts(collector.before_sync, metrics)
             states.sync(collector.open)
         if due or states.rules.mode == SYNC:
             with self._timed("sync", metrics):
@@ -307,7 +307,7 @@ class TrajectoryTrainer(Trainer):
         if due:
             states.synced()
 
-    def _settle(self, settle: Callable[[], None], metrics: dict[str, float]) -> None:
+    def _wait_for_rollouts(self, settle: Callable[[], None], metrics: dict[str, float]) -> None:
         """Let rollouts that overlap come to what ``settle`` waits for: it is they that may hang."""
         if self._collector.overlaps:
             with self._timed("rollout", metrics):
@@ -316,7 +316,7 @@ class TrajectoryTrainer(Trainer):
     def _validate_alone(self, step: int) -> dict[str, float]:
         """Validate with a sampler that has the trained weights and nothing else to do."""
         metrics: dict[str, float] = {}
-        self._settle(self._collector.alone, metrics)
+        self._wait_for_rollouts(self._collector.wait_until_idle, metrics)
         self._states.validate(self._collector.open)
         metrics |= self._validate(step)
         self._states.validated()
@@ -396,7 +396,7 @@ class TrajectoryTrainer(Trainer):
         )
         self.run.end_step(step, metrics)
 
-    def _shown(self) -> dict[str, float]:
+    def _progress_numbers(self) -> dict[str, float]:
         return {k: v for k, v in self._last_metrics.items() if k.endswith(("reward", "loss"))}
 
     def state_dict(self) -> dict[str, Any]:

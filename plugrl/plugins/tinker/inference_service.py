@@ -169,7 +169,7 @@ class TinkerInferenceService(InferenceService):
             RunError: as :meth:`generate`.
         """
         version = self.version
-        response = await self._calls.awaited("sample", self._send(request, 1))
+        response = await self._calls.result_async("sample", self._send(request, 1))
         return self._completions(request, 1, response, version)[0]
 
     def _send(self, request: GenerationRequest, count: int) -> Any:

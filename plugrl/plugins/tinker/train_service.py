@@ -21,7 +21,7 @@ from plugrl.core.text.remote.service import (
     ForwardBackward,
     NamedLoss,
     RemoteTrainService,
-    completed,
+    completed_future,
 )
 from plugrl.core.text.remote.settings import RemoteSettings
 from plugrl.plugins.tinker import wire
@@ -229,7 +229,7 @@ class TinkerTrainService(RemoteTrainService):
     def save_state(self, name: str) -> Future[Any]:
         """Where weights and optimizer are, which stay at the service."""
         about = {"base_model": self.config.base_model, "lora_rank": self.config.lora_rank}
-        return completed({"path": self._save(unique(name)).result(), **about})
+        return completed_future({"path": self._save(unique(name)).result(), **about})
 
     def load_state(self, saved: Any) -> Future[None]:
         """Take back what :meth:`save_state` gave, as far as the service keeps it.
@@ -249,7 +249,7 @@ class TinkerTrainService(RemoteTrainService):
 
     def export_weights(self) -> Mapping[str, Any]:
         """The paths of what a later phase begins with; the session is open as long as they are."""
-        held = self._connection.held
+        held = self._connection.hold_path
         return {
             STATE: held(self._save(unique("handed")).result()),
             SAMPLER: held(self.save_weights_for_sampler("handed").result()),
@@ -269,7 +269,7 @@ class TinkerTrainService(RemoteTrainService):
         self._load(handed[STATE], optimizer=False).result()
 
     def _then(self, what: str, sent: Any, take: Callable[[Any], Value]) -> Future[Value]:
-        return self._calls.later(what, plain(sent), take)
+        return self._calls.deferred_result(what, plain(sent), take)
 
     def _check_lengths(self, datums: Sequence[Datum]) -> None:
         longest = max((len(datum.input_tokens) + 1 for datum in datums), default=0)

@@ -29,7 +29,7 @@ from plugrl.core.text.remote.service import (
     ForwardBackward,
     NamedLoss,
     RemoteTrainService,
-    completed,
+    completed_future,
 )
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
@@ -96,7 +96,7 @@ class InProcessTrainService(RemoteTrainService):
     def forward(self, datums: Sequence[Datum]) -> Future[list[list[float]]]:
         """The log-probability of each target of each datum, 0.0 where the mask is 0."""
         log_probs = self._local.compute_log_prob(_batch(datums, ()))
-        return completed(_rows(log_probs, datums))
+        return completed_future(_rows(log_probs, datums))
 
     def forward_backward(
         self,
@@ -123,24 +123,24 @@ class InProcessTrainService(RemoteTrainService):
         section = configure(function, section_of(options))
         totals = self._local.forward_backward(batch, WeightedLoss(_noting(function, seen), section))
         value, _ = totals.pop("loss")
-        return completed(ForwardBackward(value, _rows(seen, datums), totals))
+        return completed_future(ForwardBackward(value, _rows(seen, datums), totals))
 
     def optim_step(self, adam: AdamParams) -> Future[Mapping[str, float]]:
         """Clip and apply the accumulated gradient; one that is not finite is dropped."""
-        return completed(self._local.apply_gradient(adam))
+        return completed_future(self._local.apply_gradient(adam))
 
     def save_weights_for_sampler(self, name: str) -> Future[Mapping[str, torch.Tensor]]:
         """The current weights, which are in this process."""
-        return completed(self._local.weights())
+        return completed_future(self._local.weights())
 
     def save_state(self, name: str) -> Future[Any]:
         """Weights, optimizer and the number of optimizer steps."""
-        return completed(self._local.state_dict())
+        return completed_future(self._local.state_dict())
 
     def load_state(self, saved: Any) -> Future[None]:
         """Take back what :meth:`save_state` gave."""
         self._local.load_state_dict(saved)
-        return completed(None)
+        return completed_future(None)
 
     def state_dict(self) -> dict[str, Any]:
         """That of the service ``local``, so that either can go on with the other's state."""

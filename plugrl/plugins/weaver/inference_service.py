@@ -55,7 +55,7 @@ class WeaverInferenceService(TinkerInferenceService):
         prompt = types.ModelInput.from_ints(list(request.prompt_tokens))
         room, asked, sampler = self._room(request), request.sampling, self._sampler
         if not asked.max_new_tokens:
-            return self._calls.begun("sample", lambda: sampler.compute_logprobs(prompt=prompt))
+            return self._calls.begin("sample", lambda: sampler.compute_logprobs(prompt=prompt))
         if asked.min_new_tokens:
             raise ConfigError("min_new_tokens: the Weaver API has no such parameter; write 0")
         sampling = types.SamplingParams(
@@ -78,7 +78,7 @@ class WeaverInferenceService(TinkerInferenceService):
             )
             return _response(handle.result())
 
-        return self._calls.begun("sample", sample)
+        return self._calls.begin("sample", sample)
 
 
 def _response(payload: Any) -> SimpleNamespace:

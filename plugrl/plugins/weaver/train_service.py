@@ -64,7 +64,7 @@ class WeaverTrainService(TinkerTrainService):
         training = self._training
         return self._then(
             what := "compute log-probabilities",
-            self._calls.begun(what, lambda: training.forward(data, _FORWARD)),
+            self._calls.begin(what, lambda: training.forward(data, _FORWARD)),
             lambda result: _logprobs(data, result),
         )
 
@@ -72,7 +72,7 @@ class WeaverTrainService(TinkerTrainService):
         self, datums: Sequence[Datum], loss: NamedLoss, loss_fn: str, options: dict[str, float]
     ) -> tuple[Any, Callable[[Any], tuple[list[list[float]], Mapping[str, float]]]]:
         data, training = _as_datums(datums, loss.inputs), self._training
-        sent = self._calls.begun(
+        sent = self._calls.begin(
             f"take the gradient of {loss_fn}",
             lambda: training.forward_backward(data, loss_fn, loss_fn_config=options or None),
         )
@@ -93,7 +93,7 @@ class WeaverTrainService(TinkerTrainService):
         training = self._training
         return self._then(
             what := "take an optimizer step",
-            self._calls.begun(what, lambda: training.optim_step(params)),
+            self._calls.begin(what, lambda: training.optim_step(params)),
             _metrics,
         )
 
@@ -103,7 +103,7 @@ class WeaverTrainService(TinkerTrainService):
         name = unique(name)
         return self._then(
             what := "save weights for sampling",
-            self._calls.begun(
+            self._calls.begin(
                 what, lambda: training.save_weights_for_sampler(name=name, ttl_seconds=seconds)
             ),
             str,
@@ -113,7 +113,7 @@ class WeaverTrainService(TinkerTrainService):
         training, seconds = self._training, self.config.state_ttl
         return self._then(
             what := "save its state",
-            self._calls.begun(
+            self._calls.begin(
                 what,
                 lambda: training.save_state(
                     name=name, checkpoint_type="weight_and_optimizer", ttl_seconds=seconds
@@ -126,7 +126,7 @@ class WeaverTrainService(TinkerTrainService):
         training = self._training
         load = training.load_state_with_optimizer if optimizer else training.load_state
         return self._then(
-            what := f"load {path}", self._calls.begun(what, lambda: load(path)), lambda _: None
+            what := f"load {path}", self._calls.begin(what, lambda: load(path)), lambda _: None
         )
 
 

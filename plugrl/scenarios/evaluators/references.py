@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from plugrl.core.text.evaluate.evaluator import EvaluationFailedError, Evaluator
-from plugrl.core.text.inference.chat import answer_text, not_an_answer
+from plugrl.core.text.inference.chat import answer_fault, answer_text
 
 
 class ReferenceEvaluator(Evaluator):
@@ -44,7 +44,7 @@ def reference_in(data: Mapping[str, Any], column: str) -> str:
     answer = answer_text(data[column])
     if answer is None:
         raise EvaluationFailedError(
-            f"found no reference answer: column {column!r} holds {not_an_answer(data[column])}"
+            f"found no reference answer: column {column!r} holds {answer_fault(data[column])}"
         )
     return answer
 

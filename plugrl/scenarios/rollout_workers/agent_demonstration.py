@@ -67,7 +67,7 @@ class AgentDemonstrationRolloutWorker(AgentRolloutWorker):
                 f"problem {task.item}: its demonstration passes max_turns or "
                 f"rollout_worker.max_response_length={self.config.max_response_length}"
             )
-        trajectories = self._trained(conversation)
+        trajectories = self._trained_trajectories(conversation)
         for trajectory in trajectories:
             trajectory.logprobs = trajectory.versions = trajectory.temperature = None
             trajectory.finish_reason = WRITTEN

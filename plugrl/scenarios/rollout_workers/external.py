@@ -34,7 +34,7 @@ from plugrl.core.text.endpoint.server import MISSING, installed
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
 from plugrl.core.text.rollout.task import RolloutTask
-from plugrl.core.text.rollout.time_limits import PATIENCE, caught
+from plugrl.core.text.rollout.time_limits import PATIENCE, capture_exception
 from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
 from plugrl.core.text.trajectory import Trajectory
 
@@ -182,7 +182,7 @@ class ExternalRolloutWorker(RolloutWorker):
     ) -> AttemptOutcome:
         """What came of the program, unless a fault that must end the run came first."""
         # As a value: some exceptions would end the event loop.
-        running = asyncio.ensure_future(caught(self._run(task, address)))
+        running = asyncio.ensure_future(capture_exception(self._run(task, address)))
         fatal = asyncio.ensure_future(session.fatal.wait())
         patience = Patience(task, session, self.config.patience)
         watching = asyncio.ensure_future(patience.watch())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.batch import Batch, padded
+from plugrl.core.text.batch import Batch, pad_rows
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ def rows(trajectories: Sequence[Trajectory]) -> Batch:
     batch = Batch.from_trajectories(trajectories)
     for name in TOKENWISE:
         if name in batch.metadata:
-            batch.values[name] = padded(batch.metadata.pop(name), np.float32, 0.0)
+            batch.values[name] = pad_rows(batch.metadata.pop(name), np.float32, 0.0)
     return batch
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from plugrl.core.config.schemas.sections import CurriculumConfig
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.data.curriculum import Curriculum, Epochs, bucketed
-from plugrl.core.text.data.loader import PromptLoader, kept
+from plugrl.core.text.data.curriculum import Curriculum, Epochs, difficulty_buckets
+from plugrl.core.text.data.loader import PromptLoader, filter_items
 from plugrl.core.text.trajectory import Trajectory
 
 ITEMS = [{"prompt": str(i), "level": level} for i, level in enumerate([3, 1, 2, 1, 3, 2, 1, 1])]
@@ -24,12 +24,12 @@ def drawn(order, number):
 
 
 def test_buckets_are_values_or_what_lies_between_edges():
-    assert bucketed(ITEMS, None, []) == [list(range(8))]
-    assert bucketed(ITEMS, "level", []) == [[1, 3, 6, 7], [2, 5], [0, 4]]
-    assert bucketed(ITEMS, "level", [2]) == [[1, 3, 6, 7], [0, 2, 4, 5]]
-    assert bucketed(ITEMS, "level", [0.5, 2.5, 9]) == [[1, 2, 3, 5, 6, 7], [0, 4]]
+    assert difficulty_buckets(ITEMS, None, []) == [list(range(8))]
+    assert difficulty_buckets(ITEMS, "level", []) == [[1, 3, 6, 7], [2, 5], [0, 4]]
+    assert difficulty_buckets(ITEMS, "level", [2]) == [[1, 3, 6, 7], [0, 2, 4, 5]]
+    assert difficulty_buckets(ITEMS, "level", [0.5, 2.5, 9]) == [[1, 2, 3, 5, 6, 7], [0, 4]]
     words = [{"d": word} for word in ("hard", "easy", "hard")]
-    assert bucketed(words, "d", []) == [[1], [0, 2]]
+    assert difficulty_buckets(words, "d", []) == [[1], [0, 2]]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_buckets_are_values_or_what_lies_between_edges():
 )
 def test_difficulties_that_are_none_are_named(items, edges):
     with pytest.raises(ConfigError, match=r"data\.curriculum\.column"):
-        bucketed(items, "d", edges)
+        difficulty_buckets(items, "d", edges)
 
 
 def test_without_a_curriculum_the_order_is_epochs_of_permutations():
@@ -244,9 +244,9 @@ def test_weights_fit_the_buckets():
 
 def test_rules_keep_ranges_and_values():
     items = [{"p": p, "s": s} for p, s in ((0.0, "a"), (0.5, "b"), (0.9, "a"), (1.0, "c"))]
-    assert kept(items, {"p": [0.1, 0.9]}) == items[1:3]
-    assert kept(items, {"s": ["a", "c"]}) == [items[0], items[2], items[3]]
-    assert kept(items, {"p": [0.1, 1], "s": ["a"]}) == [items[2]]
+    assert filter_items(items, {"p": [0.1, 0.9]}) == items[1:3]
+    assert filter_items(items, {"s": ["a", "c"]}) == [items[0], items[2], items[3]]
+    assert filter_items(items, {"p": [0.1, 1], "s": ["a"]}) == [items[2]]
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_rules_keep_ranges_and_values():
 )
 def test_rules_that_cannot_be_followed(rules, said):
     with pytest.raises(ConfigError, match=said):
-        kept([{"p": 0.5, "s": "a"}], rules)
+        filter_items([{"p": 0.5, "s": "a"}], rules)

@@ -3,7 +3,7 @@
 import pytest
 
 from plugrl.core.errors import ContractError
-from plugrl.core.text.remote.datums import advantages_of, datum_of, said
+from plugrl.core.text.remote.datums import advantages_of, datum_of, sum_metrics
 from plugrl.core.text.remote.service import NAMED_LOSSES, Datum, ForwardBackward
 from plugrl.core.text.trajectory import Trajectory
 
@@ -93,6 +93,6 @@ def test_the_divergence_from_the_sampler_is_that_of_trained_targets():
     datum = datum_of(trajectory(), POLICY, [1.0] * 6)
     answer = ForwardBackward(0.0, [[-9.0, -1.0, -1.0, -9.0, -3.0]], {"own": (1.0, 2.0)})
     # One ratio is e, two are 1: e - 1 - 1.
-    told = said([datum], answer)
+    told = sum_metrics([datum], answer)
     assert told["kl_to_sampler"] == pytest.approx((0.71828, 3), abs=1e-5)
     assert told["own"] == (1.0, 2.0)

@@ -24,7 +24,7 @@ def test_one_that_is_cancelled_leaves_the_work_to_the_others(who, moment):
     async def play():
         lockstep = Round(["policy"], lambda pending: None)
         for rollout in range(3):
-            lockstep.opened(rollout)
+            lockstep.rollout_started(rollout)
         gate = asyncio.Event()
 
         async def work(entries):
@@ -35,9 +35,9 @@ def test_one_that_is_cancelled_leaves_the_work_to_the_others(who, moment):
 
         async def rollout(number):
             try:
-                await lockstep.together(number, "abc"[number], work)
+                await lockstep.run_jointly(number, "abc"[number], work)
             finally:
-                lockstep.ended(number)
+                lockstep.rollout_ended(number)
 
         def begin(number):
             return asyncio.ensure_future(rollout(number))

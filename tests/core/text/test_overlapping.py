@@ -134,7 +134,7 @@ class Training:
         self.told += [key(t) for t in collector.fill({"policy": None}, self.step)]
         batch = collector.take()["policy"]
         states.take(collector.oldest)
-        collector.meanwhile(self.step)
+        collector.start_during_training(self.step)
         self.trained += [key(t) for t in {key(t): t for t in batch}.values()]
         self.gaps += [versions.train - v for t in batch for v in (t.versions or ()) if v >= 0]
         self.script.wait(self.draws.randrange(3))
@@ -145,7 +145,7 @@ class Training:
             self.syncs.append(self.step)
             states.synced()
         if validates:
-            collector.alone()
+            collector.wait_until_idle()
             states.validate(collector.open)
             assert versions.gap == 0
             assert not self.script.running
@@ -362,7 +362,7 @@ def test_nothing_begins_while_the_last_batch_is_trained():
         training.collector.fill({"policy": None}, step)
         training.collector.take()
         training.states.take(training.collector.oldest)
-        training.collector.meanwhile(step)
+        training.collector.start_during_training(step)
         assert (training.collector.open > 0) == (step == 1)
         version = training.states.models["policy"].train
         training.states.train({"policy": version + 1})

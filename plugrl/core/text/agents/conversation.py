@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.copies import own_copy
-from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, unsaid
+from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, tokens_after_reply
 from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _Segment:
     finish_reason: FinishReason = "stop"
     temperature: float | None = None
 
-    def copied(self) -> _Segment:
+    def copy(self) -> _Segment:
         """The same tokens, to go on with otherwise."""
         return replace(
             self,
@@ -66,7 +66,7 @@ class _Segment:
             owners=list(self.owners),
         )
 
-    def written(self, text: str, tokens: Sequence[int]) -> None:
+    def add_text(self, text: str, tokens: Sequence[int]) -> None:
         """Add tokens that nobody sampled."""
         self.text += text
         self.tokens += tokens
@@ -75,7 +75,7 @@ class _Segment:
         self.logprobs += [0.0] * missing
         self.versions += [NOT_SAMPLED] * missing
 
-    def sampled(self, text: str, completion: Completion, owner: int) -> None:
+    def add_completion(self, text: str, completion: Completion, owner: int) -> None:
         """Add the tokens of an answer."""
         count = len(completion.tokens)
         self.text += text
@@ -130,11 +130,20 @@ class Conversation:
         """How many trajectories it has become."""
         return len(self._segments)
 
+    def sampled_tokens(self, number: int) -> list[int]:
+        """The tokens that were sampled for a message; none for what was not."""
+        return [
+            token
+            for segment in self._segments
+            for token, owner in zip(segment.tokens, segment.owners, strict=True)
+            if owner == number
+        ]
+
     def fork(self, task: RolloutTask | None = None, ask: Asks | None = None) -> Conversation:
         """A conversation that was the same so far, of another attempt or asked in another way."""
         new = copy.copy(self)
         new.messages = own_copy(self.messages)
-        new._segments = [segment.copied() for segment in self._segments]
+        new._segments = [segment.copy() for segment in self._segments]
         new._task = self._task if task is None else task
         new._ask = self._ask if ask is None else ask
         return new
@@ -163,12 +172,12 @@ class Conversation:
         if segment is None:
             segment = _Segment("", [], len(tokens))
             self._segments.append(segment)
-        segment.written(text, tokens)
+        segment.add_text(text, tokens)
         self.asked = segment.text
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         completion = await self._ask(self.model, list(segment.tokens), sampling)
         said = self._tokenizer.decode(completion.tokens)
-        segment.sampled(said, completion, len(self.messages))
+        segment.add_completion(said, completion, len(self.messages))
         self.messages.append({"role": "assistant", "content": said})
         self.truncated = completion.finish_reason == "length"
         return said
@@ -201,18 +210,18 @@ class Conversation:
 
     def _prompt(self) -> tuple[_Segment | None, str, list[int]]:
         """The segment that goes on, or None, and the text and tokens that come next."""
-        text = self._rendered()
+        text = self._render_messages()
         if self._segments:
             segment = self._segments[-1]
             if text.startswith(segment.text):
                 rest = text[len(segment.text) :]
                 encoded = self._tokenizer.encode_chat(rest)
-                tokens = unsaid(self._tokenizer, segment.tokens[-1], encoded)
+                tokens = tokens_after_reply(self._tokenizer, segment.tokens[-1], encoded)
                 if tokens is not None:
                     return segment, rest, tokens
         return None, text, self._tokenizer.encode_chat(text)
 
-    def _rendered(self) -> str:
+    def _render_messages(self) -> str:
         """The messages as the template writes them, replies word for word where it can be."""
         exact = [
             {key: value for key, value in message.items() if key in _SAID}
@@ -224,7 +233,7 @@ class Conversation:
             return self._tokenizer.render_chat(exact, self.tools or None)
         except ConfigError:
             # Some templates refuse results of calls that no message has made.
-            structured = [_structured(message) for message in self.messages]
+            structured = [_split_calls(message) for message in self.messages]
             if structured == exact:
                 raise
             return self._tokenizer.render_chat(structured, self.tools or None)
@@ -255,7 +264,7 @@ class Conversation:
 _SAID = frozenset({"role", "content"})
 
 
-def _structured(message: Message) -> Message:
+def _split_calls(message: Message) -> Message:
     """A reply with its calls apart from its text."""
     if "tool_calls" not in message:
         return message

@@ -88,7 +88,7 @@ def parse_reply(parsers: Sequence[Parser], text: str, prompt: str = "") -> Parse
     """
     whole = ParsedReply(content=text)
     for parser in parsers:
-        part = _parsed(parser, whole.content, prompt)
+        part = _run_parser(parser, whole.content, prompt)
         whole.content = part.content
         whole.reasoning = "\n".join(filter(None, (whole.reasoning, part.reasoning)))
         whole.calls += part.calls
@@ -96,7 +96,7 @@ def parse_reply(parsers: Sequence[Parser], text: str, prompt: str = "") -> Parse
     return whole
 
 
-def _parsed(parser: Parser, text: str, prompt: str) -> ParsedReply:
+def _run_parser(parser: Parser, text: str, prompt: str) -> ParsedReply:
     name = type(parser).__name__
     try:
         part = parser.parse(parser.begun(prompt) + text)

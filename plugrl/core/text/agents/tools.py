@@ -140,7 +140,7 @@ class Toolbox:
             raise ToolFailedError(call.error)
         tool = self._tool(call.name)
         # The call is a part of what was said, whatever the function does to its arguments.
-        arguments = _bound(tool, own_copy(call.arguments))
+        arguments = _bind_arguments(tool, own_copy(call.arguments))
         try:
             result = await self._result(tool, arguments)
         except (TimeoutError, Overrun):
@@ -165,13 +165,13 @@ class Toolbox:
 
         result, error = await self._fibers.run(call, self._seconds)
         if error is None and inspect.isawaitable(result):
-            result, error = await self._awaited(result)
+            result, error = await self._await_result(result)
         if error is not None:
             raise ToolFailedError(f"{tool.name} failed: {one_line(error)}") from error
         return result
 
-    async def _awaited(self, result: Any) -> tuple[Any, BaseException | None]:
-        task = asyncio.ensure_future(_wrapped(result))
+    async def _await_result(self, result: Any) -> tuple[Any, BaseException | None]:
+        task = asyncio.ensure_future(_capture_exception(result))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._seconds)
         except asyncio.CancelledError:
@@ -185,14 +185,14 @@ class Toolbox:
         return task.result()
 
 
-async def _wrapped(result: Any) -> tuple[Any, BaseException | None]:
+async def _capture_exception(result: Any) -> tuple[Any, BaseException | None]:
     try:
         return await result, None
     except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         return None, error
 
 
-def _bound(tool: Tool, arguments: Mapping[str, Any] | list[Any]) -> inspect.BoundArguments:
+def _bind_arguments(tool: Tool, arguments: Mapping[str, Any] | list[Any]) -> inspect.BoundArguments:
     try:
         signature = inspect.signature(tool.function)
         if isinstance(arguments, Mapping):

@@ -167,7 +167,7 @@ class AgentRolloutWorker(RolloutWorker):
         """Attempt ``task``: run the agent, judge its answer, and give what it sampled."""
         agent = self._make_agent(task)
         _AGENT.set(agent)
-        return self._finished(task, agent, self.run_agent(task))
+        return self._finish_attempt(task, agent, self.run_agent(task))
 
     def _make_agent(self, task: RolloutTask, ask: Asks | None = None) -> Agent:
         options = self.config
@@ -184,7 +184,9 @@ class AgentRolloutWorker(RolloutWorker):
             ask=ask,
         )
 
-    async def _finished(self, task: RolloutTask, agent: Agent, answer: Any) -> list[Trajectory]:
+    async def _finish_attempt(
+        self, task: RolloutTask, agent: Agent, answer: Any
+    ) -> list[Trajectory]:
         _AGENT.set(agent)
         answer = await answer if inspect.isawaitable(answer) else answer
         if answer is None:
@@ -194,14 +196,14 @@ class AgentRolloutWorker(RolloutWorker):
                 f"{type(self).__name__}.run_agent returned {type(answer).__name__}; the final "
                 f"answer as text is expected{location_suffix(type(self).run_agent)}"
             )
-        trajectories = [t for c in agent.conversations for t in self._trained(c)]
+        trajectories = [t for c in agent.conversations for t in self._trained_trajectories(c)]
         if not trajectories:
             raise RunError(
                 f"{type(self).__name__}.run_agent asked no model; ask it with "
                 f"`await self.agent.arun(query)`{location_suffix(type(self).run_agent)}"
             )
         self._count(task, agent, trajectories)
-        await self._rewarded(task, trajectories, answer)
+        await self._assign_reward(task, trajectories, answer)
         return trajectories
 
     @staticmethod
@@ -211,10 +213,10 @@ class AgentRolloutWorker(RolloutWorker):
             task.logged.setdefault(name, float(agent.counts[name]))
         task.logged.setdefault("trajectories", float(len(trajectories)))
 
-    def _trained(self, conversation: Conversation) -> list[Trajectory]:
+    def _trained_trajectories(self, conversation: Conversation) -> list[Trajectory]:
         if not conversation.segments:
             return []
-        mask = self.get_train_loss_mask(_shown(conversation))
+        mask = self.get_train_loss_mask(_mask_messages(conversation))
         count = len(conversation.messages)
         if len(mask) != count or any(value not in (0, 1) for value in mask):
             raise RunError(
@@ -224,7 +226,7 @@ class AgentRolloutWorker(RolloutWorker):
             )
         return conversation.trajectories([bool(value) for value in mask])
 
-    async def _rewarded(
+    async def _assign_reward(
         self, task: RolloutTask, trajectories: list[Trajectory], answer: str
     ) -> None:
         """Judge the answer once; all trajectories of the attempt share what comes of it."""
@@ -264,7 +266,7 @@ class AgentRolloutWorker(RolloutWorker):
         """None: the guides hand it to the agent, which knows the model by itself."""
 
 
-def _shown(conversation: Conversation) -> list[Message]:
+def _mask_messages(conversation: Conversation) -> list[Message]:
     """The messages as :meth:`AgentRolloutWorker.get_train_loss_mask` takes them."""
     shown: list[Message] = []
     for number, message in enumerate(conversation.messages):

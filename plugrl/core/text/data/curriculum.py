@@ -74,7 +74,7 @@ class Epochs(Order):
         self._order = self._permutation()
 
 
-def bucketed(
+def difficulty_buckets(
     items: Sequence[DataItem], column: str | None, edges: Sequence[float]
 ) -> list[list[int]]:
     """Indexes of the problems by difficulty, the easiest bucket first; empty ones are left out.
@@ -127,7 +127,7 @@ class Curriculum(Order):
     """
 
     def __init__(self, items: Sequence[DataItem], config: Any, *, shuffle: bool, seed: int) -> None:
-        self._buckets = bucketed(items, config.column, config.edges)
+        self._buckets = difficulty_buckets(items, config.column, config.edges)
         self._bucket_of = {i: n for n, bucket in enumerate(self._buckets) for i in bucket}
         if config.weights is not None and len(config.weights) != len(self._buckets):
             raise ConfigError(
@@ -185,8 +185,8 @@ class Curriculum(Order):
         if not rewards:
             return
         mean, spread = float(np.mean(rewards)), float(np.std(rewards))
-        self._means[index] = self._moved(self._means[index], mean)
-        self._spreads[index] = self._moved(self._spreads[index], spread)
+        self._means[index] = self._smoothed(self._means[index], mean)
+        self._spreads[index] = self._smoothed(self._spreads[index], spread)
         config = self._config
         if config.advance_at is None or self._bucket_of[index] != self._open - 1:
             return
@@ -196,7 +196,7 @@ class Curriculum(Order):
             self._open += 1
             self._recent = []
 
-    def _moved(self, held: float, new: float) -> float:
+    def _smoothed(self, held: float, new: float) -> float:
         return (
             new if np.isnan(held) else self._config.memory * held + (1 - self._config.memory) * new
         )

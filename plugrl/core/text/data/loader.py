@@ -14,7 +14,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, ScenarioInstance
 from plugrl.core.text.data.curriculum import Epochs, Order
 from plugrl.core.text.data.files import place_of_problem, read_files
-from plugrl.core.text.inference.chat import answer_text, not_an_answer
+from plugrl.core.text.inference.chat import answer_fault, answer_text
 from plugrl.core.text.trajectory import Trajectory
 
 
@@ -56,7 +56,9 @@ def problems(
     return items
 
 
-def kept(items: Sequence[DataItem], rules: Mapping[str, Sequence[Any]]) -> Sequence[DataItem]:
+def filter_items(
+    items: Sequence[DataItem], rules: Mapping[str, Sequence[Any]]
+) -> Sequence[DataItem]:
     """The problems that every rule keeps, by column.
 
     A rule of two numbers is a range, ends included; any other lists the values that stay.
@@ -68,7 +70,9 @@ def kept(items: Sequence[DataItem], rules: Mapping[str, Sequence[Any]]) -> Seque
     for column, rule in rules.items():
         require_column(items, column, "data.keep")
         is_range = len(rule) == 2 and all(type(end) in (int, float) for end in rule)
-        held = [item for item in items if _keeps(item[column], rule, column, is_range=is_range)]
+        held = [
+            item for item in items if _matches_rule(item[column], rule, column, is_range=is_range)
+        ]
         if not held:
             raise ConfigError(
                 f"data.keep.{column}: {list(rule)} keeps none of {len(items)} problems"
@@ -77,7 +81,7 @@ def kept(items: Sequence[DataItem], rules: Mapping[str, Sequence[Any]]) -> Seque
     return items
 
 
-def _keeps(value: Any, rule: Sequence[Any], column: str, *, is_range: bool) -> bool:
+def _matches_rule(value: Any, rule: Sequence[Any], column: str, *, is_range: bool) -> bool:
     if not is_range:
         return value in rule
     try:
@@ -98,7 +102,7 @@ def require_answers(items: Sequence[DataItem], column: str) -> None:
     for index, item in enumerate(items):
         if column in item and answer_text(item[column]) is None:
             raise ConfigError(
-                f"{place_of_problem(item, index)}: {column!r} holds {not_an_answer(item[column])}"
+                f"{place_of_problem(item, index)}: {column!r} holds {answer_fault(item[column])}"
                 "; leave the problem out, or name another column"
             )
 
@@ -195,7 +199,7 @@ class PromptLoader:
         """Attempts at each problem."""
         return self._repeat
 
-    def again(self, index: int, run_id: int, group_id: str, turn: int) -> Prompt:
+    def recreate_prompt(self, index: int, run_id: int, group_id: str, turn: int) -> Prompt:
         """A prompt that was given before, by what tells it apart."""
         return Prompt(self._items[index], index, run_id, group_id, turn, *self._keys)
 

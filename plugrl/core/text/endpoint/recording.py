@@ -14,7 +14,7 @@ from plugrl.core.text.inference.chat import (
     ChatTokenizer,
     chat_tokenizer,
     encode_continuation,
-    unsaid,
+    tokens_after_reply,
 )
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.tokenizer import Tokenizer
@@ -146,7 +146,7 @@ class Recording:
             text = _rendered(writer, exact, sent, tools)
             if before is not None and text.startswith(before.text):
                 rest = text[len(before.text) :]
-                tokens = unsaid(writer, before.tokens[-1], writer.encode_chat(rest))
+                tokens = tokens_after_reply(writer, before.tokens[-1], writer.encode_chat(rest))
                 if tokens is not None:
                     return Prompt(model, [*before.tokens, *tokens], text, exact, keys, before)
             return Prompt(model, writer.encode_chat(text), text, exact, keys)

@@ -63,7 +63,7 @@ class ServiceSource:
             (seed, 0, 0, number, 0),
             asked.prompt_logprobs,
         )
-        answer = await completions.completed(model, service, request)
+        answer = await completions.complete_request(model, service, request)
         return replace(answer, temperature=sampling.temperature or 1.0)
 
 

@@ -20,8 +20,8 @@ from plugrl.core.plugins.user_code.error_location import (
     one_line,
     raised_at,
 )
-from plugrl.core.text.rollout.coroutine_limits import stepped
-from plugrl.core.text.rollout.fibers import Overrun, called
+from plugrl.core.text.rollout.coroutine_limits import run_in_steps
+from plugrl.core.text.rollout.fibers import Overrun, call_with_limit
 from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.core.wording import bounded
 
@@ -194,16 +194,16 @@ def evaluate(
         EvaluationFailedError: it raised, or its answer is no finite reward with float metrics.
     """
     try:
-        result = evaluator.evaluate(*own_item(data, target))
+        result = evaluator.evaluate(*copy_item(data, target))
         if inspect.isawaitable(result):
-            result = run_coroutine(_awaited(result))
+            result = run_coroutine(_await_result(result))
     except EvaluationFailedError:
         raise
     except BaseException as error:
         if is_stop(error) or isinstance(error, Overrun):
             raise
-        raise failed_with(evaluator, error, data) from error
-    return checked(evaluator, result)
+        raise failed_evaluation(evaluator, error, data) from error
+    return validate_result(evaluator, result)
 
 
 async def evaluate_async(
@@ -211,7 +211,7 @@ async def evaluate_async(
 ) -> EvaluationRunResult:
     """:func:`evaluate` where models can be asked; the errors are the same."""
     try:
-        item = own_item(data, target)
+        item = copy_item(data, target)
 
         def code() -> str:
             return code_of(evaluator, "evaluate")
@@ -219,47 +219,49 @@ async def evaluate_async(
         if inspect.iscoroutinefunction(evaluator.evaluate):
             given: Any = evaluator.evaluate(*item)
         else:
-            given = await called(lambda: evaluator.evaluate(*item), code)
+            given = await call_with_limit(lambda: evaluator.evaluate(*item), code)
         if not inspect.isawaitable(given):
             result: Any = given
         elif type(evaluator).__module__.startswith(_OWN):
             # They combine those of users, each of which has its own limit, and do not block.
             result = await given
         else:
-            result = await stepped(given, code)
+            result = await run_in_steps(given, code)
     except EvaluationFailedError:
         raise
     except BaseException as error:
         if is_stop(error) or isinstance(error, Overrun):
             raise
-        raise failed_with(evaluator, error, data) from error
-    return checked(evaluator, result)
+        raise failed_evaluation(evaluator, error, data) from error
+    return validate_result(evaluator, result)
 
 
-def own_item(data: Mapping[str, Any], target: BaseEvaluationTarget) -> EvaluationItem:
+def copy_item(data: Mapping[str, Any], target: BaseEvaluationTarget) -> EvaluationItem:
     """Copies for one evaluator: others judge the same problem, and the same answer, after it."""
     return own_copy(data), copy.copy(target)
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
+async def _await_result(result: Awaitable[Any]) -> Any:
     return await result
 
 
-def failed_with(
+def failed_evaluation(
     evaluator: Evaluator, error: BaseException, data: Mapping[str, Any]
 ) -> EvaluationFailedError:
     """The failure of an evaluator that raised ``error``; the caller says what it comes from."""
-    return EvaluationFailedError(f"{name_of(evaluator)} raised {_said(error, data)}")
+    return EvaluationFailedError(f"{name_of(evaluator)} raised {_describe_error(error, data)}")
 
 
-def checked(evaluator: Evaluator, result: Any, method: str = "evaluate") -> EvaluationRunResult:
+def validate_result(
+    evaluator: Evaluator, result: Any, method: str = "evaluate"
+) -> EvaluationRunResult:
     """``result`` of ``evaluator`` with plain numbers.
 
     Raises:
         EvaluationFailedError: it is no judgement.
     """
     try:
-        return _checked(result)
+        return _with_plain_numbers(result)
     except ValueError as fault:
         # The place is looked up here alone: it reads the method's source.
         at = location_suffix(_function_of(evaluator, method))
@@ -282,7 +284,7 @@ def name_of(evaluator: Evaluator) -> str:
     return type(evaluator).__name__
 
 
-def _checked(given: Any) -> EvaluationRunResult:
+def _with_plain_numbers(given: Any) -> EvaluationRunResult:
     """A copy of a judgement with plain numbers: an evaluator may give one object again and again.
 
     Raises:
@@ -304,7 +306,7 @@ def _checked(given: Any) -> EvaluationRunResult:
     return result
 
 
-def _said(error: BaseException, data: Mapping[str, Any]) -> str:
+def _describe_error(error: BaseException, data: Mapping[str, Any]) -> str:
     """The error on one line; for a missing key, with the columns that there are."""
     columns = ""
     if isinstance(error, KeyError):

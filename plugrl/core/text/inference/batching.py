@@ -132,7 +132,9 @@ class RequestBatcher(RequestThread):
         """Ask the engine for all of ``arrived`` at once."""
         if arrived:
             requests = [ticket.request for ticket in arrived]
-            answers = completions.asked(type(self._service).__name__, self._service, requests)
+            answers = completions.complete_requests(
+                type(self._service).__name__, self._service, requests
+            )
             for ticket, answer in zip(arrived, answers, strict=True):
                 if isinstance(answer, Exception):
                     ticket.fail(answer)

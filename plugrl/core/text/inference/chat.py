@@ -95,7 +95,7 @@ def _end_of_turn(tokenizer: Tokenizer) -> int:
     return next((token for token in after if token in ends), tokenizer.eos_token_id)
 
 
-def unsaid(tokenizer: Tokenizer, last: int, tokens: list[int]) -> list[int] | None:
+def tokens_after_reply(tokenizer: Tokenizer, last: int, tokens: list[int]) -> list[int] | None:
     """What follows sampled tokens, without the end token that was sampled already.
 
     Args:
@@ -130,7 +130,7 @@ def answer_text(value: Any) -> str | None:
     return str(value)
 
 
-def not_an_answer(value: Any) -> str:
+def answer_fault(value: Any) -> str:
     """How messages call a value of which :func:`answer_text` makes nothing."""
     expected = "a text, a number or a list of one message of the assistant is expected"
     return f"{type(value).__name__}, no answer: {value!r:.60}; {expected}"

@@ -33,7 +33,7 @@ class EngineError(Exception):
     """A request that an engine failed to answer; its attempt becomes invalid, and says why."""
 
 
-def unanswered(
+def engine_error(
     model: str, service: object, error: Exception, method: str = "generate"
 ) -> EngineError:
     """What is said of requests during which the engine of ``model`` raised ``error``."""
@@ -44,7 +44,7 @@ def unanswered(
     return failure
 
 
-def asked(
+def complete_requests(
     model: str, service: Engine, requests: Sequence[GenerationRequest]
 ) -> list[Completion | EngineError]:
     """What ``service`` answers to ``requests``; an answer that no model gives is an error.
@@ -59,7 +59,7 @@ def asked(
     return [_unlikely(model, answer) or answer for answer in answers]
 
 
-async def completed(model: str, service: Engine, request: GenerationRequest) -> Completion:
+async def complete_request(model: str, service: Engine, request: GenerationRequest) -> Completion:
     """The answer of ``service`` to one of many requests that it has at once.
 
     Raises:
@@ -71,7 +71,7 @@ async def completed(model: str, service: Engine, request: GenerationRequest) -> 
     except (PlugrlError, EngineError):
         raise
     except Exception as error:
-        raise unanswered(model, service, error, "complete") from error
+        raise engine_error(model, service, error, "complete") from error
     except SystemExit as error:
         raise RunError(f"model {model!r} called exit ({error})") from error
     check_completions(model, [answer], [request], service.vocabulary_size)
@@ -86,7 +86,7 @@ def check_completions(
 ) -> list[Completion]:
     """Refuse answers that an engine cannot have sampled; give them back otherwise.
 
-    Log-probabilities that no model gives are left to :func:`asked`: one attempt becomes invalid.
+    Impossible log-probabilities are left to :func:`complete_requests`, which fails one attempt.
 
     Args:
         model: its name, for the message.

@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
-from plugrl.core.text.inference.completions import EngineError, asked, completed, unanswered
+from plugrl.core.text.inference.completions import (
+    EngineError,
+    complete_request,
+    complete_requests,
+    engine_error,
+)
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService
 from plugrl.core.text.rollout.time_limits import run_coroutine
@@ -30,11 +35,13 @@ def ask_all(
     if not service.together:
         return run_coroutine(_each(model, service, requests))
     try:
-        return [_spoken(model, answer) for answer in asked(model, service, requests)]
+        return [
+            _as_completion(model, answer) for answer in complete_requests(model, service, requests)
+        ]
     except PlugrlError:
         raise
     except Exception as error:
-        failure = unanswered(model, service, error)
+        failure = engine_error(model, service, error)
         return [failure] * len(requests)
 
 
@@ -45,7 +52,7 @@ async def _each(
 
     async def one(request: GenerationRequest) -> Completion | EngineError:
         try:
-            return _spoken(model, await completed(model, service, request))
+            return _as_completion(model, await complete_request(model, service, request))
         except EngineError as error:
             return error
         except RunError as error:
@@ -56,7 +63,7 @@ async def _each(
     return list(await asyncio.gather(*map(one, requests)))
 
 
-def _spoken(model: str, answer: Completion | EngineError) -> Completion | EngineError:
+def _as_completion(model: str, answer: Completion | EngineError) -> Completion | EngineError:
     if isinstance(answer, Completion) and answer.finish_reason in _FAILED:
         return EngineError(f"model {model!r} ended an answer with {answer.finish_reason!r}")
     return answer

@@ -17,7 +17,7 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.minibatches import UNIT
 from plugrl.core.text.learn.pairs import PREFERRED
 from plugrl.core.text.learn.step import Aggregation, aggregation_weights
-from plugrl.core.text.remote.datums import said
+from plugrl.core.text.remote.datums import sum_metrics
 from plugrl.core.text.remote.service import Datum, RemoteTrainService
 from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.text.trajectory import Trajectory
@@ -127,7 +127,7 @@ def _gradient_elsewhere(
     if "ref_log_probs" not in batch.values:
         datums = list(_datums(batch, weights=batch.values[LOSS_WEIGHTS]))
         answer = service.forward_backward(datums, "cross_entropy").result()
-        return {**said(datums, answer), "loss": (answer.loss, 1.0)}
+        return {**sum_metrics(datums, answer), "loss": (answer.loss, 1.0)}
     log_probs = service.compute_log_prob(batch).requires_grad_()
     value, metrics = loss(log_probs, batch)
     (slope,) = torch.autograd.grad(value, log_probs)

@@ -131,7 +131,7 @@ class Episode:
             return
         protocol, asks = self.stage.protocol, ask or self.task.ask
         active = [agent for agent in protocol.agent_names if self.channels(agent)]
-        said = await _together([self._speak(agent, asks) for agent in active])
+        said = await _speak_concurrently([self._speak(agent, asks) for agent in active])
         decisions = np.full(len(protocol.agent_names), int(Verdict.UNDECIDED))
         for each in said:
             decisions[protocol.index(each.agent)] = int(each.decision)
@@ -143,7 +143,7 @@ class Episode:
     async def _speak(self, agent: str, ask: Asks) -> Said:
         """Let one agent speak, again if what it says is malformed."""
         stage = self.stage
-        conversation = self._addressed(agent, ask)
+        conversation = self._prompted_conversation(agent, ask)
         chat = tuple(dict(message) for message in conversation.messages)
         channels = self.channels(agent)
         decides = self.may_decide(agent)
@@ -183,10 +183,10 @@ class Episode:
         may = protocol.may_decide(later, np.full(len(later), self.seed))
         return not may[:, protocol.index(agent)].any()
 
-    def _addressed(self, agent: str, ask: Asks) -> Conversation:
+    def _prompted_conversation(self, agent: str, ask: Asks) -> Conversation:
         """The conversation of an agent with what it is told now."""
         stage, known = self.stage, self._conversations.get(agent)
-        facts = facts_of(self, agent)
+        facts = template_variables(self, agent)
         speaker, turns = stage.speakers[agent], sum(_spoke(each, agent) for each in self.rounds)
         if speaker.script is not None and self._is_written(speaker):
             ask = Script(self.task, agent, speaker.script, turns)
@@ -248,7 +248,7 @@ def _spoke(played: Round, agent: str) -> bool:
     return any(said.agent == agent for said in played.said)
 
 
-async def _together(speaking: Sequence[Coroutine[Any, Any, Said]]) -> list[Said]:
+async def _speak_concurrently(speaking: Sequence[Coroutine[Any, Any, Said]]) -> list[Said]:
     """What all say, at once; where one fails, the others are not waited for."""
     tasks = [asyncio.ensure_future(each) for each in speaking]
     try:
@@ -274,7 +274,7 @@ def _seed(task: RolloutTask) -> int:
     return int(scatter(seed, turn) >> np.uint64(1))
 
 
-def facts_of(episode: Episode, agent: str) -> dict[str, Any]:
+def template_variables(episode: Episode, agent: str) -> dict[str, Any]:
     """What templates of ``agent`` may use before its next turn."""
     stage, protocol = episode.stage, episode.stage.protocol
     place, turn = protocol.index(agent), int(episode.state.round[0])
@@ -293,7 +293,7 @@ def facts_of(episode: Episode, agent: str) -> dict[str, Any]:
         "rounds": protocol.max_message_rounds,
         "channels": [stage.reader.channel_name(channel) for channel in channels],
         "headers": [stage.reader.header(channel) for channel in channels],
-        "heard": heard_by(episode, agent),
+        "heard": messages_for(episode, agent),
         "accept": stage.reader.decision(Verdict.ACCEPT),
         "reject": stage.reader.decision(Verdict.REJECT),
         "may_decide": deciding,
@@ -301,7 +301,7 @@ def facts_of(episode: Episode, agent: str) -> dict[str, Any]:
     }
 
 
-def heard_by(episode: Episode, agent: str) -> list[Heard]:
+def messages_for(episode: Episode, agent: str) -> list[Heard]:
     """What others have said to ``agent`` since it was asked last, in the order that it is shown."""
     stage, protocol = episode.stage, episode.stage.protocol
     turns = [n for n, each in enumerate(episode.rounds) if any(s.agent == agent for s in each.said)]

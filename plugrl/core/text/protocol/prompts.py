@@ -164,7 +164,7 @@ def _template(path: Path, part: str, text: str) -> Callable[..., str]:
     from jinja2 import TemplateSyntaxError
 
     try:
-        render, used = _compiled(text)
+        render, used = _compile_template(text)
     except TemplateSyntaxError as error:
         raise ConfigError(
             f"prompt {path}, part [{part}], line {error.lineno}: {error.message}"
@@ -180,7 +180,7 @@ def _template(path: Path, part: str, text: str) -> Callable[..., str]:
 
 
 @lru_cache(maxsize=256)
-def _compiled(text: str) -> tuple[Callable[..., str], frozenset[str]]:
+def _compile_template(text: str) -> tuple[Callable[..., str], frozenset[str]]:
     """What renders a template, and the names that it expects."""
     from jinja2 import StrictUndefined
     from jinja2.meta import find_undeclared_variables

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SIZE = 256
 
 
-def embedded(text: str) -> np.ndarray:
+def trigram_counts(text: str) -> np.ndarray:
     """How often each run of three characters is in a text, hashed to SIZE places."""
     padded = f"\x02{text}\x03"
     runs = [padded[n : n + 3].encode() for n in range(max(len(padded) - 2, 1))]
@@ -34,5 +34,5 @@ def signals_of(protocol: Protocol, said: Sequence[Said]) -> ProtocolSignals:
         place = protocol.index(each.agent)
         decisions[0, place, int(each.decision)] = 1.0
         for channel, text in each.messages.items():
-            messages[0, place, protocol.channels.index(channel)] = embedded(text)
+            messages[0, place, protocol.channels.index(channel)] = trigram_counts(text)
     return ProtocolSignals(messages=messages, decisions=decisions)

@@ -86,9 +86,9 @@ class RemoteCalls:
         Raises:
             PlugrlError: it failed, the service is silent, or time is up.
         """
-        return self.result(what, self.begun(what, function))
+        return self.result(what, self.begin(what, function))
 
-    def begun(self, what: str, function: Callable[[], Value]) -> Future[Value]:
+    def begin(self, what: str, function: Callable[[], Value]) -> Future[Value]:
         """Begin a call that blocks; it is waited for with :meth:`result`.
 
         A call that nobody waits for any more is left behind: its thread ends with the process.
@@ -117,15 +117,15 @@ class RemoteCalls:
         while True:
             concurrent.futures.wait([future], _TICK)
             if future.done():
-                return self._taken(what, future)
-            fault = self._late(wait)
-            if fault is None and self._due(wait):
-                fault = self._look(wait)
+                return self._take_result(what, future)
+            fault = self._timeout_error(wait)
+            if fault is None and self._probe_due(wait):
+                fault = self._probe_session(wait)
             if fault is not None:
                 future.cancel()
                 raise fault
 
-    async def awaited(self, what: str, future: Future[Value]) -> Value:
+    async def result_async(self, what: str, future: Future[Value]) -> Value:
         """:meth:`result` for a coroutine; cancelling it cancels the future."""
         wait = _Wait(what)
         waiting = asyncio.wrap_future(future)
@@ -133,23 +133,23 @@ class RemoteCalls:
             while True:
                 await asyncio.wait([waiting], timeout=_TICK)
                 if waiting.done():
-                    return self._taken(what, future)
-                fault = self._late(wait)
-                if fault is None and self._due(wait):
-                    fault = await asyncio.to_thread(self._look, wait)
+                    return self._take_result(what, future)
+                fault = self._timeout_error(wait)
+                if fault is None and self._probe_due(wait):
+                    fault = await asyncio.to_thread(self._probe_session, wait)
                 if fault is not None:
                     raise fault
         finally:
             # Of a future that has ended this does nothing.
             waiting.cancel()
 
-    def later(
+    def deferred_result(
         self, what: str, future: Future[Given], take: Callable[[Given], Value]
     ) -> Future[Value]:
         """A future whose ``result()`` waits as :meth:`result` does, and goes through ``take``."""
         return _Later(lambda: take(self.result(what, future)))
 
-    def _taken(self, what: str, future: Future[Value]) -> Value:
+    def _take_result(self, what: str, future: Future[Value]) -> Value:
         try:
             return future.result()
         except PlugrlError:
@@ -164,7 +164,7 @@ class RemoteCalls:
             return known
         return RunError(f"{self._name} at {self.url} failed to {what}: {one_line(error)[:400]}")
 
-    def _late(self, wait: _Wait) -> RunError | None:
+    def _timeout_error(self, wait: _Wait) -> RunError | None:
         if wait.seconds() <= self._timeout:
             return None
         return RunError(
@@ -172,10 +172,10 @@ class RemoteCalls:
             f"{self._timeout:g} seconds; raise the timeout, or resume when it is less busy"
         )
 
-    def _due(self, wait: _Wait) -> bool:
+    def _probe_due(self, wait: _Wait) -> bool:
         return time.monotonic() - max(wait.start, self._asked) > _PROBE_EVERY
 
-    def _look(self, wait: _Wait) -> RunError | None:
+    def _probe_session(self, wait: _Wait) -> RunError | None:
         """Ask for a sign of life, unless another call is asking; gives the fault of none."""
         if not self._asking.acquire(blocking=False):
             return None

@@ -112,13 +112,13 @@ class RemoteConnection(ABC):
                 connection = _OPEN[place] = cls(config)
             return connection
 
-    def _leave(self) -> None:
+    def _stop_sharing(self) -> None:
         """Be shared no longer: a session that its service forgot is of no use to later runs."""
         place = (type(self), self.url, self.key_name)
         if _OPEN.get(place) is self:
             _OPEN.pop(place, None)
 
-    def held(self, path: str) -> HeldPath:
+    def hold_path(self, path: str) -> HeldPath:
         """A path at the service, with which the session stays open."""
         held = HeldPath(path)
         held.connection = self
@@ -190,7 +190,7 @@ class RemoteConnection(ABC):
         if status == 402:
             return RunError(f"{where} wants payment before it can {what}: {text}")
         if status in (404, 410):
-            self._leave()
+            self._stop_sharing()
             return RunError(
                 f"{where} has lost what is needed to {what}: {text}; {self.lost}resume the run, "
                 "or start it anew if its saved states are gone too"

@@ -66,21 +66,21 @@ def datum_of(trajectory: Trajectory, loss: NamedLoss, weights: Sequence[float]) 
     targets = trained_from(trajectory)
     inputs: dict[str, list[float]] = {}
     if "weights" in loss.inputs:
-        inputs["weights"] = _masked(weights[1:], targets)
+        inputs["weights"] = _mask_values(weights[1:], targets)
     if "advantages" in loss.inputs:
         scaled = [a * w for a, w in zip(advantages_of(trajectory), weights, strict=True)]
-        inputs["advantages"] = _masked(scaled[1:], targets)
+        inputs["advantages"] = _mask_values(scaled[1:], targets)
     if not any(value for values in inputs.values() for value in values):
         return None
     if "logprobs" in loss.inputs:
         if trajectory.logprobs is None:
             raise ContractError(f"{_name(trajectory)} has no logprobs, which the loss reads")
-        inputs["logprobs"] = _masked(trajectory.logprobs[1:], targets)
+        inputs["logprobs"] = _mask_values(trajectory.logprobs[1:], targets)
     tokens = trajectory.tokens
     return Datum(tokens[:-1], {"target_tokens": tokens[1:], "mask": targets, **inputs})
 
 
-def _masked(values: Sequence[float], mask: Sequence[int]) -> list[float]:
+def _mask_values(values: Sequence[float], mask: Sequence[int]) -> list[float]:
     return [value if trained else 0.0 for value, trained in zip(values, mask, strict=True)]
 
 
@@ -104,7 +104,7 @@ def with_logprobs(
     return [replace(t, logprobs=found[id(t)]) if id(t) in found else t for t in trajectories]
 
 
-def said(datums: Sequence[Datum], answer: ForwardBackward) -> dict[str, tuple[float, float]]:
+def sum_metrics(datums: Sequence[Datum], answer: ForwardBackward) -> dict[str, tuple[float, float]]:
     """The service's metrics and what its log-probabilities tell, as (sum, count).
 
     ``kl_to_sampler`` estimates the divergence from the policy that sampled, as r - 1 - log(r);

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.aliases import OF_ANY_LOSS
 from plugrl.core.text.inference.services import BaseTrainService
 from plugrl.core.text.learn.losses import declared_needs
-from plugrl.core.text.models import unfit
+from plugrl.core.text.models import wrong_service_fault
 from plugrl.core.text.remote.service import RemoteTrainService
 from plugrl.core.wording import did_you_mean
 
@@ -62,7 +62,7 @@ def unfit_services(check: Preflight, kind: type[BaseTrainService]) -> Iterator[F
     """Train services that are not of the sort which the trainer needs."""
     for name, service in trained_by(check).items():
         if not issubclass(service, kind):
-            yield f"models.{name}.train", unfit(service, kind)
+            yield f"models.{name}.train", wrong_service_fault(service, kind)
 
 
 def loss_fault(

@@ -105,7 +105,7 @@ class ForwardBackward:
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def completed(value: Value) -> Future[Value]:
+def completed_future(value: Value) -> Future[Value]:
     """A future that has its value."""
     future: Future[Value] = Future()
     future.set_result(value)

@@ -17,12 +17,17 @@ from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending
-from plugrl.core.text.rollout.failures import failed, located, overrun, raised
+from plugrl.core.text.rollout.failures import (
+    add_location,
+    describe_exception,
+    failed_trajectory,
+    overrun,
+)
 from plugrl.core.text.rollout.fibers import PLAIN, Fibers, Overrun
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
 from plugrl.core.text.rollout.time_limits import PATIENCE, Clock, Marked
 from plugrl.core.text.rollout.token_limits import TokenLimits
-from plugrl.core.text.rollout.validate_rollout import check_request, checked
+from plugrl.core.text.rollout.validate_rollout import check_request, validate_trajectories
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 
@@ -95,10 +100,10 @@ class Attempts:
             try:
                 done(number, await self.attempt(round_, number, prompt, context))
             finally:
-                round_.ended(number)
+                round_.rollout_ended(number)
 
         for number in prompts:
-            round_.opened(number)
+            round_.rollout_started(number)
         running = [asyncio.create_task(finish(*entry)) for entry in prompts.items()]
         try:
             await asyncio.gather(*running)
@@ -119,10 +124,10 @@ class Attempts:
         CURRENT.set(task)
         if self._bounds_plain:
             self._clocks.add(clock)
-            PLAIN.set(lambda function: self._timed(clock, function))
+            PLAIN.set(lambda function: self._run_in_thread(clock, function))
         try:
             result = await self._result(task, clock, number)
-            trajectories = checked(self._worker, result, self._limits)
+            trajectories = validate_trajectories(self._worker, result, self._limits)
             if task.logged and trajectories:
                 # Once an attempt, whatever number of trajectories it has.
                 trajectories[-1].metrics.update(task.logged)
@@ -130,7 +135,7 @@ class Attempts:
         except PlugrlError as error:
             if error in task.engine_faults:
                 raise
-            raise located(error, self._worker, prompt) from error
+            raise add_location(error, self._worker, prompt) from error
         except (asyncio.CancelledError, KeyboardInterrupt) as error:
             # Ctrl-C cancels first. An interrupt without that is one that the worker has raised.
             current = asyncio.current_task()
@@ -174,7 +179,7 @@ class Attempts:
         # A time limit of a marked attempt is held by whoever marks it.
         return self._timeout is not None and self._mark is None
 
-    async def _timed(self, clock: Clock, function: Callable[[], Any]) -> Any:
+    async def _run_in_thread(self, clock: Clock, function: Callable[[], Any]) -> Any:
         """Call plain code, which cannot be cancelled, in a thread that can be left behind."""
         context = contextvars.copy_context()
         # What cleans up after the end has a moment for it, as all async code.
@@ -223,7 +228,7 @@ class Attempts:
                     await work(entries)
 
             with clock.paused():
-                await round_.together(number, entry, timed)
+                await round_.run_jointly(number, entry, timed)
 
         def park(*, timed: bool = False) -> Callable[[], None]:
             stack = ExitStack()
@@ -235,7 +240,7 @@ class Attempts:
 
         task = RolloutTask(
             # Its own, since the other attempts at the problem read the same item.
-            data=self._named(own_copy(prompt.data)),
+            data=self._source_fields(own_copy(prompt.data)),
             item=prompt.index,
             run_id=prompt.run_id,
             group_id=prompt.group_id,
@@ -252,7 +257,7 @@ class Attempts:
         )
         return task
 
-    def _named(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _source_fields(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         name = self._worker.config.get("task_name")
         return data if name is None else {"task_name": name, **data}
 
@@ -289,8 +294,8 @@ class Attempts:
         error: BaseException,
         reason: str | None = None,
     ) -> Trajectory:
-        said = reason or raised(self._worker, error)
+        said = reason or describe_exception(self._worker, error)
         whose = "" if reason is not None and reason.startswith("evaluator ") else "worker "
         message = f"an attempt is invalid: {whose}{said}; the traceback is in log.txt"
         warn_once(self._worker, failure_key(self._worker, error), message, error)
-        return failed(self._worker, prompt, said, is_val=context.is_val)
+        return failed_trajectory(self._worker, prompt, said, is_val=context.is_val)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from plugrl.core.text.rollout.failures import located
-from plugrl.core.text.rollout.validate_rollout import wrong
+from plugrl.core.text.rollout.failures import add_location
+from plugrl.core.text.rollout.validate_rollout import contract_error
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
@@ -47,8 +47,8 @@ class Attribution:
         for trajectory in trajectories:
             fault = self._names_fault(prompt, trajectory) or self._version_fault(trajectory)
             if fault is not None:
-                error = wrong(self._worker, f"returned a trajectory {fault}")
-                raise located(error, self._worker, prompt)
+                error = contract_error(self._worker, f"returned a trajectory {fault}")
+                raise add_location(error, self._worker, prompt)
 
     def _names_fault(self, prompt: Prompt, trajectory: Trajectory) -> str | None:
         group, run = trajectory.group_id, trajectory.run_id

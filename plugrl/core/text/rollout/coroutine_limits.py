@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
-from plugrl.core.text.rollout.fibers import PLAIN, Call, Overrun, calls_of, in_place_of
+from plugrl.core.text.rollout.fibers import PLAIN, Call, Overrun, in_place_of, limited_call
 
 #: What messages call the code that runs; tasks that it starts have it too.
 _CODE: ContextVar[Callable[[], str] | None] = ContextVar("plugrl_step_code", default=None)
 
 
-async def stepped(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
+async def run_in_steps(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
     """The result of ``awaited``, code of an attempt, each step within the time that is left.
 
     Args:
@@ -36,7 +36,7 @@ async def stepped(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is None:
         loop.set_task_factory(_make_task)
-    return await _driven(awaited, code)
+    return await _run_with_limit(awaited, code)
 
 
 class _Steps:
@@ -80,12 +80,12 @@ def _make_task(
 ) -> asyncio.Task[Any]:
     code = _CODE.get()
     if code is not None and inspect.iscoroutine(coroutine):
-        coroutine = _driven(coroutine, code)
+        coroutine = _run_with_limit(coroutine, code)
     return asyncio.Task(coroutine, loop=loop, **options)
 
 
-async def _driven(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
-    calls = calls_of(code)
+async def _run_with_limit(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
+    calls = limited_call(code)
     if calls is None:
         return await awaited
     try:

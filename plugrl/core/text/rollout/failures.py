@@ -22,7 +22,7 @@ class UnfitTrajectoryError(ValueError):
     """A worker returned a trajectory whose parts do not fit; the text says what it returned."""
 
 
-def named(worker: RolloutWorker) -> str:
+def worker_label(worker: RolloutWorker) -> str:
     """What messages call the code that makes an attempt: ``Class.rollout``, or the function."""
     name = type(worker).__name__
     return name if isinstance(worker, FunctionWorker) else f"{name}.rollout"
@@ -35,7 +35,7 @@ def place_of(worker: RolloutWorker) -> str:
     )
 
 
-def failed(
+def failed_trajectory(
     worker: RolloutWorker, prompt: Prompt, reason: str, *, is_val: bool = False
 ) -> Trajectory:
     """An attempt without a result: counted, out of all statistics, never a reward of 0."""
@@ -54,14 +54,16 @@ def failed(
     )
 
 
-def raised(worker: RolloutWorker, error: BaseException) -> str:
+def describe_exception(worker: RolloutWorker, error: BaseException) -> str:
     """What a failure says whose attempt ended with an exception: who raised what, and where."""
     if isinstance(error, EngineError):
         return str(error)
     if isinstance(error, UnfitTrajectoryError):
-        return f"{named(worker)} {error}{place_of(worker)}"
+        return f"{worker_label(worker)} {error}{place_of(worker)}"
     at = raised_at(error)
-    return f"{named(worker)} raised {one_line(error)}" + (f" ({at})" if at else place_of(worker))
+    return f"{worker_label(worker)} raised {one_line(error)}" + (
+        f" ({at})" if at else place_of(worker)
+    )
 
 
 def overrun(
@@ -75,7 +77,7 @@ def overrun(
     still = " and swallowed its cancellation, so it is left behind" if abandoned else ""
     if code:
         return f"{code} passed {limit}"
-    return f"{named(worker)} passed {limit}{still}{place_of(worker)}"
+    return f"{worker_label(worker)} passed {limit}{still}{place_of(worker)}"
 
 
 def logprobs_fault(trajectory: Trajectory) -> str | None:
@@ -127,7 +129,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def located(error: PlugrlError, worker: RolloutWorker, prompt: Prompt) -> PlugrlError:
+def add_location(error: PlugrlError, worker: RolloutWorker, prompt: Prompt) -> PlugrlError:
     """``error`` of an attempt with the problem and the worker that it came from.
 
     What a worker returned names the worker already, and gets the problem's place in its file. A
@@ -143,7 +145,7 @@ def located(error: PlugrlError, worker: RolloutWorker, prompt: Prompt) -> Plugrl
         return error
     if str(error).startswith(place):
         place = ""
-    code = named(worker) + (place_of(worker) if _is_foreign(worker) else "")
+    code = worker_label(worker) + (place_of(worker) if _is_foreign(worker) else "")
     return type(error)(f"{error} ({'; '.join(filter(None, [place, f'worker {code}']))})")
 
 

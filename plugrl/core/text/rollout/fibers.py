@@ -45,14 +45,14 @@ Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 PLAIN: ContextVar[Call | None] = ContextVar("plugrl_plain", default=None)
 
 
-async def called(function: Callable[[], Any], code: Callable[[], str]) -> Any:
+async def call_with_limit(function: Callable[[], Any], code: Callable[[], str]) -> Any:
     """The result of plain code of an attempt, within the time that the attempt has left.
 
     Raises:
         Overrun: it took longer; ``code`` says what messages call it.
         BaseException: whatever the function raises.
     """
-    calls = calls_of(code)
+    calls = limited_call(code)
     if calls is None:
         return function()
     try:
@@ -62,7 +62,7 @@ async def called(function: Callable[[], Any], code: Callable[[], str]) -> Any:
         raise
 
 
-def calls_of(code: Callable[[], str]) -> Call | None:
+def limited_call(code: Callable[[], str]) -> Call | None:
     """What calls code of an attempt within its time; None: it has as much as it likes.
 
     Args:

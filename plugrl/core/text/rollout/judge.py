@@ -14,16 +14,16 @@ from plugrl.core.text.evaluate.evaluator import (
     EvaluationFailedError,
     EvaluationRunResult,
     Evaluator,
-    checked,
     code_of,
+    copy_item,
     evaluate_async,
-    failed_with,
+    failed_evaluation,
     name_of,
-    own_item,
+    validate_result,
     works_on_batches,
 )
-from plugrl.core.text.rollout.coroutine_limits import stepped
-from plugrl.core.text.rollout.fibers import Overrun, called, end_if_left_behind
+from plugrl.core.text.rollout.coroutine_limits import run_in_steps
+from plugrl.core.text.rollout.fibers import Overrun, call_with_limit, end_if_left_behind
 from plugrl.core.text.rollout.task import Judgement, RolloutTask
 
 if TYPE_CHECKING:
@@ -88,12 +88,12 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
     """
     token = MODEL_ACCESS.set(None)
     try:
-        items = [own_item(*entry.item) for entry in entries]
-        results: Any = await called(
+        items = [copy_item(*entry.item) for entry in entries]
+        results: Any = await call_with_limit(
             lambda: evaluator.evaluate_batch(items), lambda: code_of(evaluator, "evaluate_batch")
         )
         if inspect.isawaitable(results):
-            results = await stepped(results, lambda: code_of(evaluator, "evaluate_batch"))
+            results = await run_in_steps(results, lambda: code_of(evaluator, "evaluate_batch"))
     except BaseException as error:
         if is_stop(error) or isinstance(error, Overrun):
             raise
@@ -101,7 +101,7 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
             for entry in entries:
                 await judge_batch(evaluator, [entry])
             return
-        entries[0].outcome = failed_with(evaluator, error, entries[0].item[0])
+        entries[0].outcome = failed_evaluation(evaluator, error, entries[0].item[0])
         entries[0].outcome.__cause__ = error
         return
     finally:
@@ -114,7 +114,7 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
         return
     for entry, result in zip(entries, results, strict=True):
         try:
-            entry.outcome = checked(evaluator, result, "evaluate_batch")
+            entry.outcome = validate_result(evaluator, result, "evaluate_batch")
         except EvaluationFailedError as failure:
             entry.outcome = failure
 

@@ -60,11 +60,13 @@ def serve(
         requests = [asked[i].request for i in own]
         service = services[model]
         try:
-            answers: Sequence[CompletionOrError] = completions.asked(model, service, requests)
+            answers: Sequence[CompletionOrError] = completions.complete_requests(
+                model, service, requests
+            )
         except PlugrlError as error:
             answers = [error] * len(own)
         except Exception as error:
-            answers = [completions.unanswered(model, service, error)] * len(own)
+            answers = [completions.engine_error(model, service, error)] * len(own)
         except SystemExit as error:
             answers = [RunError(f"model {model!r} called exit ({error})")] * len(own)
         for i, answer in zip(own, answers, strict=True):
@@ -100,20 +102,20 @@ class Round:
         self._gathered: list[_Gathered] = []
         self._soon = False
 
-    def opened(self, rollout: int) -> None:
+    def rollout_started(self, rollout: int) -> None:
         """A rollout begins."""
         self._open.add(rollout)
 
-    def ended(self, rollout: int) -> None:
+    def rollout_ended(self, rollout: int) -> None:
         """A rollout needs no more answers."""
         self._open.discard(rollout)
         self._waiting.pop(rollout, None)
-        self._look()
+        self._serve_when_all_wait()
 
     def park(self, rollout: int) -> None:
         """A rollout begins to wait for something that no model gives; others go on meanwhile."""
         self._waiting[rollout] = self._waiting.get(rollout, 0) + 1
-        self._look()
+        self._serve_when_all_wait()
 
     def unpark(self, rollout: int) -> None:
         """It waits no longer."""
@@ -123,7 +125,7 @@ class Round:
         else:
             self._waiting.pop(rollout, None)
 
-    def known(self, model: str) -> None:
+    def check_model(self, model: str) -> None:
         """Check that a model can be asked.
 
         Raises:
@@ -138,7 +140,7 @@ class Round:
         Raises:
             RunError: there is no such model.
         """
-        self.known(model)
+        self.check_model(model)
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._pending.append(Pending(RolloutRequest(rollout, model, request), answer))
         self.park(rollout)
@@ -147,7 +149,7 @@ class Round:
         finally:
             self.unpark(rollout)
 
-    async def together(
+    async def run_jointly(
         self, rollout: int, entry: Any, work: Callable[[Sequence[Any]], Awaitable[None]]
     ) -> None:
         """Return when ``work`` has been done on ``entry`` and on those of the other rollouts.
@@ -161,7 +163,7 @@ class Round:
             gathered = await own.turn
         except asyncio.CancelledError:
             if not own.turn.cancelled():
-                self._again(own, own.turn.result())
+                self._regather(own, own.turn.result())
             raise
         finally:
             self.unpark(rollout)
@@ -170,19 +172,19 @@ class Round:
         try:
             await work([each.entry for each in gathered])
         except (asyncio.CancelledError, Overrun):
-            self._again(own, gathered)
+            self._regather(own, gathered)
             raise
         except BaseException:
             self._release(gathered)
             raise
         self._release(gathered)
 
-    def _again(self, own: _Gathered, gathered: Sequence[_Gathered]) -> None:
+    def _regather(self, own: _Gathered, gathered: Sequence[_Gathered]) -> None:
         """Gather anew what the rollout of ``own``, which ended too soon, was to do for others."""
         for each in gathered:
             if each is not own and not each.turn.done():
                 self._gathered.append(each)
-        self._look()
+        self._serve_when_all_wait()
 
     def _release(self, gathered: Sequence[_Gathered]) -> None:
         # Whatever happened to the one that worked, the others go on; they see what they got.
@@ -190,7 +192,7 @@ class Round:
             if not each.turn.done():
                 each.turn.set_result([])
 
-    def _look(self) -> None:
+    def _serve_when_all_wait(self) -> None:
         if self._waiting.keys() >= self._open and not self._soon:
             self._soon = True
             # Later, so that a rollout may send several requests at once.

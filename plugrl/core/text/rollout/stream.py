@@ -97,12 +97,12 @@ class AttemptStream(ABC):
         with self._changed:
             self._wanted = max(1, count)
             self._awaited = set(numbers).intersection(self._open)
-            while self._error is None and self._open and not self._enough:
+            while self._error is None and self._open and not self._has_enough:
                 self._changed.wait()
         self._check()
 
     @property
-    def _enough(self) -> bool:
+    def _has_enough(self) -> bool:
         return len(self._results) >= self._wanted and not self._awaited
 
     def results(self) -> list[Result]:
@@ -119,7 +119,7 @@ class AttemptStream(ABC):
         """
         self._check()
         with self._changed:
-            gone = [number for number in numbers if self._left(number)]
+            gone = [number for number in numbers if self._discard_open(number)]
         if gone and self._loop is not None:
             ended = asyncio.run_coroutine_threadsafe(self.stop(gone), self._loop)
             # A plain worker function that computes blocks the loop; nobody waits for it.
@@ -158,14 +158,14 @@ class AttemptStream(ABC):
     def give(self, number: int, trajectories: list[Trajectory]) -> None:
         """From the loop: an attempt has ended."""
         with self._changed:
-            if not self._left(number):
+            if not self._discard_open(number):
                 return
             self._results.append((number, trajectories))
             self._awaited.discard(number)
-            if self._enough or not self._open:
+            if self._has_enough or not self._open:
                 self._changed.notify_all()
 
-    def _left(self, number: int) -> bool:
+    def _discard_open(self, number: int) -> bool:
         """Take an attempt from those that are open; whether it was one."""
         together = self._open.pop(number, None)
         if together is None:
@@ -251,8 +251,8 @@ class Unpaced(Round):
             RunError: there is no such model.
             EngineError: the model failed to answer this request.
         """
-        self.known(model)
-        return await completions.completed(model, self._services[model], request)
+        self.check_model(model)
+        return await completions.complete_request(model, self._services[model], request)
 
 
 class LocalStream(AttemptStream):

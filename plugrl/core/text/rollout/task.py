@@ -16,11 +16,11 @@ from plugrl.core.text.evaluate.evaluator import (
     EvaluationRunResult,
 )
 from plugrl.core.text.inference.chat import (
+    answer_fault,
     answer_text,
     as_messages,
     encode_prompt,
     is_messages,
-    not_an_answer,
 )
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
@@ -179,7 +179,7 @@ class RolloutTask:
         answer = answer_text(value)
         if answer is None:
             raise ConfigError(
-                f"problem {self.item}: {self.answer_key!r} holds {not_an_answer(value)} "
+                f"problem {self.item}: {self.answer_key!r} holds {answer_fault(value)} "
                 "(data.answer_key); leave the problem out, or name another column"
             )
         return answer

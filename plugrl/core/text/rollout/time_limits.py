@@ -200,7 +200,7 @@ class Clock:
         """
         if self._left is None:
             return await awaited
-        inner = asyncio.ensure_future(caught(awaited))
+        inner = asyncio.ensure_future(capture_exception(awaited))
         try:
             self._scope = asyncio.timeout(self._left)
             async with self._scope:
@@ -249,7 +249,7 @@ class Marked:
                 resume, value = steps.throw, error
 
 
-async def caught(awaited: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+async def capture_exception(awaited: Awaitable[T]) -> tuple[T | None, BaseException | None]:
     """A result or an exception as a value: as exceptions, some would end the event loop."""
     try:
         return await awaited, None

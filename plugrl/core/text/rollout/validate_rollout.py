@@ -10,9 +10,9 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.text.rollout.failures import (
     UnfitTrajectoryError,
     logprobs_fault,
-    named,
     numbers_fault,
     place_of,
+    worker_label,
 )
 from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.rollout.worker import RolloutWorker
 
 
-def checked(
+def validate_trajectories(
     worker: RolloutWorker, result: object, limits: Mapping[str, TokenLimits]
 ) -> list[Trajectory]:
     """Copies of the trajectories that ``worker`` returned, which may go on with its own.
@@ -35,7 +35,7 @@ def checked(
     for trajectory in result if isinstance(result, list) else [result]:
         if not isinstance(trajectory, Trajectory):
             kind = type(trajectory).__name__
-            raise wrong(
+            raise contract_error(
                 worker,
                 f"returned {kind}; a Trajectory or a list of them is expected, made of the sampled "
                 "tokens: answer = await task.ask(model, prompt, task.sampling), then "
@@ -52,7 +52,7 @@ def checked(
             or _unsampled_fault(trajectory)
         )
         if fault:
-            raise wrong(worker, fault)
+            raise contract_error(worker, fault)
         trajectories.append(trajectory.copied())
     return trajectories
 
@@ -69,7 +69,7 @@ def check_request(
     own, prompt = limits.get(model), request.prompt_tokens
     if own is None:
         known = ", ".join(sorted(limits))
-        raise wrong(
+        raise contract_error(
             worker, f"asked a model that is not there: no model {model!r}; models are: {known}"
         )
     if len(prompt) + min(request.sampling.max_new_tokens, 1) > own.context:
@@ -85,9 +85,9 @@ def check_request(
             )
 
 
-def wrong(worker: RolloutWorker, fault: str) -> RunError:
+def contract_error(worker: RolloutWorker, fault: str) -> RunError:
     """The error that says what ``worker`` did and where it stands."""
-    return RunError(f"{named(worker)} {fault}{place_of(worker)}")
+    return RunError(f"{worker_label(worker)} {fault}{place_of(worker)}")
 
 
 def _limits_fault(trajectory: Trajectory, limits: Mapping[str, TokenLimits]) -> str | None:

@@ -176,7 +176,9 @@ class RolloutWorker(Component, ABC):
                 calls this.
         """
         if is_plain(self._judge):
-            return self._judged(task, trajectory, self._evaluated(task, trajectory, final_answer))
+            return self._apply_judgement(
+                task, trajectory, self._evaluate(task, trajectory, final_answer)
+            )
         return wait_for(
             self.judged(task, trajectory, final_answer),
             f"worker.judge cannot wait for the evaluator {type(self.evaluator).__name__}; write "
@@ -196,7 +198,7 @@ class RolloutWorker(Component, ABC):
             result: Judged = await judgement(self._judge, task, target)
         except EvaluationFailedError as error:
             result = error
-        return self._judged(task, trajectory, result)
+        return self._apply_judgement(task, trajectory, result)
 
     @property
     def _judge(self) -> Evaluator:
@@ -207,13 +209,15 @@ class RolloutWorker(Component, ABC):
             )
         return self.evaluator
 
-    def _evaluated(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Judged:
+    def _evaluate(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Judged:
         try:
             return evaluate(self._judge, task.data, self.target(trajectory, final_answer))
         except EvaluationFailedError as error:
             return error
 
-    def _judged(self, task: RolloutTask, trajectory: Trajectory, result: Judged) -> Trajectory:
+    def _apply_judgement(
+        self, task: RolloutTask, trajectory: Trajectory, result: Judged
+    ) -> Trajectory:
         if isinstance(result, EvaluationFailedError):
             trajectory.valid = False
             reason = bounded(str(result), 2 * LONGEST)

@@ -66,7 +66,7 @@ class TrajectoryCollector(ABC):
         """The ready batches by model."""
         return {name: self._pool.take(name) for name in self._pool.models()}
 
-    def meanwhile(self, step: int) -> None:
+    def start_during_training(self, step: int) -> None:
         """A batch is trained from now on; begin what may run meanwhile."""
         return
 
@@ -74,7 +74,7 @@ class TrajectoryCollector(ABC):
         """The weights are about to move."""
         return
 
-    def alone(self) -> None:
+    def wait_until_idle(self) -> None:
         """Return when no attempt is open, so that a validation has the sampler alone."""
         return
 

@@ -36,7 +36,7 @@ class Streaming(OverlappingCollector):
             if self._pool.ready():
                 urgent = self._urgent()
                 if not urgent:
-                    return self._told()
+                    return self._take_new()
                 self._stream.wait(1, urgent)
                 continue
             if self._finished >= loaded:
@@ -77,7 +77,7 @@ class Streaming(OverlappingCollector):
         missing = min(size - self._pool.complete(name) for name in self._states.models)
         return max(1, missing // self._sizes.per_attempt)
 
-    def meanwhile(self, step: int) -> None:
+    def start_during_training(self, step: int) -> None:
         """Begin what the update that is being made leaves room for."""
         self._admit(step)
 
@@ -102,7 +102,7 @@ class Streaming(OverlappingCollector):
             self._start(begun, step)
 
     def _absorb(self) -> None:
-        ended = self._ended()
+        ended = self._finished_attempts()
         self._pool_all(ended)
         for prompt, trajectories in ended:
             prompts, own = self._groups.setdefault(prompt.group_id, ([], []))

@@ -83,7 +83,7 @@ class Items(Generic[P]):
         """Attempts of a group that are queued or open."""
         return self._pending.get(group_id, 0)
 
-    def _returned(self, key: Key) -> None:
+    def _count_ended(self, key: Key) -> None:
         self._pending[key[0]] -= 1
         if not self._pending[key[0]]:
             del self._pending[key[0]]
@@ -108,20 +108,20 @@ class Items(Generic[P]):
         """They begin."""
         for attempt in attempts:
             key = (attempt.group_id, attempt.run_id)
-            self._moved(key, "queued", "open")
+            self._transition(key, "queued", "open")
             del self._queued[key]
 
     def restart(self, keys: Iterable[Key]) -> None:
         """Their rollouts were cancelled, and begin again."""
         for key in keys:
-            self._moved(key, "open", "queued")
+            self._transition(key, "open", "queued")
             self._queued[key] = None
             self.counts["restarted"] += 1
 
     def finish(self, key: Key, models: Collection[str]) -> None:
         """A rollout has ended; trajectories of ``models`` wait in the pool."""
-        self._moved(key, "open", "pooled").models.update(models)
-        self._returned(key)
+        self._transition(key, "open", "pooled").models.update(models)
+        self._count_ended(key)
         if not models:
             del self._entries[key]
 
@@ -149,7 +149,7 @@ class Items(Generic[P]):
             if entry is None or entry.trained or entry.models != {model}:
                 self._settle(key, model, trained=False)
                 continue
-            self._moved(key, "pooled", "queued").models.clear()
+            self._transition(key, "pooled", "queued").models.clear()
             self._queue(key)
             self.counts["given_back"] += 1
 
@@ -164,7 +164,7 @@ class Items(Generic[P]):
         if not entry.models:
             del self._entries[key]
 
-    def _moved(self, key: Key, state: str, target: str) -> _Entry[P]:
+    def _transition(self, key: Key, state: str, target: str) -> _Entry[P]:
         entry = self._entries.get(key)
         if entry is None or entry.state != state:
             now = "unknown" if entry is None else entry.state
@@ -183,7 +183,7 @@ class Items(Generic[P]):
         entry = self._entries.get(key)
         return None if entry is None else entry.state
 
-    def saved(self) -> Iterator[tuple[P, str, list[str]]]:
+    def entries_to_save(self) -> Iterator[tuple[P, str, list[str]]]:
         """Every attempt with its state and its models, for a checkpoint: queued ones first.
 
         What is open is saved as queued: its rollout cannot be saved, and begins again.
@@ -196,14 +196,14 @@ class Items(Generic[P]):
                 yield entry.attempt, state, sorted(entry.models)
 
     def restore(self, attempt: P, state: str, models: Iterable[str]) -> None:
-        """Take back one of :meth:`saved`."""
+        """Take back one of :meth:`entries_to_save`."""
         self.load([attempt])
         key = (attempt.group_id, attempt.run_id)
         if state == "pooled":
             entry = self._entries[key]
             entry.state, entry.models = state, set(models)
             del self._queued[key]
-            self._returned(key)
+            self._count_ended(key)
 
     def take_counts(self) -> dict[str, int]:
         """What happened since the last call."""

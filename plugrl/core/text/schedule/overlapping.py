@@ -91,7 +91,7 @@ class OverlappingCollector(TrajectoryCollector):
         context = RolloutContext(self._params.seed, step, self._sampling, is_val=False)
         self._stream.start(numbered, context)
 
-    def _ended(self) -> list[tuple[Prompt, list[Trajectory]]]:
+    def _finished_attempts(self) -> list[tuple[Prompt, list[Trajectory]]]:
         """Attempts that have ended, in the order in which they began."""
         ended = []
         for number, trajectories in sorted(self._stream.results(), key=lambda result: result[0]):
@@ -117,7 +117,7 @@ class OverlappingCollector(TrajectoryCollector):
     def _absorb(self) -> None:
         """Put into the pool what has ended."""
 
-    def _told(self) -> list[Trajectory]:
+    def _take_new(self) -> list[Trajectory]:
         told, self._untold = self._untold, []
         return told
 
@@ -163,7 +163,7 @@ class OverlappingCollector(TrajectoryCollector):
     def before_sync(self) -> None:
         """Let the open attempts end, or restart them, as ``weight.in_flight`` says."""
         if self._states.must_drain:
-            self.alone()
+            self.wait_until_idle()
         elif self._states.rules.in_flight == RESTART:
             self._restart(list(self._running))
         elif self._states.rules.in_flight == CONTINUE:
@@ -178,7 +178,7 @@ class OverlappingCollector(TrajectoryCollector):
             del self._began[number]
             self._items.restart([(prompt.group_id, prompt.run_id)])
 
-    def alone(self) -> None:
+    def wait_until_idle(self) -> None:
         """Return when no attempt is open; worker processes are free then."""
         # Asked once: attempts end at any moment.
         still_open = self._stream.open
@@ -206,7 +206,7 @@ class OverlappingCollector(TrajectoryCollector):
         return {
             "attempts": [
                 [p.index, p.run_id, p.group_id, p.turn, state, models]
-                for p, state, models in self._items.saved()
+                for p, state, models in self._items.entries_to_save()
             ],
             "untold": [list(_key(t)) for t in self._untold],
             "foreign": self._foreign,
@@ -215,7 +215,7 @@ class OverlappingCollector(TrajectoryCollector):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave; the pool has its own back already."""
         for index, run_id, group_id, turn, where, models in state.get("attempts", ()):
-            prompt = self._loader.again(index, run_id, group_id, turn)
+            prompt = self._loader.recreate_prompt(index, run_id, group_id, turn)
             self._items.restore(prompt, where, models)
         untold = {tuple(key) for key in state.get("untold", ())}
         self._untold = [t for t in self._pool.trajectories() if _key(t) in untold]
@@ -235,7 +235,7 @@ class BatchAhead(OverlappingCollector):
                 self._start_batch(step)
             self._stream.wait(len(self._running))
             self._absorb()
-        return self._told()
+        return self._take_new()
 
     def _start_batch(self, step: int) -> None:
         # Attempts that a checkpoint or the bound gave back are a batch of their own.
@@ -243,7 +243,7 @@ class BatchAhead(OverlappingCollector):
             self._items.load(self._loader.next_batch())
         self._start(self._items.all_queued(), step)
 
-    def meanwhile(self, step: int) -> None:
+    def start_during_training(self, step: int) -> None:
         """Begin the next batch if the sampler is near enough to the weights that train it."""
         last = step >= self._sizes.steps
         if not last and not self._pool.ready() and self._states.admits_batch(len(self._running)):
@@ -252,7 +252,7 @@ class BatchAhead(OverlappingCollector):
     def _absorb(self) -> None:
         if self._stream.open or not self._running:
             return
-        ended = self._ended()
+        ended = self._finished_attempts()
         everything = [t for _, own in ended for t in own]
         self._loader.observe([prompt for prompt, _ in ended], everything)
         self._pool_all(ended)

@@ -162,12 +162,12 @@ def inquiries(
                     "question": record.get("question", "(not told)"),
                     "solution": record.get("solution", "(none)"),
                     "transcript": "\n".join(lines),
-                    "ask": _filled(question.ask, facts),
+                    "ask": _fill_template(question.ask, facts),
                 }
-                yield Inquiry(question.name, episode, agent, _filled(_FRAME, whole))
+                yield Inquiry(question.name, episode, agent, _fill_template(_FRAME, whole))
 
 
-def _filled(template: str, values: Mapping[str, str]) -> str:
+def _fill_template(template: str, values: Mapping[str, str]) -> str:
     """Once over the template: what agents say in braces stays as it is."""
     return _FIELDS.sub(lambda match: values.get(match[1], match[0]), template)
 

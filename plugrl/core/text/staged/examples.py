@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 
 
-def asked(rollouts: NestedArrayDict, row: int, turn: int, agent: int) -> list[Message] | None:
+def request_messages(
+    rollouts: NestedArrayDict, row: int, turn: int, agent: int
+) -> list[Message] | None:
     """The messages that an agent was asked with in a round; None: it was not asked.
 
     Raises:
@@ -37,7 +39,7 @@ def asked(rollouts: NestedArrayDict, row: int, turn: int, agent: int) -> list[Me
     return messages
 
 
-def replied(rollouts: NestedArrayDict, row: int, turn: int, agent: int) -> str:
+def reply_text(rollouts: NestedArrayDict, row: int, turn: int, agent: int) -> str:
     """What the model of an agent replied in a round, as it was sampled."""
     return str(rollouts["agents", "raw_message"][row, turn, agent] or "")
 
@@ -48,8 +50,8 @@ def conversation_of(rollouts: NestedArrayDict, row: int, agent: int) -> list[Mes
     None: it never replied.
     """
     for turn in reversed(range(rollouts.batch_size[1])):
-        messages = asked(rollouts, row, turn, agent)
-        reply = "" if messages is None else replied(rollouts, row, turn, agent)
+        messages = request_messages(rollouts, row, turn, agent)
+        reply = "" if messages is None else reply_text(rollouts, row, turn, agent)
         if messages is not None and reply.strip():
             return [*messages, {"role": ASSISTANT, "content": reply}]
     return None

@@ -70,13 +70,13 @@ class Meter:
                 return f"text_rl.{name}={limit:g} is reached ({spent:g})"
         return None
 
-    def metered(self, ask: Ask, own: Usage) -> Ask:
+    def count_usage(self, ask: Ask, own: Usage) -> Ask:
         """``ask`` that counts, in ``own`` too.
 
         A request that is on its way counts as one; its tokens count when they are known.
         """
 
-        async def metered(
+        async def counted_ask(
             model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
         ) -> Completion:
             self.reached = self.fault()
@@ -88,7 +88,7 @@ class Meter:
             self._spend(Usage(0, 0, sampled, self._price(model, 0, sampled)), own)
             return answer
 
-        return metered
+        return counted_ask
 
     def _spend(self, usage: Usage, own: Usage) -> None:
         self.total.add(usage)

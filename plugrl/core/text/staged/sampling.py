@@ -120,7 +120,7 @@ class EpisodeSampler:
                 continue
             self._meter.total.add(Usage(**record["usage"]))
             found[_key(prompt)] = _Finished.of(record)
-        failed = self._play(waiting, context, self._recorded(play, found, journal))
+        failed = self._play(waiting, context, self._recording_worker(play, found, journal))
         finished = [found[_key(prompt)] for prompt in prompts if _key(prompt) in found]
         return Sampled(
             NestedArrayDict.cat([each.rollouts for each in finished]) if finished else None,
@@ -152,15 +152,15 @@ class EpisodeSampler:
         for entry, outcome in zip(pending, outcomes, strict=True):
             entry.settle(outcome)
 
-    def _recorded(
+    def _recording_worker(
         self, play: Play, found: dict[Key, _Finished], journal: RolloutJournal | None
     ) -> RolloutWorker:
         """The worker, with attempts that are written down as they finish."""
 
         async def rollout(task: RolloutTask) -> list[Trajectory]:
             usage = Usage()
-            metered = replace(task, ask=self._meter.metered(task.ask, usage))
-            rollouts = _checked(await play(metered))
+            metered = replace(task, ask=self._meter.count_usage(task.ask, usage))
+            rollouts = _validate_rollouts(await play(metered))
             key = _key_of(task)
             said = self._of_open.pop(key, [])
             found[key] = _Finished(rollouts, said)
@@ -200,7 +200,7 @@ def _key(prompt: Prompt) -> Key:
     return prompt.turn, prompt.run_id
 
 
-def _checked(rollouts: Any) -> NestedArrayDict:
+def _validate_rollouts(rollouts: Any) -> NestedArrayDict:
     """What an attempt gave, if it is rollouts.
 
     Raises:

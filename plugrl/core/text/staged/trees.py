@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from plugrl.core.text.jobs.fine_tuning import PreferenceExample
-from plugrl.core.text.staged.examples import asked, replied
+from plugrl.core.text.staged.examples import reply_text, request_messages
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict
@@ -79,10 +79,12 @@ def preferences(
     examples = []
     for siblings in _siblings(nodes):
         first = siblings[0]
-        messages = asked(rollouts, first.row, first.turn, agent)
+        messages = request_messages(rollouts, first.row, first.turn, agent)
         if messages is None:
             continue
-        replies = [(replied(rollouts, n.row, n.turn, agent), n.value >= middle) for n in siblings]
+        replies = [
+            (reply_text(rollouts, n.row, n.turn, agent), n.value >= middle) for n in siblings
+        ]
         pairs = [
             (good, other)
             for good, is_good in replies

@@ -7,7 +7,7 @@ import text_agents
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.text.protocol.episode import facts_of
+from plugrl.core.text.protocol.episode import template_variables
 from plugrl.core.text.protocol.prompts import FACTS
 
 
@@ -107,4 +107,4 @@ def test_what_templates_set_themselves_is_no_fault(faults, tmp_path):
 def test_what_templates_may_use_is_what_they_are_given(begin):
     episode, _, _ = begin({"m": ["a"]}, protocol="nip", model="m")
     for agent in ("prover", "verifier"):
-        assert tuple(sorted(facts_of(episode, agent))) == FACTS
+        assert tuple(sorted(template_variables(episode, agent))) == FACTS

@@ -17,7 +17,7 @@ async def answering(model, tokens, sampling=None):
 
 def asked(meter, times, own=None):
     """The number of requests of ten tokens that were answered."""
-    ask = meter.metered(answering, own or Usage())
+    ask = meter.count_usage(answering, own or Usage())
 
     async def run():
         done = 0
@@ -70,7 +70,7 @@ def test_no_request_is_sent_once_a_limit_is_reached(limits, answered):
 
 def test_requests_that_are_on_their_way_count():
     meter = Meter(TextRlConfig(max_requests=3))
-    ask = meter.metered(answering, Usage())
+    ask = meter.count_usage(answering, Usage())
 
     async def run():
         asking = (ask("policy", [0] * 10) for _ in range(8))

@@ -70,7 +70,7 @@ class WorkerHandle:
         return self._process.pid
 
     @property
-    def marked(self) -> int:
+    def running_attempt(self) -> int:
         """Which attempt's code runs, or was running when the process died; -1: none."""
         number: int = MARK.unpack_from(self._shared, 0)[0]
         return number
@@ -137,7 +137,7 @@ class WorkerHandle:
 
         One that does not is killed; so is what a worker has started.
         """
-        if not self._ended(_PATIENCE):
+        if not self._has_exited(_PATIENCE):
             self._kill()
             self._process.wait()
         code = self._process.returncode
@@ -158,7 +158,7 @@ class WorkerHandle:
         self._kill()
         self.end()
 
-    def _ended(self, seconds: float) -> bool:
+    def _has_exited(self, seconds: float) -> bool:
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -95,7 +95,7 @@ class PooledRollouts(Seats):
 
     def assign(self, seat: Seat) -> None:
         """Send all attempts of a seat at once; they advance together."""
-        sent = [(number, self.packed(number)) for number in sorted(seat.open)]
+        sent = [(number, self.pack_problem(number)) for number in sorted(seat.open)]
         seat.handle.send("collect", self._context, sent)
 
     def _receive(self, busy: Sequence[Seat]) -> None:
@@ -107,7 +107,7 @@ class PooledRollouts(Seats):
         """Keep what an attempt came to."""
         self._found[number] = trajectories
 
-    def asked(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
+    def handle_requests(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
         """Keep the requests until all processes wait, unless all were answered before a death."""
         recalled = [self._items[entry.rollout].recall(entry) for _, entry in asked]
         if asked and None not in recalled:

@@ -25,7 +25,7 @@ from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.plugins.user_code.error_location import TRACE, format_traceback, one_line
 from plugrl.core.text.rollout.attempts import Attempts
-from plugrl.core.text.rollout.failures import failed, named, place_of
+from plugrl.core.text.rollout.failures import failed_trajectory, place_of, worker_label
 from plugrl.core.text.rollout.judge import make_evaluator
 from plugrl.core.text.rollout.lockstep import Pending, Round
 from plugrl.core.text.rollout.processes.messages import (
@@ -114,7 +114,7 @@ class WorkerProcess:
                 loop.call_soon_threadsafe(take, message)
 
         threading.Thread(target=read, name="plugrl-driver", daemon=True).start()
-        threading.Thread(target=self._beat, name="plugrl-beat", daemon=True).start()
+        threading.Thread(target=self._heartbeat, name="plugrl-beat", daemon=True).start()
         while True:
             name, *arguments = await inbox.get()
             try:
@@ -162,7 +162,7 @@ class WorkerProcess:
         prompts = _problems(sent)
 
         def done(number: int, trajectories: list[Trajectory]) -> None:
-            self._done.append((number, self._packed(prompts[number], trajectories, context)))
+            self._done.append((number, self._pack_report(prompts[number], trajectories, context)))
 
         round_ = Round(tuple(self._setup.limits), self._report)
         await self._attempts.run(round_, prompts, context, done)
@@ -186,10 +186,10 @@ class WorkerProcess:
             self.send("fatal", pack_error(error), trace)
             return
         if self._tasks.pop(number, None) is not None:
-            self._done.append((number, self._packed(prompt, result, context)))
-            self._soon()
+            self._done.append((number, self._pack_report(prompt, result, context)))
+            self._schedule_report()
 
-    def _soon(self) -> None:
+    def _schedule_report(self) -> None:
         """Report what has ended, along with what else ends or asks at this moment."""
         if len(self._done) == 1:
             asyncio.get_running_loop().call_soon(self._report_open, [])
@@ -204,16 +204,20 @@ class WorkerProcess:
             if task is not None:
                 task.cancel()
 
-    def _packed(self, prompt: Prompt, result: list[Trajectory], context: RolloutContext) -> bytes:
+    def _pack_report(
+        self, prompt: Prompt, result: list[Trajectory], context: RolloutContext
+    ) -> bytes:
         try:
             return pickle.dumps(result)
         except Exception as error:
             assert self._worker is not None
             reason = (
-                f"what {named(self._worker)} returned cannot be sent to the driver: "
+                f"what {worker_label(self._worker)} returned cannot be sent to the driver: "
                 f"{one_line(error)}{place_of(self._worker)}"
             )
-            return pickle.dumps([failed(self._worker, prompt, reason, is_val=context.is_val)])
+            return pickle.dumps(
+                [failed_trajectory(self._worker, prompt, reason, is_val=context.is_val)]
+            )
 
     def _report(self, pending: list[Pending]) -> None:
         """Tell the driver that every open attempt waits, for what, and which have ended."""
@@ -243,7 +247,7 @@ class WorkerProcess:
         self._running = (number, time.monotonic())
         MARK.pack_into(self._shared, 0, number)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Show the driver that this process runs, and that no code holds up all of it."""
         count = 0
         while True:

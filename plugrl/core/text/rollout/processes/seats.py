@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.text.rollout.failures import failed, named, overrun, place_of
+from plugrl.core.text.rollout.failures import failed_trajectory, overrun, place_of, worker_label
 from plugrl.core.text.rollout.lockstep import CompletionOrError, RolloutRequest
 from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
 from plugrl.core.text.rollout.processes.messages import unpack_error
@@ -81,7 +81,7 @@ class Seats(ABC):
         """An attempt has ended."""
 
     @abstractmethod
-    def asked(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
+    def handle_requests(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
         """Attempts of a process wait for answers."""
 
     @abstractmethod
@@ -92,11 +92,11 @@ class Seats(ABC):
             WorkerDied: the process is gone.
         """
 
-    def replaced(self, seat: Seat, old: WorkerHandle) -> None:
+    def release_process(self, seat: Seat, old: WorkerHandle) -> None:
         """``seat`` is about to lose a process, which has ended."""
         return
 
-    def renewed(self, seat: Seat) -> None:
+    def attach_process(self, seat: Seat) -> None:
         """``seat`` has got another process."""
         return
 
@@ -111,7 +111,7 @@ class Seats(ABC):
         except WorkerDied:
             self.died(seat)
 
-    def packed(self, number: int) -> bytes:
+    def pack_problem(self, number: int) -> bytes:
         """The problem of an attempt as bytes.
 
         Raises:
@@ -171,7 +171,7 @@ class Seats(ABC):
                 trajectories: list[Trajectory] = pickle.loads(data)
             except Exception as error:
                 reason = (
-                    f"what {named(self._worker)} returned cannot be read in the driver: "
+                    f"what {worker_label(self._worker)} returned cannot be read in the driver: "
                     f"{one_line(error)}{place_of(self._worker)}"
                 )
                 self._invalid(seat, number, reason)
@@ -179,11 +179,11 @@ class Seats(ABC):
             seat.open.discard(number)
             self.found(number, trajectories)
         # An attempt that was cancelled may have asked before it learned of it.
-        self.asked(seat, [entry for entry in asked if entry[1].rollout in seat.open])
+        self.handle_requests(seat, [entry for entry in asked if entry[1].rollout in seat.open])
 
     def _overdue(self, seat: Seat, number: int) -> None:
         """Replace a process that ended itself because the code of an attempt did not come back."""
-        self.replaced(seat, seat.handle)
+        self.release_process(seat, seat.handle)
         seat.handle.end()
         limit, item = self._setup.timeout or 0, self._items.get(number)
         what = "cancelled code" if item is None else f"problem {item.prompt.index}"
@@ -192,12 +192,12 @@ class Seats(ABC):
             f"rollout_worker.timeout={limit:g} seconds"
         )
         seat.handle = self._pool.replace_overdue(seat.index, reason)
-        self.renewed(seat)
+        self.attach_process(seat)
         self.give_work(seat)
 
     def died(self, seat: Seat) -> None:
         """Replace a process and give its attempts back; one that kills twice is invalid."""
-        old, culprit = seat.handle, seat.handle.marked
+        old, culprit = seat.handle, seat.handle.running_attempt
         suspects = {culprit} if culprit in seat.open else set(seat.open)
         if not old.ready:
             suspects, what = set(), "built its worker"
@@ -205,10 +205,10 @@ class Seats(ABC):
             what = f"attempted problem {self._items[culprit].prompt.index}"
         else:
             what = f"had {len(seat.open)} attempts"
-        self.replaced(seat, old)
+        self.release_process(seat, old)
         how = old.end()
         seat.handle = self._pool.replace(seat.index, f"{old.name} {how} while it {what}")
-        self.renewed(seat)
+        self.attach_process(seat)
         for number in sorted(suspects):
             self._items[number].deaths += 1
             if self._items[number].deaths > 1:
@@ -221,7 +221,7 @@ class Seats(ABC):
         logger.warning("%s: problem %d is invalid: %s", seat.handle.name, prompt.index, reason)
         seat.open.discard(number)
         is_val = self._items[number].context.is_val
-        self.found(number, [failed(self._worker, prompt, reason, is_val=is_val)])
+        self.found(number, [failed_trajectory(self._worker, prompt, reason, is_val=is_val)])
 
 
 class _Remote(Exception):

@@ -80,7 +80,7 @@ class PooledStream(AttemptStream, Seats):
     def _send(self, seat: Seat, numbers: list[int]) -> None:
         by_context: dict[RolloutContext, list[tuple[int, bytes]]] = {}
         for number in numbers:
-            sent = (number, self.packed(number))
+            sent = (number, self.pack_problem(number))
             by_context.setdefault(self._items[number].context, []).append(sent)
         for context, some in by_context.items():
             seat.handle.send("begin", context, some)
@@ -108,7 +108,7 @@ class PooledStream(AttemptStream, Seats):
 
     # -- requests -----------------------------------------------------------------------------
 
-    def asked(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
+    def handle_requests(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
         """Send the requests to the services."""
         for key, entry in asked:
             task = asyncio.ensure_future(self._ask(seat, seat.handle, key, entry))
@@ -120,7 +120,7 @@ class PooledStream(AttemptStream, Seats):
         answer: Completion | bytes
         try:
             service = self._services[entry.model]
-            answer = await completions.completed(entry.model, service, entry.request)
+            answer = await completions.complete_request(entry.model, service, entry.request)
         except PlugrlError as error:
             self.fail(error)
             return
@@ -135,7 +135,7 @@ class PooledStream(AttemptStream, Seats):
 
     # -- processes ----------------------------------------------------------------------------
 
-    def renewed(self, seat: Seat) -> None:
+    def attach_process(self, seat: Seat) -> None:
         """Listen to the new process."""
         self._attach(seat)
 
@@ -150,7 +150,7 @@ class PooledStream(AttemptStream, Seats):
             self.fail(error)
             self.leave()
 
-    def replaced(self, seat: Seat, old: WorkerHandle) -> None:
+    def release_process(self, seat: Seat, old: WorkerHandle) -> None:
         """Listen no longer to a process that has ended, and end what its attempts asked."""
         self._detach(old)
         for number in seat.open:
