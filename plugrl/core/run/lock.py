@@ -65,7 +65,7 @@ class RunLock:
                 time.sleep(0.01)
 
     def release(self) -> None:
-        """Give the run back; calling it again does nothing."""
+        """Release the lock; calling it again has no effect."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -73,7 +73,7 @@ class RunLock:
 
 
 def _forget_after_fork() -> None:
-    # A forked worker shares the lock; without this it would outlive a killed owner.
+    # A forked worker inherits the lock and would hold it after its owner was killed.
     for lock in list(_held):
         lock.release()
 
@@ -82,7 +82,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def owner_of(folder: Path) -> str:
-    """Name the process that the lock file of ``folder`` speaks of."""
+    """The process that the lock file of ``folder`` names."""
     try:
         owner = json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))
         return f"process {owner['pid']} on {owner['host']}"
@@ -91,7 +91,7 @@ def owner_of(folder: Path) -> str:
 
 
 def is_locked(folder: Path) -> bool:
-    """Say whether some process owns the run now; never blocks and changes nothing."""
+    """Whether a process owns the run now; never blocks and changes nothing."""
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

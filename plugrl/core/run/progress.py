@@ -1,4 +1,4 @@
-"""Progress of a run: bars on a terminal, plain lines elsewhere, or nothing."""
+"""Progress of a run: bars on a terminal, plain lines elsewhere, or none."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _REDRAWS_PER_SECOND = 4.0
 
 
 class Bar:
-    """One thing that progresses; this one shows nothing."""
+    """A progress bar; this base class shows nothing."""
 
     def update(self, completed: int, **fields: float | int | str) -> None:
-        """Show that ``completed`` units are done, with some numbers beside."""
+        """Show that ``completed`` units are done, with further numbers."""
 
     def close(self) -> None:
         """End the bar; calling it again does nothing."""
@@ -31,7 +31,7 @@ class _PlainBar(Bar):
         self._description = description
         self._total = total
         self._started = time.monotonic()
-        # The first line comes after a moment, so that quick things stay silent until their end.
+        # Wait a moment before the first line, so that short tasks print one line only.
         self._due = self._started + 1.0
         self._last = ""
 
@@ -50,7 +50,7 @@ class _PlainBar(Bar):
         return f"{self._description}: {completed}{of}{numbers}  {now - self._started:.0f} s"
 
     def _print(self, line: str) -> None:
-        # What an earlier update left to say at the end is older than this line.
+        # Drop the line kept from an earlier update, which is older than this one.
         self._last = ""
         print(line, file=sys.stderr, flush=True)
 
@@ -79,7 +79,7 @@ class _RichBar(Bar):
 
 
 class Progress:
-    """Makes bars in the style of ``settings.progress``; all of a run share one display."""
+    """Creates bars in the style of ``settings.progress``; all bars of a run share one display."""
 
     def __init__(self, style: str) -> None:
         if style == "auto":
@@ -89,7 +89,7 @@ class Progress:
         self._open = 0
 
     def bar(self, description: str, total: int | None = None) -> Bar:
-        """Start a bar; ``total`` None means that nobody knows how long it takes."""
+        """Start a bar; ``total`` None: the length is unknown."""
         description = shown(description)
         if self._style == "none":
             return Bar()
@@ -117,13 +117,13 @@ class Progress:
         return self._bars
 
     def bar_closed(self) -> None:
-        """Take the display down with its last bar."""
+        """Close the display with its last bar."""
         self._open -= 1
         if self._open == 0:
             self.close()
 
     def close(self) -> None:
-        """Take the display down."""
+        """Close the display."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

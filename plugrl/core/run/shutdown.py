@@ -1,4 +1,4 @@
-"""The end of a run, orderly or at once: log, report, status, lock, last words."""
+"""The end of a run, orderly or immediate: log, report, status, lock, last message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("plugrl.run")
 
 
 def outcome_of(error: BaseException | None) -> State:
-    """Say how a run ended that ended with ``error``."""
+    """The final state of a run that ended with ``error``."""
     if error is None or isinstance(error, StopRun):
         return "done"
     if isinstance(error, (RunInterrupted, KeyboardInterrupt)):
@@ -46,9 +46,9 @@ def outcome_of(error: BaseException | None) -> State:
 
 
 class _LogFile(logging.FileHandler):
-    """Writes ``log.txt``; a full disk costs lines of the log, not the run."""
+    """Writes ``log.txt``; a full disk costs log lines, not the run."""
 
-    #: Whether the newest record did not reach the file.
+    #: Whether the latest record could not be written.
     lost = False
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -64,12 +64,12 @@ class _LogFile(logging.FileHandler):
             self.lost = True
 
     def close(self) -> None:
-        """Close the file; lines that a full disk has left in its buffer are lost."""
+        """Close the file; on a full disk, buffered lines are lost."""
         with contextlib.suppress(OSError):
             super().close()
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record, and the traceback that belongs into the log alone."""
+        """The record, with the traceback that only the log file gets."""
         trace = getattr(record, TRACE, "")
         said = bounded(super().format(record), LONGEST_RECORD)
         text = "\n".join(part for part in (said, trace) if part)
@@ -77,7 +77,7 @@ class _LogFile(logging.FileHandler):
 
 
 class Shutdown:
-    """Closes a run, whichever way it ends; its report shows ``tree``."""
+    """Ends a run, in order or immediately; its report shows ``tree``."""
 
     def __init__(
         self, folder: Path, lock: RunLock, status: Status, tree: Mapping[str, Any]
@@ -91,7 +91,7 @@ class Shutdown:
         self._once = threading.Lock()
 
     def open_log(self) -> None:
-        """Begin to copy plugrl's log messages to ``log.txt``."""
+        """Start copying plugrl's log messages to ``log.txt``."""
         self._handler = _LogFile(self._folder / LOG_FILE, encoding="utf-8", delay=True)
         form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
         self._handler.setFormatter(logging.Formatter(form))
@@ -101,7 +101,7 @@ class Shutdown:
             logger.setLevel(logging.INFO)
 
     def report(self, outcome: State, step: int, error: BaseException | None) -> dict[str, Path]:
-        """Write the report; give the files that trackers may take, by name."""
+        """Write the report; return the files for trackers, by name."""
         line = _error_line(error) if outcome != "done" else None
         end = {"state": outcome, "step": step, "ended": now(), "error": line}
         try:
@@ -113,9 +113,9 @@ class Shutdown:
         return {REPORT_FILE: self._folder / REPORT_FILE}
 
     def close(self, outcome: State, step: int, error: BaseException | None) -> None:
-        """Write the end of the log and the status, and give the lock back.
+        """Write the last log line and the status, and release the lock.
 
-        An error of plugrl whose traceback is in the log says so from then on.
+        The message of an error of plugrl gets a pointer to its traceback in the log.
         """
         self._status.fields["step"] = step
         line = _error_line(error) if outcome != "done" else None
@@ -131,15 +131,15 @@ class Shutdown:
         self._lock.release()
 
     def _log_failure(self, step: int, error: BaseException) -> None:
-        """Write the traceback to ``log.txt`` alone: the command answers with one line."""
+        """Write the traceback to ``log.txt`` only, since the command prints one line."""
         if self._handler is not None:
             trace = (type(error), error, error.__traceback__)
             record = log.makeRecord(
                 log.name, logging.ERROR, __file__, 0, "run failed at step %d", (step,), trace
             )
             self._handler.handle(record)
-            # Exceptions that are not plugrl's end with a traceback of their own, and the text of a
-            # ConfigError is a report.
+            # Other exceptions print their own traceback, and the text of a ConfigError is a report
+            # of several lines.
             own = isinstance(error, PlugrlError) and not isinstance(error, ConfigError)
             if own and not self._handler.lost and (self._folder / LOG_FILE).exists():
                 error.args = (
@@ -152,7 +152,7 @@ class Shutdown:
         self._die(state, exit_code(number), f"{number.name} again: stopped at once")
 
     def on_deadline(self, phase: str, seconds: float, step: int) -> None:
-        """End the process because a phase passed its deadline."""
+        """End the process because a phase exceeded its deadline."""
         message = (
             f"error: phase {phase!r} after step {step} passed its deadline of {seconds:g} s; "
             f"the stacks below say where it hangs (settings.deadlines.{phase} allows more)"
@@ -166,7 +166,7 @@ class Shutdown:
         exit_soon(code)
         self._status.end(state, message.removeprefix("error: "))
         log = self._folder / LOG_FILE
-        # A path in the message may hold bytes that are no text.
+        # A path in the message may contain bytes that are not valid text.
         with (
             contextlib.suppress(OSError),
             open(log, "a", encoding="utf-8", errors="backslashreplace") as file,

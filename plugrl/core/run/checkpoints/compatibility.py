@@ -31,7 +31,7 @@ _SHOWN = 3
 
 
 def json_copy(tree: Any) -> Any:
-    """``tree`` after a round trip through JSON, to compare it with one that was read from a file."""
+    """``tree`` after a round trip through JSON, to compare it with one read from a file."""
     return json.loads(json.dumps(tree, default=str))
 
 

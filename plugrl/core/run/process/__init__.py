@@ -1,1 +1,1 @@
-"""What a run needs of its process and its machine: threads, signals, memory, the setup script."""
+"""Process-wide matters of a run: threads, signals, memory, compilers, the setup script."""

@@ -1,4 +1,4 @@
-"""Keeps freed memory for the next step instead of giving it back to the system in between."""
+"""Keeps freed memory in the process for the next step instead of returning it to the system."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _KEPT_AT_MOST = 256 * 2**20
 def keep_freed_memory() -> bool:
     """Let glibc keep freed blocks; returns whether it does (other libraries are left alone).
 
-    Every training pass takes and frees the same blocks. Whether glibc keeps the large ones depends
-    on what was freed before; if not, the system fills them with zeros page by page each time.
-    Results do not depend on it; up to 256 MiB of freed memory stay with the process.
+    Every training pass allocates and frees the same blocks. Whether glibc keeps the large ones
+    depends on earlier frees; if it does not, the kernel zeroes them page by page each time. Results
+    do not depend on it; up to 256 MiB of freed memory stay with the process.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` needs of the machine."""
+"""Checks for the compilers that ``torch.compile`` needs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 
 
 def compiler_failure(error: Exception) -> str:
-    """What a compiler says first of what it could not do; the rest is about its own code."""
+    """Type and first line of a compiler error; the rest is about generated code."""
     said = str(error).strip().splitlines()
     return ": ".join([type(error).__name__, *said[:1]])
 
 
 def missing_compiler(device: str) -> str | None:
-    """Why nothing can be compiled for ``device``, with the remedy; None: it can be tried."""
+    """Why nothing can be compiled for ``device``, with the remedy; None if it may work."""
     if device.startswith("cuda"):
         if importlib.util.find_spec("triton") is None:
             return "there is no triton, which torch.compile needs; install it"

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import gc
 
-#: Steps after which what a run sets up has been made, lazily imported modules included.
+#: Steps after which a run has set up everything, lazily imported modules included.
 WARM_UP = 10
 
 
 class GarbageCollection:
-    """What has been made before the first steps ended is left out of later collections.
+    """Excludes everything that exists after the first steps from later garbage collections.
 
-    A full collection walks all objects of torch and of the models, about a quarter of a second,
-    and falls into whichever step happens to allocate enough. A run of a few steps is spared the
-    one collection that this costs.
+    A full collection walks all objects of torch and of the models, which takes about a quarter of a
+    second, in whichever step happens to trigger it. The one collection that this costs waits until
+    the warm-up is over, so that short runs are spared it.
     """
 
     def __init__(self) -> None:
         self._steps = 0
 
     def end_step(self) -> None:
-        """At the last step of the warm-up, collect once and let collections pass over the rest."""
+        """Count a step; at the end of the warm-up, collect once and freeze what is left."""
         self._steps += 1
         if self._steps == WARM_UP:
             gc.collect()
             gc.freeze()
 
     def thaw(self) -> None:
-        """Let later collections walk over everything again, and the warm-up begin anew."""
+        """Undo the freeze and start the warm-up again."""
         if self._steps >= WARM_UP:
             gc.unfreeze()
         self._steps = 0

@@ -1,4 +1,4 @@
-"""Refuses to train as one of several copies, as launchers of data-parallel programs start them."""
+"""Refuses to train as one of several copies that a launcher of data-parallel programs started."""
 
 from __future__ import annotations
 

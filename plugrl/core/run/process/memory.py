@@ -1,4 +1,4 @@
-"""How much memory there is, and networks that would need more."""
+"""The memory of the machine, and checks that networks fit into it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from plugrl.core.errors import ConfigError
 
-#: Weights, gradients and the two moments of the optimizer.
+#: Weights, gradients and the two moments of Adam.
 TRAINED_COPIES = 4
-#: No host has as much.
+#: More memory than any host has.
 ANY_HOST = 2**45
 
 
 def total_bytes(device: str = "cpu") -> int:
-    """The whole memory of a CUDA device, or of this machine as far as the process may use it."""
+    """The total memory of a CUDA device, or of this machine up to the limit of the process."""
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -35,26 +35,26 @@ def largest_bytes() -> int:
 
 
 def format_gib(size: float) -> str:
-    """A number of bytes in GiB."""
+    """A number of bytes as text, in GiB."""
     return f"{size / 2**30:.2f} GiB"
 
 
 def memory_shortage(
     parameters: int, item_bytes: int, copies: int, there: int | None = None
 ) -> str | None:
-    """Why a model cannot be held; None: it can.
+    """Why a model does not fit into memory; None if it does.
 
     Args:
-        parameters: how many numbers it has.
-        item_bytes: bytes of each.
-        copies: of all of them; :data:`TRAINED_COPIES` where they are trained.
-        there: bytes of memory; by default those of this machine.
+        parameters: the number of parameters.
+        item_bytes: bytes of each parameter.
+        copies: copies of all parameters; :data:`TRAINED_COPIES` if they are trained.
+        there: available bytes; by default those of this machine.
     """
     needed = parameters * item_bytes * copies
     if there is None:
         there = total_bytes()
         if needed > there:
-            # Devices are asked only now: that takes hold of them, for seconds.
+            # Only now, because querying CUDA devices initializes them, which takes seconds.
             there = largest_bytes()
     if needed <= there:
         return None
@@ -66,17 +66,17 @@ def memory_shortage(
 
 
 class ParameterCounter:
-    """Counts the parameters of networks while they are built, and stops what cannot fit."""
+    """Counts the parameters of networks as they are built, and stops when they cannot fit."""
 
     def __init__(self) -> None:
         self._parameters = 0
 
     @contextmanager
     def limit_size(self) -> Iterator[None]:
-        """Count what is built inside; memory of a layer is not touched before it is counted.
+        """Count the parameters that the body creates, each before its memory is touched.
 
         Raises:
-            ConfigError: all that was counted so far is more than the machine can train.
+            ConfigError: the parameters counted so far exceed what the machine can train.
         """
         seen: dict[int, Any] = {}
 
@@ -102,6 +102,6 @@ class ParameterCounter:
 
 
 def _is_size_error(message: str) -> bool:
-    """Whether torch says that a tensor cannot be allocated, or that its size is no number."""
+    """Whether an error of torch is about a tensor that is too large."""
     signs = ("allocate memory", "overflow", "too large", "Invalid storage size")
     return any(sign in message for sign in signs)

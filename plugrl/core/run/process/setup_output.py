@@ -1,4 +1,4 @@
-"""What a setup script prints: passed on while it runs, and its last line for messages."""
+"""The output of a setup script: forwarded while it runs; the last line goes into messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plugrl.core.wording import shown
 _CHUNK = 65536
 _KEPT = 2000
 _LONGEST = 300
-#: More bytes than these are those of an endless loop.
+#: More output than this is taken for an endless loop, in bytes.
 MOST = 50_000_000
 
 
@@ -20,7 +20,7 @@ class ScriptOutput:
     """Follows a file that a script prints to.
 
     Args:
-        file: the file; only what stands at its descriptor is read.
+        file: the file; it is read through its descriptor, whose position is left alone.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -31,11 +31,11 @@ class ScriptOutput:
 
     @property
     def is_excessive(self) -> bool:
-        """Whether more was printed than any script has to say."""
+        """Whether the script printed more than :data:`MOST` bytes."""
         return self._read > MOST
 
     def pass_on(self) -> None:
-        """Write what is new to stderr, without what could change a terminal."""
+        """Write new output to stderr, without terminal control characters."""
         while not self.is_excessive and (chunk := os.pread(self._descriptor, _CHUNK, self._read)):
             self._read += len(chunk)
             text = shown(self._decoder.decode(chunk).replace("\r\n", "\n"))
@@ -44,12 +44,12 @@ class ScriptOutput:
             sys.stderr.flush()
 
     def last(self) -> str:
-        """The last line as the end of a message; empty: nothing was printed."""
+        """The last line of the output, to append to a message; empty if there is none."""
         lines = [" ".join(line.split()) for line in self._tail.splitlines() if line.strip()]
         return f"; the last it printed: {lines[-1][-_LONGEST:]}" if lines else ""
 
     def fault(self, seconds: float) -> str:
-        """Say which limit was passed, and the remedy; ``seconds`` is the one of time."""
+        """The message about the limit that was exceeded; ``seconds`` is the time limit."""
         if self.is_excessive:
             return f"printed more than {MOST:,} bytes{self.last()}; let it print less"
         return (

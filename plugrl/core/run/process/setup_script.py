@@ -1,7 +1,7 @@
-"""The bash script that ``environment.setup_script`` names, and what it exports.
+"""Runs the bash script of ``environment.setup_script`` and imports the variables that it exports.
 
-The script is sourced in a bash of its own, so that nothing but its exported variables reaches the
-run: no function, no folder that it goes to, no trap.
+The script is sourced in a bash of its own, so that only exported variables reach the run: no
+functions, no change of directory, no traps.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("plugrl.run")
 
-#: Seconds that a script may take; ``settings.deadlines.setup_script`` says otherwise.
+#: Default time limit in seconds; ``settings.deadlines.setup_script`` overrides it.
 TIME_LIMIT = 600.0
-#: How `settings.deadlines` calls it.
+#: The key in `settings.deadlines`.
 PHASE = "setup_script"
 #: Variables of the shell itself, which it sets or drops whatever the script does: its place, the
 #: terminal's size, prompts, options and the state of its parser; and of the program below.
@@ -61,12 +61,12 @@ _seen: dict[tuple[str, int, int], dict[str, str | None]] = {}
 
 
 def apply_setup_script(script: str | Path, seconds: float | None = None) -> None:
-    """Run a script and take its variables over into this process; ``seconds`` limits its time.
+    """Run a script and set its variables in this process; ``seconds`` limits its time.
 
-    A script runs once in a process, however many runs of it name the script.
+    A script runs once per process, even if several runs name it.
 
     Raises:
-        ConfigError: as :func:`exported_variables`.
+        ConfigError: see :func:`exported_variables`.
     """
     path = os.path.abspath(script)
     try:
@@ -87,12 +87,12 @@ def apply_setup_script(script: str | Path, seconds: float | None = None) -> None
 
 
 def apply_configured_script(composed: ComposedConfig) -> bool:
-    """Run the script that a configuration names, if it is there; say whether it was run.
+    """Run the script that a configuration names, if it exists; return whether it ran.
 
-    What is wrong with the value is reported by validation.
+    Faults of the setting itself are left to validation.
 
     Raises:
-        ConfigError: as :func:`exported_variables`.
+        ConfigError: see :func:`exported_variables`.
     """
     path = ("environment", "setup_script")
     section, settings = composed.tree.get("environment"), composed.tree.get("settings")
@@ -108,21 +108,21 @@ def apply_configured_script(composed: ComposedConfig) -> bool:
 
 
 def exported_variables(script: str | Path, seconds: float | None = None) -> dict[str, str | None]:
-    """Run a script; give the exported variables that it sets or changes, None for one it unsets.
+    """Run a script and return the exported variables that it changes; None for those it unsets.
 
-    What the script prints goes to stderr. It gets no input. What it starts in the background
-    goes on, unless the script fails.
+    Its output goes to stderr, and it gets no input. Processes that it starts in the background keep
+    running unless the script fails.
 
     Raises:
-        ConfigError: it fails, runs longer than ``seconds``, or cannot be run.
-        RunTerminated: SIGTERM came meanwhile.
+        ConfigError: it fails, takes longer than ``seconds``, or cannot be run.
+        RunTerminated: SIGTERM arrived meanwhile.
     """
     where = f"environment.setup_script {script}"
     bash, env = shutil.which("bash"), shutil.which("env")
     if bash is None or env is None:
         raise ConfigError(f"{where} needs bash and env, which are not on the PATH; install them")
     limit = TIME_LIMIT if seconds is None else seconds
-    # Files and not pipes: what runs on in the background must be able to write for ever.
+    # Files rather than pipes: background processes must be able to go on writing.
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as printed:
         words = [bash, "--norc", "--noprofile", "-c", _PROGRAM, "bash", os.path.abspath(script)]
         words += [str(told.fileno()), env]
@@ -132,7 +132,7 @@ def exported_variables(script: str | Path, seconds: float | None = None) -> dict
             raise ConfigError(f"{where} {output.fault(limit)}")
         status, at, variables = _parse_report(told)
     if code or status != "0":
-        # Of a syntax error bash itself tells the line; the command before it is no place of it.
+        # bash names the line of a syntax error itself; the last command is not where it is.
         known = at and "syntax error" not in output.last()
         line = _line_suffix(at, script) if known else ""
         raise ConfigError(f"{where} failed with exit code {code}{line}{output.last()}; {_REMEDY}")
@@ -147,7 +147,7 @@ def exported_variables(script: str | Path, seconds: float | None = None) -> dict
 def _run(
     words: list[str], told: IO[bytes], printed: IO[bytes], output: ScriptOutput, limit: float
 ) -> int | None:
-    """Run bash and pass on what is printed; give the exit code; None: it was ended for a limit."""
+    """Run bash and forward its output; return the exit code, or None if a limit was exceeded."""
     process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -174,7 +174,7 @@ def _run(
 
 @contextlib.contextmanager
 def _kill_on_stop(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """End the script, which is in a session of its own, when this process is told to stop."""
+    """Kill the script, which runs in a session of its own, if this process has to stop."""
 
     try:
         with raise_on_sigterm("terminated in the setup script"):
@@ -190,7 +190,7 @@ def _kill(process: subprocess.Popen[Any]) -> None:
 
 
 def _parse_report(file: IO[bytes]) -> tuple[str, str, list[str] | None]:
-    """The exit code, the last command's place, and ``NAME=value`` texts; None: there are none."""
+    """The exit code, the location of the last command, and ``NAME=value`` strings or None."""
     file.seek(0)
     data = os.fsdecode(file.read())
     if not data.endswith("\0"):
@@ -200,7 +200,7 @@ def _parse_report(file: IO[bytes]) -> tuple[str, str, list[str] | None]:
 
 
 def _line_suffix(at: str, script: str | Path) -> str:
-    """Where a script failed, for messages; ``at`` may lie in a file that it sources."""
+    """The line where a script failed, for messages; ``at`` may be in a file that it sources."""
     file, _, line = at.rpartition(":")
     return f" in line {line}" + ("" if file == os.path.abspath(script) else f" of {file}")
 

@@ -1,4 +1,4 @@
-"""How many threads torch uses: tiny networks run many times slower with two than with one."""
+"""The number of threads of torch; tiny networks are many times slower with two than with one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def limit(setting: int | str) -> None:
 
 
 def widen(parameters: int) -> None:
-    """Give a model of this many parameters all cores when it is not small, under ``auto``.
+    """With ``auto``, let a model of this many parameters use all cores unless it is small.
 
-    Called where a model is loaded; an explicit number of threads stays.
+    Called where a model is loaded; an explicit number of threads is not changed.
     """
     if _automatic and parameters >= SMALL_MODEL:
         import torch

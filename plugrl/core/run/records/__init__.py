@@ -1,1 +1,1 @@
-"""The files of a run folder that grow while it trains, and what is read from them."""
+"""The files of a run folder that grow during training, and views of them."""

@@ -1,4 +1,4 @@
-"""``environment.json`` and ``plugins.lock.json``: what a run ran with."""
+"""``environment.json`` and ``plugins.lock.json``: the software and machine of a run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _VARIABLES = (
 
 
 class ComponentRecord(Protocol):
-    """What the lock needs to know of a record of the registry."""
+    """The part of a registry record that the lock file needs."""
 
     @property
     def kind(self) -> str:
-        """Its kind, such as trainer."""
+        """The kind, such as trainer."""
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ def _file_hash(file: str | None) -> str | None:
 def plugin_changes(
     before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
 ) -> list[str]:
-    """Say in one line each how the used components differ from what the run began with."""
+    """One line for each used component that differs from what the run started with."""
     old = {(_kind(e), e.get("name")): e for e in before if e.get("used")}
     new = {(_kind(e), e.get("name")): e for e in after if e.get("used")}
     changes = []

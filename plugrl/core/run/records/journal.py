@@ -1,4 +1,4 @@
-"""``Journal``: finished pieces of work as JSON lines, from which work that was cut off goes on."""
+"""``Journal``: a JSON lines file of finished work, from which interrupted work continues."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from plugrl.core.run.atomic_files import disk_error, sync_folder, write_text
 
 
 class Journal(ABC):
-    """A file of JSON lines: a header that says what the work is, then a line for each piece of it.
+    """A JSON lines file: a header that identifies the work, then a line for each finished piece.
 
-    A line is on the disk before the next piece is counted. What a killed process left half-written
-    at the end is cut off with the next line; other lines that cannot be read are taken out.
+    A line is on disk before the next piece counts as finished. A partial line at the end, left by a
+    killed process, is overwritten by the next line; other unreadable lines are removed.
 
     Args:
-        path: the file; it is made with the first line.
-        header: plain values; a file with another header is given to :meth:`reject`.
+        path: the file; it is created with the first line.
+        header: plain values; a file with another header is passed to :meth:`reject`.
 
     Attributes:
-        damaged: the numbers of lines that were taken out, from 1 on.
+        damaged: the numbers of lines that were removed, counted from 1.
 
     Raises:
-        PlugrlError: the file cannot be read, or written again without such lines.
+        PlugrlError: the file cannot be read, or rewritten without the unreadable lines.
     """
 
     #: What messages say that a disk error prevented, and the setting that names the folder.
@@ -47,7 +47,7 @@ class Journal(ABC):
         self._read(content)
 
     def _read(self, content: bytes) -> None:
-        # What follows the last line break is what a kill has left of a line.
+        # Whatever follows the last line break is a partial line.
         first, *lines = content.split(b"\n")
         found = _parse_line(first) if lines else None
         if found != self._header:
@@ -65,7 +65,7 @@ class Journal(ABC):
                 unread.append(number)
             else:
                 whole.append(line)
-                # Behind the last line that can be read is what a kill has left, and no damage.
+                # Unreadable lines after the last readable one are left by a kill, not damage.
                 self.damaged = list(unread)
         intact = b"\n".join([*whole, b""])
         self._size = len(intact)
@@ -77,19 +77,19 @@ class Journal(ABC):
 
     @abstractmethod
     def accept(self, record: dict[str, Any]) -> None:
-        """Take a record of the file; of two about one thing the later one counts.
+        """Handle a record of the file; a later record of the same piece replaces an earlier one.
 
         Raises:
-            TypeError, KeyError, AttributeError: it is no record of such work.
+            TypeError, KeyError, AttributeError: it is not a record of this kind of work.
         """
 
     @abstractmethod
     def reject(self, found: dict[str, Any] | None, content: bytes) -> None:
-        """Deal with a file that is about something else: move it away, or raise.
+        """Handle a file of other work: move it away, or raise.
 
         Args:
-            found: its header; None: the first line cannot be read.
-            content: all of it.
+            found: its header; None if the first line cannot be read.
+            content: the whole file.
         """
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ class Journal(ABC):
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    # ASCII, so that text which is no Unicode, such as half of a pair, can be written too.
+    # ASCII escapes also represent invalid Unicode, such as lone surrogates.
     return (json.dumps(record) + "\n").encode("ascii")
 
 

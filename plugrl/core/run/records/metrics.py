@@ -1,4 +1,4 @@
-"""``metrics.jsonl`` and ``samples/*.jsonl``: append, read, and cut back to a checkpoint."""
+"""``metrics.jsonl`` and ``samples/*.jsonl``: append, read, and truncate to a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any
 from plugrl.core.errors import UsageError
 from plugrl.core.run.atomic_files import disk_error
 
-#: Bytes of which the last line of metrics is a small part.
+#: Bytes at the end of a file that certainly contain its last line.
 _TAIL = 2**18
 
 
@@ -45,7 +45,7 @@ def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float | int]:
 
 
 def json_ready(value: Any) -> Any:
-    """Replace what JSON cannot hold: NaN and infinities by null, arrays by lists, rest by text."""
+    """Replace what JSON lacks: NaN and infinities by null, arrays by lists, the rest by text."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -60,7 +60,7 @@ def json_ready(value: Any) -> Any:
 
 
 class JsonlFile:
-    """A JSONL file that stays open: one flushed line a record, synced only on request."""
+    """A JSONL file that stays open: one flushed line per record, synced only on request."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class JsonlFile:
         """Write one line and flush it.
 
         Raises:
-            RunError: the disk is full; no partial line stays behind.
+            RunError: the disk is full; no partial line is left.
         """
         line = json.dumps(json_ready(record), ensure_ascii=False, allow_nan=False) + "\n"
         file = self._file or self._open()
@@ -102,7 +102,7 @@ class JsonlFile:
             os.fsync(self._file.fileno())
 
     def truncate(self, size: int) -> None:
-        """Drop what was written after the first ``size`` bytes, and a torn last line."""
+        """Drop everything after the first ``size`` bytes, and a partial last line."""
         self.close()
         if self.path.exists():
             with open(self.path, "r+b") as file:
@@ -133,7 +133,7 @@ def last_step(path: Path) -> int | None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read all complete records; a torn last line and a missing file are no error."""
+    """Read all complete records; a partial last line and a missing file are no errors."""
     if not path.exists():
         return []
     records = []

@@ -13,7 +13,7 @@ from plugrl.core.run.records.metrics import JsonlFile
 
 
 class RunRecords:
-    """Writes ``metrics.jsonl`` and ``samples/*.jsonl`` and cuts them back to a checkpoint."""
+    """Writes ``metrics.jsonl`` and ``samples/*.jsonl``, and truncates them to a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self._metrics = JsonlFile(folder / METRICS_FILE)
@@ -34,12 +34,12 @@ class RunRecords:
         self._samples[safe].append(record)
 
     def sizes(self) -> dict[str, int]:
-        """Return how long each file is now, for a checkpoint."""
+        """The current size of each file, for a checkpoint."""
         samples = {path.stem: path.stat().st_size for path in self._folder.glob("*.jsonl")}
         return {"": self._metrics.size(), **samples}
 
     def truncate(self, sizes: Mapping[str, int]) -> None:
-        """Drop what was written after :meth:`sizes` were taken."""
+        """Truncate each file to the size that :meth:`sizes` returned."""
         self._metrics.truncate(sizes.get("", 0))
         self.close()
         for path in self._folder.glob("*.jsonl"):

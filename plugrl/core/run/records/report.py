@@ -68,7 +68,7 @@ def _row(name: str, points: list[tuple[float, float]]) -> list[str]:
 
 
 def _timeline(folder: Path) -> str:
-    """Who was busy when: the darker, the larger the share of that slice of time."""
+    """The timeline as HTML; the darker a slice of time, the busier the lane."""
     try:
         lanes = read_timeline(folder)
     except OSError:

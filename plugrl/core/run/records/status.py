@@ -1,4 +1,4 @@
-"""``status.json``: what a run is doing, for people and for ``plugrl runs``."""
+"""``status.json``: the state of a run, for people and for ``plugrl runs``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plugrl.core.run.atomic_files import write_json
 
 State = Literal["running", "done", "failed", "interrupted", "terminated"]
 #: Every state that ``plugrl runs`` shows, with its meaning: those above, which ``status.json`` may
-#: hold, and two that are seen from outside.
+#: contain, and two that other processes infer.
 STATES: dict[str, str] = {
     "running": "a process owns it",
     "done": "it ended as configured, or a plugin or the trainer ended it early",
@@ -73,15 +73,15 @@ class Status:
         }
 
     def step(self, step: int) -> None:
-        """Note the last ended step; it reaches the disk every few seconds."""
+        """Record the last completed step; it is written to disk every few seconds."""
         self.fields["step"] = step
         if time.monotonic() - self._written > _INTERVAL:
-            # A status that cannot be written must not end a run that goes well.
+            # A status that cannot be written must not end a healthy run.
             with contextlib.suppress(OSError):
                 self.write()
 
     def end(self, state: State, error: str | None = None) -> None:
-        """Write the final state. A full disk leaves the old status, which readers see through."""
+        """Write the final state. On a full disk the old status stays, which readers recognize."""
         self.fields.update(state=state, ended=now(), error=error)
         with contextlib.suppress(OSError):
             self.write()

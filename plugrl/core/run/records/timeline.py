@@ -1,4 +1,4 @@
-"""``timeline.jsonl``: what ran when, so that one sees what overlapped and what waited."""
+"""``timeline.jsonl``: what ran when, to see what overlapped and what waited."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import IO, Any
 
 TIMELINE_FILE = "timeline.jsonl"
-#: Bytes that the file may have; then its older half is left out.
+#: Maximum size in bytes; beyond it, the older half is dropped.
 LIMIT = 16 * 2**20
-#: The lane of remarks about the file: where a process began, and what was left out before.
+#: The lane of remarks about the file: the start of a process, and dropped spans.
 PROCESS, BEGIN, LEFT_OUT = "process", "begin", "left out"
 
 
 class Timeline:
-    """Appends one JSON line for each span of time that something took.
+    """Appends one JSON line for each span of work; safe to use from several threads.
 
     A line has ``lane`` (who worked, such as ``trainer``), ``name`` (at what), ``start`` and
-    ``end`` (seconds of the Unix epoch) and the facts that were given besides. It may be used from
-    several threads. Spans of a run that was killed and resumed stay: they were worked.
-    A line of the lane ``process`` says where each process of the run began.
+    ``end`` (seconds of the Unix epoch) and further fields. Spans after the checkpoint that a run
+    resumes from stay, because that time was spent. A line of the lane ``process`` marks the start
+    of each process of the run.
 
     Args:
-        folder: the run folder; the file is made with the first span.
-        limit: bytes that the file may have; beyond, its older half is left out.
+        folder: the run folder; the file is created with the first span.
+        limit: maximum size in bytes; beyond it, the older half is dropped.
     """
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
@@ -38,12 +38,12 @@ class Timeline:
         self._told = False
         self._file: IO[str] | None = None
         self._lock = threading.Lock()
-        # A clock that is set while the run goes on must not bend the spans.
+        # Setting the system clock during the run must not distort spans.
         self._offset = time.time() - time.perf_counter()
 
     @contextlib.contextmanager
     def span(self, lane: str, name: str, **facts: Any) -> Iterator[None]:
-        """Note how long the body of the ``with`` takes, also when it raises."""
+        """Record the time that the body takes, even if it raises."""
         started = self.now()
         try:
             yield
@@ -51,13 +51,13 @@ class Timeline:
             self.note(lane, name, started, **facts)
 
     def now(self) -> float:
-        """The time as spans have it."""
+        """The current time, in the units of spans."""
         return self._offset + time.perf_counter()
 
     def note(self, lane: str, name: str, start: float, **facts: Any) -> None:
         """Append a span that began at ``start``, a value of :meth:`now`, and ends now."""
         line = _line(lane, name, start, self.now(), facts)
-        # A timeline that cannot be written must not end a run that goes well.
+        # A timeline that cannot be written must not end a healthy run.
         with self._lock, contextlib.suppress(OSError, ValueError, TypeError):
             file = self._file or self._open()
             if not self._told:
@@ -72,7 +72,7 @@ class Timeline:
         with open(self._path, "ab+") as file:
             self._size = file.tell()
             file.seek(max(0, self._size - 1))
-            # A process that was killed may have left half a line.
+            # A killed process may have left a partial line.
             if file.read(1) not in (b"", b"\n"):
                 file.write(b"\n")
         self._file = open(self._path, "a", 1, encoding="utf-8")  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""Reading ``timeline.jsonl``: who was busy when, and how much went on at once."""
+"""Reads ``timeline.jsonl``: which lane was busy when, and what overlapped."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 
 from plugrl.core.run.records.timeline import LEFT_OUT, LIMIT, PROCESS, TIMELINE_FILE
 
-#: Lanes in the order in which a step has them; others follow.
+#: Lanes in the order in which a step uses them; others follow.
 LANES = ("rollout", "train", "sync", "validate", "checkpoint")
 _MOST_LANES = 12
-#: No clock says more; larger numbers are a broken line.
+#: No clock shows a later time; a line with a larger number is damaged.
 _LATEST = 1e11
 Span = tuple[float, float]
 
 
 class BusyIntervals:
-    """When something went on: a union of spans, asked for any part of the time."""
+    """The times at which something was busy: a union of spans."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         merged: list[Span] = []
@@ -37,7 +37,7 @@ class BusyIntervals:
         self._sums = [0.0, *accumulate(end - start for start, end in merged)]
 
     def seconds(self, start: float, end: float) -> float:
-        """How long it went on between two times."""
+        """The busy time between two times."""
         return self._seconds_before(end) - self._seconds_before(start)
 
     def _seconds_before(self, time: float) -> float:
@@ -48,7 +48,7 @@ class BusyIntervals:
         return self._sums[index - 1] + min(time, end) - start
 
     def intersection(self, other: BusyIntervals) -> BusyIntervals:
-        """When both went on."""
+        """The times at which both were busy."""
         both: list[Span] = []
         mine = theirs = 0
         while mine < len(self.spans) and theirs < len(other.spans):
@@ -65,15 +65,15 @@ class BusyIntervals:
 
 @dataclass
 class TimelineView:
-    """The timeline of a run on the axis of the time in which it had a process.
+    """The timeline of a run on a time axis without the gaps between its processes.
 
     Attributes:
-        lanes: when each was busy.
-        both: when attempts were open and a model was trained.
-        steps: where each step that is known began and ended, checkpoints left out; the last time.
-        begins: where on the axis the processes of the run began.
-        end: the last time of the axis.
-        skipped: lines that are no spans.
+        lanes: the busy times of each lane.
+        both: the times at which rollouts and training overlapped.
+        steps: start and end of each step, without checkpoints; for a repeated step, the last time.
+        begins: the starts of the processes of the run.
+        end: the end of the axis.
+        skipped: the number of unreadable lines.
         left_out: whether older spans are missing.
     """
 
@@ -86,27 +86,27 @@ class TimelineView:
     left_out: bool
 
     def shares(self, start: float, end: float) -> dict[str, float]:
-        """The share of a part of the time in which each lane was busy, and ``both``."""
+        """The fraction of a time range in which each lane was busy, and ``both`` were."""
         whole = (end - start) or 1.0
         found = {name: busy.seconds(start, end) / whole for name, busy in self.lanes.items()}
         return found | {"both": self.both.seconds(start, end) / whole}
 
     def window(self, last: int | None) -> Span:
-        """Where the last steps begin and end; None: everything."""
+        """The time range of the last steps; None: the whole axis."""
         steps = self.last_steps(last)
         if last is None or not steps:
             return 0.0, self.end
         return min(self.steps[step][0] for step in steps), self.end
 
     def last_steps(self, last: int | None) -> list[int]:
-        """The numbers of the last steps in order."""
+        """The numbers of the last steps, in order."""
         ordered = sorted(self.steps)
         return ordered if last is None else ordered[-last:]
 
 
 @dataclass
 class _ProcessSpans:
-    """What one process of the run noted."""
+    """The spans of one process of the run."""
 
     lanes: dict[str, list[Span]] = field(default_factory=dict)
     steps: dict[int, Span] = field(default_factory=dict)
@@ -124,21 +124,21 @@ class _ProcessSpans:
 
 
 def read_timeline(folder: Path, limit: int = 2 * LIMIT) -> TimelineView:
-    """Read the timeline of a run, whoever writes it meanwhile, in bounded memory.
+    """Read the timeline of a run, even while it is written, in bounded memory.
 
     Args:
-        folder: the run folder; without a timeline there is nothing in the lanes.
-        limit: bytes that are read, from the end.
+        folder: the run folder; without a timeline all lanes are empty.
+        limit: the number of bytes to read, counted from the end.
 
     Raises:
-        OSError: the file is there and cannot be read.
+        OSError: the file exists but cannot be read.
     """
     data, left_out = _tail(folder / TIMELINE_FILE, limit)
     processes, skipped = [_ProcessSpans()], 0
     for line in io.BytesIO(data):
         parsed = _parse_line(line)
         if parsed is None:
-            # What has no end yet is being written, or was when the process was killed.
+            # A line without an end is still being written, or its process was killed.
             skipped += bool(line.strip()) and line.endswith(b"\n")
             continue
         lane, name, span, step = parsed
@@ -176,13 +176,13 @@ def _parse_line(line: bytes) -> tuple[str, str, Span, Any] | None:
 
 
 def _lane_name(lane: str, name: str) -> str:
-    """Attempts are one lane whoever waits for them; the trainer's other phases each have one."""
+    """The lane of a span: each phase of the trainer is one; unusual names share ``other``."""
     known = name if lane == "trainer" else lane
     return known if known.isprintable() and 0 < len(known) <= 20 else "other"
 
 
 def _join_processes(processes: list[_ProcessSpans], skipped: int, left_out: bool) -> TimelineView:
-    """Set the processes one after the other, without the time between them."""
+    """Concatenate the processes, without the time between them."""
     lanes: dict[str, list[Span]] = {name: [] for name in LANES}
     steps: dict[int, Span] = {}
     begins, now = [], 0.0
@@ -191,7 +191,7 @@ def _join_processes(processes: list[_ProcessSpans], skipped: int, left_out: bool
         for name, spans in process.lanes.items():
             lane = name if name in lanes or len(lanes) < _MOST_LANES else "other"
             lanes.setdefault(lane, []).extend((a + moved, b + moved) for a, b in spans)
-        # Steps after the checkpoint that a process went on from were made again.
+        # A process repeats the steps after the checkpoint that it resumed from.
         first = min(process.steps, default=None)
         if first is not None:
             steps = {step: span for step, span in steps.items() if step < first}

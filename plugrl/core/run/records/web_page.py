@@ -1,7 +1,7 @@
-"""HTML pages that need no other file: their frame and style, escaped text, tables.
+"""Self-contained HTML pages: frame and style, escaped text, tables.
 
-What models said may be hostile: every text is escaped, and the policy of a page allows neither
-scripts nor anything from elsewhere.
+The output of models may be hostile: all text is escaped, and the content security policy of a page
+allows neither scripts nor external resources.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def page(title: str, body: str, *, style: str = "") -> str:
     """A whole page.
 
     Args:
-        title: as plain text; it is the heading too.
-        body: what follows the heading, as HTML.
-        style: rules beside those that all pages share.
+        title: title and heading, as plain text.
+        body: the content below the heading, as HTML.
+        style: CSS rules besides those that all pages share.
     """
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -40,17 +40,17 @@ def page(title: str, body: str, *, style: str = "") -> str:
 
 
 def text(value: object) -> str:
-    """Text as it is read: no mark-up, no control characters, no change of direction."""
+    """Escaped text, without control characters and changes of direction."""
     readable = shown(str(value).encode("utf-8", "backslashreplace").decode())
     return html.escape(readable, quote=True)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of cells that are HTML already, or numbers, which stand on the right.
+    """A table of cells that are HTML, or numbers, which are aligned right.
 
     Args:
-        head: of the columns; empty: there is no head.
-        rows: as many cells in each.
+        head: the column headings; empty for none.
+        rows: the cells of each row.
     """
     top = "".join(f"<th>{name}</th>" for name in head)
     top = f"<tr>{top}</tr>" if head else ""

@@ -1,1 +1,1 @@
-"""Trackers: where metrics and samples go besides the files of the run folder."""
+"""Trackers: send metrics and samples to other places than the run folder."""

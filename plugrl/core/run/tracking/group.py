@@ -1,4 +1,4 @@
-"""``TrackerGroup``: the trackers of a run, started, fed and ended together."""
+"""``TrackerGroup``: starts, feeds and ends the trackers of a run together."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from plugrl.core.run.records.metrics import read_jsonl
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 from plugrl.core.run.tracking.tracker_thread import Call, TrackerThread
 
-#: Seconds that a checkpoint waits for trackers to take what came before it.
+#: Seconds that a checkpoint waits for trackers to catch up.
 _BEFORE_CHECKPOINT = 5.0
 _hanging: list[TrackerThread] = []
 
 
 def tracker_hangs() -> bool:
-    """Whether a tracker that was given up still does something, so that exiting may hang too."""
+    """Whether a call to a tracker that was given up is still running, so that exiting may hang."""
     return any(feed.hangs for feed in _hanging)
 
 
 def make_tracked_run(
     folder: Path, tree: Mapping[str, Any], step: int, *, resumed: bool
 ) -> TrackedRun:
-    """What the trackers of the run in ``folder`` are told of it, ``tree`` among it."""
+    """The description of a run that its trackers receive; ``tree`` is the configuration."""
     return TrackedRun(
         id=folder.name,
         folder=folder,
@@ -39,7 +39,7 @@ def make_tracked_run(
 
 
 class TrackerGroup:
-    """The trackers of a run, each in its own thread; one that fails is left out from then on.
+    """The trackers of a run, each in its own thread; one that fails is switched off.
 
     Attributes:
         failures: names of the trackers that were switched off.
@@ -60,7 +60,7 @@ class TrackerGroup:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there are trackers that were not started yet."""
+        """Whether there are trackers that have not been started."""
         return bool(self._feeds) and not self._started
 
     def start(self, run: TrackedRun) -> None:
@@ -71,17 +71,17 @@ class TrackerGroup:
                 feed.start(run, lambda held: _missed_calls(run.folder, held, run.step))
 
     def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
-        """Hand the metrics of a step on."""
+        """Send the metrics of a step."""
         for feed in self._feeds:
             feed.put("log", step, metrics)
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
-        """Hand a record on."""
+        """Send a record."""
         for feed in self._feeds:
             feed.put("sample", name, record)
 
     def drain(self) -> None:
-        """Wait a moment until all trackers have what they were given."""
+        """Wait briefly until all trackers have caught up."""
         until = time.monotonic() + min(_BEFORE_CHECKPOINT, self._timeout)
         if self._started:
             for feed in self._feeds:
@@ -110,7 +110,7 @@ def _name(tracker: Tracker) -> str:
 
 
 def _missed_calls(folder: Path, held: int, step: int) -> list[Call]:
-    """What the files of the run have after ``held``, up to ``step``, as calls in their order."""
+    """The calls that replay the records after step ``held``, up to ``step``, in order."""
     calls: list[tuple[int, int, Call]] = []
     for path in sorted((folder / "samples").glob("*.jsonl")):
         for record in read_jsonl(path):

@@ -20,7 +20,7 @@ class SampleTable:
     data: list[list[Any]] = field(default_factory=list)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Add a row; what is not text, a number or null becomes JSON."""
+        """Add a row; values other than text, numbers and null become JSON."""
         for column in record:
             if column != "step" and column not in self.columns:
                 self.columns.append(str(column))
@@ -36,13 +36,13 @@ class SampleTables:
         self._tables: dict[tuple[str, int], SampleTable] = {}
 
     def add(self, name: str, record: Mapping[str, Any]) -> None:
-        """Take a record; its ``step`` says to which table it belongs."""
+        """Add a record to the table of its name and step."""
         step = int(record.get("step", 0))
         table = self._tables.setdefault((name, step), SampleTable(name, step))
         table.add(record)
 
     def take(self, step: int | None = None) -> Iterator[SampleTable]:
-        """Give the tables up to a step, or all, in the order of their steps, and forget them."""
+        """Remove and yield the tables up to a step, or all, in the order of their steps."""
         for key in sorted(self._tables, key=lambda key: key[1]):
             if step is None or key[1] <= step:
                 yield self._tables.pop(key)

@@ -1,4 +1,4 @@
-"""``Tracker``: where metrics and samples go besides the files of the run folder."""
+"""``Tracker``: sends metrics and samples to another place than the run folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """What a tracker is told of its run.
+    """The description of a run that its trackers receive.
 
     Attributes:
         id: name of the run folder, ``<time>-<id>``; the same after a resume.
         folder: the run folder.
-        step: the last step before this start: of a resumed run that of its checkpoint; -1: none.
-        resumed: whether the run was begun before; without a checkpoint it begins anew.
+        step: the last step before this start; in a resumed run, that of its checkpoint; -1: none.
+        resumed: whether the run is resumed; without a checkpoint it starts over.
         experiment: ``experiment_name``.
         project: ``project_name``; empty when there is none.
         config: the whole configuration, without credentials and with references to variables of
@@ -40,24 +40,24 @@ class TrackedRun:
 
 
 class Tracker(Component):
-    """Base class of trackers. Every method may be left out.
+    """Base class of trackers. Every method is optional.
 
-    The methods are called in order, in one thread that the run does not wait for. One that raises,
-    or that takes longer than ``settings.tracker_timeout``, switches the tracker off; run and other
-    trackers go on. The constructor is called in the main thread: import packages there, and
-    raise ``PluginError`` when that fails.
+    The methods are called in order, in a thread that the run does not wait for. A method that
+    raises, or takes longer than ``settings.tracker_timeout``, switches the tracker off; the run and
+    the other trackers go on. The constructor is called in the main thread: import packages there,
+    and raise ``PluginError`` if that fails.
     """
 
-    #: Packages that must be importable; `validate` looks for them.
+    #: Packages that must be importable; `plugrl validate` checks them.
     packages: ClassVar[tuple[str, ...]] = ()
-    #: What installs them, such as ``plugrl-x[board]``.
+    #: The requirement that installs them, such as ``plugrl-x[board]``.
     requirement: ClassVar[str] = ""
     #: What to do when the tracker fails, as the end of a sentence.
     remedy: ClassVar[str] = ""
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Look for :attr:`packages`."""
+        """Check that :attr:`packages` are installed."""
         missing = [name for name in cls.packages if not _is_installed(name)]
         if missing:
             needed = cls.requirement or " ".join(missing)
@@ -68,28 +68,28 @@ class Tracker(Component):
             )
 
     def start(self, run: TrackedRun) -> int | None:
-        """Begin, or go on with what an interrupted run left.
+        """Start a run, or continue one that was interrupted.
 
         Returns:
-            Of a resumed run the last step that is safely here: what came between it and
-            ``run.step`` is given again. ``None``: nothing is missing.
+            For a resumed run, the last step that is safely stored; the records between it and
+            ``run.step`` are sent again. None: nothing is missing.
         """
         return None
 
     def log(self, step: int, metrics: Mapping[str, float | int]) -> None:
-        """Take the metrics of a step, those of evaluations included; values may be NaN."""
+        """Log the metrics of a step or an evaluation; values may be NaN."""
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
-        """Take one record, such as a generated text; ``record["step"]`` is its step."""
+        """Log one record, such as a generated text; ``record["step"]`` is its step."""
 
     def flush(self) -> None:
-        """Write what is buffered: called when nothing more waits, and before a checkpoint."""
+        """Write buffered data; called when the queue is empty, and before a checkpoint."""
 
     def artifact(self, name: str, path: Path) -> None:
-        """Take a file at the end of the run: its report."""
+        """Store a file at the end of the run, such as its report."""
 
     def finish(self, outcome: str) -> None:
-        """End; ``outcome`` is done, failed, interrupted or terminated."""
+        """End the run; ``outcome`` is done, failed, interrupted or terminated."""
 
 
 def _is_installed(name: str) -> bool:

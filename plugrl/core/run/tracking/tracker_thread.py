@@ -14,21 +14,21 @@ from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 log = logging.getLogger("plugrl.run")
 
-#: Calls that may wait for a tracker; then the run waits too.
+#: The number of queued calls beyond which the run waits for the tracker.
 _WAITING = 10_000
-#: A machine that was suspended makes every call look long: one more chance.
+#: After a suspension every call looks too slow, so it gets this many seconds more.
 _GRACE = 0.5
 
 Call = tuple[str, tuple[Any, ...]]
 
 
 class TrackerThread:
-    """Hands calls to a tracker, in order, until it fails.
+    """Passes calls to a tracker, in order, until it fails.
 
     Args:
         tracker: the tracker.
-        name: what messages call it.
-        timeout: seconds that one of its calls may take.
+        name: the name of the tracker in messages.
+        timeout: seconds that one call may take.
         on_failure: called once, with the name, when the tracker is switched off.
     """
 
@@ -50,17 +50,17 @@ class TrackerThread:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call of the tracker that was given up still goes on."""
+        """Whether a call that was given up is still running."""
         return self.failed and self._thread.is_alive()
 
     def start(self, run: TrackedRun, missed: Callable[[int], list[Call]]) -> None:
-        """Start the tracker; ``missed`` gives the calls after the step that it returns."""
+        """Start the tracker; ``missed`` returns the calls after the step that it has stored."""
         self._missed = missed
         self._put(("start", (run,)))
         self._thread.start()
 
     def put(self, method: str, *arguments: Any) -> None:
-        """Hand a call on; the run waits only for a tracker that is far behind."""
+        """Queue a call; this only blocks if the tracker is far behind."""
         if not self.failed and not self._is_too_slow():
             self._put((method, arguments))
 
@@ -74,7 +74,7 @@ class TrackerThread:
                 self._is_too_slow()
 
     def drain(self, until: float) -> None:
-        """Wait until everything is handed on and flushed, at most until a monotonic time."""
+        """Wait until all queued calls are done and flushed, or until a monotonic time."""
         while not self.failed and self._flushed < self._given:
             if self._is_too_slow() or time.monotonic() > until:
                 return
@@ -82,7 +82,7 @@ class TrackerThread:
             self._flush.clear()
 
     def close(self, until: float) -> None:
-        """Hand everything on, ending with what :meth:`put` got last, and end the thread."""
+        """Finish all queued calls and end the thread, or give up at a monotonic time."""
         self._put(None)
         while not self.failed and self._thread.is_alive():
             self._thread.join(0.1)
