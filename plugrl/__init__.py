@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.agents.parsing import ParsedReply as ParsedReply
     from plugrl.core.text.agents.parsing import Parser as Parser
     from plugrl.core.text.agents.parsing import ToolCall as ToolCall
+    from plugrl.core.text.agents.tracer import InMemoryTracer as InMemoryTracer
     from plugrl.core.text.agents.worker import AgentEvaluationTarget as AgentEvaluationTarget
     from plugrl.core.text.agents.worker import AgentRolloutWorker as AgentRolloutWorker
     from plugrl.core.text.agents.worker import (
@@ -259,6 +260,7 @@ _MODULES = {
     "plugrl.core.text.agents.agent": ("Agent",),
     "plugrl.core.text.agents.conversation": ("Conversation",),
     "plugrl.core.text.agents.parsing": ("ParsedReply", "Parser", "ToolCall"),
+    "plugrl.core.text.agents.tracer": ("InMemoryTracer",),
     "plugrl.core.text.agents.worker": (
         "AgentEvaluationTarget",
         "AgentRolloutWorker",
@@ -340,6 +342,11 @@ __all__ = ["__version__", *sorted(_HOME)]  # pyright: ignore[reportUnsupportedDu
 def __getattr__(name: str) -> Any:
     """Import a public name from the module that holds it."""
     if name not in _HOME:
+        from plugrl.core.foreign_names import IMPORTS
+
+        if name in IMPORTS:
+            # An AttributeError would become one that says nothing in ``from plugrl import NAME``.
+            raise ImportError(f"plugrl has no {name}; write {IMPORTS[name]}")
         raise AttributeError(f"module 'plugrl' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value

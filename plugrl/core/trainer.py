@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.config.check import configure
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import UsageError
+from plugrl.core.foreign_names import OF_TRAINERS
 from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.run.saved_state import refuse_state
 
@@ -83,6 +84,7 @@ class Trainer(RenamedMethods, ABC):
         "hand_over": "export_weights",
         "take_over": "import_weights",
     }
+    FOREIGN: ClassVar[Mapping[str, str]] = OF_TRAINERS
     #: Dataclass that describes the ``trainer`` section; inherited when a subclass has none.
     Config: ClassVar[type]
     #: Root sections this trainer reads, with their schemas (``None``: free keys).

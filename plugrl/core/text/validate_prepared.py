@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from plugrl.core.plugins.user_code.error_location import location_suffix
+from plugrl.core.renamed_methods import words_in
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.advantages import metadata_fault
 from plugrl.core.text.rollout.failures import logprobs_fault
@@ -67,18 +68,10 @@ def _words_of(cls: type) -> set[str]:
         if not isinstance(function, FunctionType) or id(function) in seen:
             continue
         seen.add(id(function))
-        own = _words_in(function.__code__)
+        own = words_in(function.__code__)
         words |= own
         called = (function.__globals__.get(name) for name in own)
         waiting += [f for f in called if not _is_own(getattr(f, "__module__", None) or __name__)]
-    return words
-
-
-def _words_in(code: CodeType) -> set[str]:
-    words = {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            words |= _words_in(constant)
     return words
 
 

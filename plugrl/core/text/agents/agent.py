@@ -11,10 +11,12 @@ from plugrl.core.chat_template import Message
 from plugrl.core.text.agents.conversation import Asks, Budget, Conversation
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall, parse_reply
 from plugrl.core.text.agents.tools import Toolbox, ToolFailedError
+from plugrl.core.text.agents.tracer import InMemoryTracer
 from plugrl.core.text.inference.chat import as_messages
 from plugrl.core.text.rollout.fibers import wait_for
 
 if TYPE_CHECKING:
+    from plugrl.core.errors import UsageError
     from plugrl.core.text.agents.agent_config import AgentDefinition
     from plugrl.core.text.rollout.task import RolloutTask
 
@@ -36,6 +38,7 @@ class Agent:
     Attributes:
         conversations: all that were begun, in order; training sees their tokens.
         counts: turns, tool_calls, tool_errors and parse_errors so far.
+        refusal: what ends the run although code of the attempt may have caught it; None: nothing.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Agent:
     ) -> None:
         self.conversations: list[Conversation] = []
         self.counts: Counter[str] = Counter()
+        self.refusal: UsageError | None = None
         self._task = task
         self._definition = definition
         self._toolbox = toolbox
@@ -64,17 +68,26 @@ class Agent:
         self._ask = ask
         self._sampling = definition.sampling.over(task.sampling, is_val=task.is_val)
 
-    def run(self, query: str | Sequence[Message], **unused: Any) -> str:
-        """:meth:`arun` for a plain ``run_agent``; a ``client`` or ``tracer`` is not needed.
+    def run(self, query: str | Sequence[Message], *, tracer: object = None, **unused: Any) -> str:
+        """:meth:`arun` for a plain ``run_agent``; a ``client`` is not needed.
+
+        Args:
+            query: text or messages.
+            tracer: an :class:`InMemoryTracer` that keeps what is said; others keep nothing.
+            unused: what other frameworks need to reach a model.
 
         Raises:
             UsageError: an ``async`` function or another thread calls it.
         """
-        return wait_for(
+        begun = len(self.conversations)
+        answer = wait_for(
             self.arun(query),
             "self.agent.run is for a plain run_agent; in an async one write "
             "`await self.agent.arun(query)`",
         )
+        if isinstance(tracer, InMemoryTracer):
+            tracer.add(self.conversations[begun:])
+        return answer
 
     async def arun(self, query: str | Sequence[Message], *, model: str | None = None) -> str:
         """The final answer to ``query``, text or messages, after as many turns as it takes.

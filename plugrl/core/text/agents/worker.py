@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.chat_template import Message
 from plugrl.core.config.schemas.schema import component, described
@@ -18,10 +19,16 @@ from plugrl.core.text.agents.agent_config import AgentDefinition, load_agent
 from plugrl.core.text.agents.conversation import Budget, Conversation
 from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import Toolbox
-from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
+from plugrl.core.text.agents.tracer import Reply, Submission, replies_of
+from plugrl.core.text.evaluate.evaluator import (
+    BaseEvaluationTarget,
+    EvaluationFailedError,
+    EvaluationRunResult,
+    validate_result,
+)
 from plugrl.core.text.inference.chat import is_messages
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
-from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
+from plugrl.core.text.rollout.worker import Judged, RolloutWorker, RolloutWorkerConfig
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -32,7 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _TOKENS = (
     "tokens are recorded while the model samples them, never made from text; let run_agent return "
-    "the final answer of `await self.agent.arun(query)`, and the rest is done"
+    "the final answer of `await self.agent.arun(query)`, and the rest is done, or hand over what a "
+    "plugrl.InMemoryTracer has kept of all replies"
 )
 
 
@@ -89,6 +97,9 @@ class AgentRolloutWorker(RolloutWorker):
         super().__init_subclass__(**kwargs)
         plain = not inspect.iscoroutinefunction(cls.run_agent)
         cls.asks_now = plain and cls.run_agent is not AgentRolloutWorker.run_agent
+        query = vars(cls).get("format_task_query")
+        if inspect.isfunction(query):
+            cls.format_task_query = _given_problem(query)  # type: ignore[method-assign]
 
     def __init__(self, config: Any = None, evaluator: Any = None) -> None:
         super().__init__(config, evaluator)
@@ -143,6 +154,8 @@ class AgentRolloutWorker(RolloutWorker):
         task = CURRENT.get()
         if task is None:
             return task_item["prompt"]  # type: ignore[no-any-return]
+        if isinstance(task_item, RolloutTask):
+            task_item = task_item.data
         if task_item is not task.data:
             return task_item[task.prompt_key]  # type: ignore[no-any-return]
         return task.messages if is_messages(task_item.get(task.prompt_key)) else task.prompt
@@ -189,14 +202,18 @@ class AgentRolloutWorker(RolloutWorker):
     ) -> list[Trajectory]:
         _AGENT.set(agent)
         answer = await answer if inspect.isawaitable(answer) else answer
+        if agent.refusal is not None:
+            raise agent.refusal
         if answer is None:
             raise RuntimeError(f"run_agent gave no answer{location_suffix(type(self).run_agent)}")
-        if not isinstance(answer, str):
+        handed = answer if isinstance(answer, Submission) else None
+        if handed is None and not isinstance(answer, str):
             raise RunError(
                 f"{type(self).__name__}.run_agent returned {type(answer).__name__}; the final "
                 f"answer as text is expected{location_suffix(type(self).run_agent)}"
             )
-        trajectories = [t for c in agent.conversations for t in self._trained_trajectories(c)]
+        mask = None if handed is None or handed.mask is None else iter(handed.mask)
+        trajectories = [t for c in agent.conversations for t in self._trained_trajectories(c, mask)]
         if not trajectories:
             raise RunError(
                 f"{type(self).__name__}.run_agent asked no model; ask it with "
@@ -213,9 +230,17 @@ class AgentRolloutWorker(RolloutWorker):
             task.logged.setdefault(name, float(agent.counts[name]))
         task.logged.setdefault("trajectories", float(len(trajectories)))
 
-    def _trained_trajectories(self, conversation: Conversation) -> list[Trajectory]:
+    def _trained_trajectories(
+        self, conversation: Conversation, handed: Iterator[bool] | None = None
+    ) -> list[Trajectory]:
+        """The trajectories of a conversation; ``handed`` has a mask for replies, one each."""
         if not conversation.segments:
             return []
+        if handed is not None:
+            numbers = range(len(conversation.messages))
+            return conversation.trajectories(
+                [bool(conversation.sampled_tokens(n)) and next(handed) for n in numbers]
+            )
         mask = self.get_train_loss_mask(_mask_messages(conversation))
         count = len(conversation.messages)
         if len(mask) != count or any(value not in (0, 1) for value in mask):
@@ -227,11 +252,15 @@ class AgentRolloutWorker(RolloutWorker):
         return conversation.trajectories([bool(value) for value in mask])
 
     async def _assign_reward(
-        self, task: RolloutTask, trajectories: list[Trajectory], answer: str
+        self, task: RolloutTask, trajectories: list[Trajectory], answer: str | Submission
     ) -> None:
         """Judge the answer once; all trajectories of the attempt share what comes of it."""
         last = trajectories[-1]
-        await self.judged(task, last, answer)
+        if isinstance(answer, Submission):
+            given = EvaluationRunResult(answer.reward, metrics=dict(answer.metrics))
+            self._apply_judgement(task, last, self._checked(given))
+        else:
+            await self.judged(task, last, answer)
         for trajectory in trajectories[:-1]:
             trajectory.reward = last.reward
             trajectory.valid, trajectory.failure = last.valid, last.failure
@@ -245,25 +274,72 @@ class AgentRolloutWorker(RolloutWorker):
             final_answer, trajectory.finish_reason == "length", observation=messages
         )
 
-    def _generate_tokens(self, *unused: Any) -> NoReturn:
-        """Refuse to make tokens of text; the guides show workers that do.
+    def child_processor(self, child: Mapping[str, Any], trajectories: list[Reply]) -> None:
+        """Add to ``trajectories`` each reply of a part of an :class:`InMemoryTracer`'s trace."""
+        if "response_message" in child:
+            trajectories.append(dict(child))
+        for inner in child.get("children", ()):
+            self.child_processor(inner, trajectories)
+
+    def _generate_tokens(self, trajectories: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+        """The tokens of replies as they were sampled; see :meth:`child_processor`.
 
         Raises:
-            UsageError: always.
+            UsageError: they are no replies of the trace.
         """
-        raise UsageError(f"self._generate_tokens: {_TOKENS}")
+        if not all("tokens" in reply for reply in trajectories):
+            raise self._refuse("_generate_tokens")
+        return [list(reply["tokens"]) for reply in trajectories]
 
-    def _put_trajectory(self, *unused: Any) -> NoReturn:
-        """Refuse trajectories that are made by hand; see :meth:`_generate_tokens`.
+    def _put_trajectory(self, trajectory: Mapping[str, Any]) -> Submission:
+        """Hand over an attempt that ``run_agent`` has judged by itself; it returns what this gives.
+
+        Args:
+            trajectory: ``reward``; ``metrics``, ``tokens`` of all replies and ``loss_mask``, one
+                value for each of them, if it says so. The rest is known.
 
         Raises:
-            UsageError: always.
+            UsageError: its tokens or its mask are not of the replies that were recorded.
         """
-        raise UsageError(f"self._put_trajectory: {_TOKENS}")
+        replies = replies_of(self.agent.conversations)
+        tokens, mask = trajectory.get("tokens"), trajectory.get("loss_mask")
+        if tokens is not None and tokens != [reply["tokens"] for reply in replies]:
+            raise self._refuse("_put_trajectory")
+        if mask is not None and (
+            len(mask) != len(replies) or any(value not in (0, 1) for value in mask)
+        ):
+            raise self._refuse(
+                "_put_trajectory",
+                f"loss_mask has {len(mask)} values for {len(replies)} replies; one True or False "
+                "for each is expected",
+            )
+        chosen = None if mask is None else tuple(map(bool, mask))
+        return Submission(trajectory.get("reward"), trajectory.get("metrics") or {}, chosen)
+
+    def _refuse(self, name: str, reason: str = _TOKENS) -> UsageError:
+        """An error that ends the run, also where the code of the attempt catches it."""
+        self.agent.refusal = UsageError(f"self.{name}: {reason}")
+        return self.agent.refusal
+
+    def _checked(self, given: EvaluationRunResult) -> Judged:
+        try:
+            return validate_result(self._judge, given)
+        except EvaluationFailedError as error:
+            return error
 
     @property
     def client(self) -> None:
         """None: the guides hand it to the agent, which knows the model by itself."""
+
+
+def _given_problem(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An override of ``format_task_query`` that is given the problem of a task, not the task."""
+
+    @functools.wraps(method)
+    def query(self: Any, task_item: Any) -> Any:
+        return method(self, task_item.data if isinstance(task_item, RolloutTask) else task_item)
+
+    return query
 
 
 def _mask_messages(conversation: Conversation) -> list[Message]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, KeysView, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from plugrl.core.chat_template import Message
-from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.errors import ConfigError, PlugrlError, UsageError
 from plugrl.core.text.evaluate.evaluator import (
     EvaluationFailedError,
     EvaluationItem,
@@ -63,9 +63,17 @@ def _stay(*, timed: bool = False) -> Callable[[], None]:
     return lambda: None
 
 
+_NO_TEXT = (
+    "a RolloutTask was made text, of which no prompt is to be made; write task.prompt, "
+    'task["column"] or task.data, and {task!r} in a log'
+)
+
+
 @dataclass(slots=True)
 class RolloutTask:
-    """One attempt at one problem.
+    """One attempt at one problem, whose columns it has by name: ``task["prompt"]``.
+
+    It is no text: a prompt that is made of it by mistake is refused.
 
     ``ask`` sends prompt tokens to a model by name and gives its :class:`Completion`; plain
     functions call :meth:`ask_now` instead. ``park`` says that models are to be asked without the
@@ -92,6 +100,29 @@ class RolloutTask:
     logged: dict[str, float] = field(default_factory=dict)
     engine_faults: list[PlugrlError] = field(default_factory=list, repr=False)
     _random: Random | None = field(default=None, repr=False)
+
+    def __getitem__(self, column: str) -> Any:
+        return self.data[column]
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def keys(self) -> KeysView[str]:
+        """The columns of the problem, so that ``{**task}`` is a copy of it."""
+        return self.data.keys()
+
+    def get(self, column: str, default: Any = None) -> Any:
+        """A column of the problem, or ``default``."""
+        return self.data.get(column, default)
+
+    def __str__(self) -> NoReturn:
+        raise UsageError(_NO_TEXT)
+
+    def __format__(self, spec: str) -> NoReturn:
+        raise UsageError(_NO_TEXT)
 
     @property
     def random(self) -> Random:

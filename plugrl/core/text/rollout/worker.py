@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.foreign_names import OF_WORKERS
 from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
+from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
@@ -101,7 +105,7 @@ def check_stops(
             check_stop_tokens(tokens, name, services[name], "rollout_worker.stop_token_ids")
 
 
-class RolloutWorker(Component, ABC):
+class RolloutWorker(RenamedMethods, Component, ABC):
     """Turns a problem into one trajectory or several; subclass it to write an agent.
 
     ``rollout`` may be ``async`` or plain. A failure of one attempt raises; it is counted and
@@ -109,6 +113,7 @@ class RolloutWorker(Component, ABC):
     """
 
     Config: ClassVar[type] = RolloutWorkerConfig
+    FOREIGN: ClassVar[Mapping[str, str]] = OF_WORKERS
     #: Whether a plain ``rollout`` may call ``task.ask_now``. One that never does is called in
     #: place when this is false, which is faster than in a thread.
     asks_now: ClassVar[bool] = True
@@ -125,6 +130,11 @@ class RolloutWorker(Component, ABC):
     def __init__(self, config: Any = None, evaluator: Evaluator | None = None) -> None:
         super().__init__(config)
         self.evaluator = evaluator
+
+    @cached_property
+    def logger(self) -> logging.Logger:
+        """For what the worker has to say; its lines are in ``log.txt`` of the run."""
+        return logging.getLogger(f"plugrl.rollout_worker.{type(self).__name__}")
 
     @classmethod
     def columns(
