@@ -47,7 +47,7 @@ def command_at(words: Sequence[str]) -> int:
 
 
 def translate_words(words: Sequence[str]) -> list[str]:
-    """The words of a command line in plugrl's own spelling.
+    """Translate a command line to plugrl's own syntax.
 
     Raises:
         UsageError: they start a cluster or do something else that has another command here; the

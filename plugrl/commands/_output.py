@@ -1,4 +1,4 @@
-"""What commands print: tables and JSON on stdout; everything else goes to stderr."""
+"""Output of commands: tables and JSON go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def emit_table(
 
 
 def _heading(column: str) -> str:
-    """Keys and metrics stand as they are written, for their readers copy them."""
+    """The heading of a column; keys and metrics are left unchanged, so that they can be copied."""
     written = "." in column or "/" in column
     return column if written else column.upper().replace("_", " ")
 
 
 def emit_json(value: Any) -> None:
-    """Print a value as indented JSON; what JSON does not know becomes its string."""
+    """Print a value as indented JSON; values that JSON lacks become strings."""
     json.dump(value, sys.stdout, indent=2, default=str)
     print()
 
 
 def can_print(text: str) -> bool:
-    """Whether the encoding of stdout has all characters of ``text``."""
+    """Whether the encoding of stdout can represent ``text``."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -77,7 +77,7 @@ def note(message: str) -> None:
 
 
 def show_progress() -> None:
-    """Let the messages of a run reach stderr, not only warnings."""
+    """Show the messages of a run on stderr, not only warnings."""
     import logging
 
     logger = logging.getLogger("plugrl")
@@ -88,7 +88,7 @@ def show_progress() -> None:
 
 
 def emit_runs(runs: Sequence[Any]) -> None:
-    """Print the last metrics of finished runs: a column a run, a row a metric."""
+    """Print the last metrics of finished runs: one column per run, one row per metric."""
     from plugrl.core.plugins.user_code.working_folder import display_path
 
     tables = []
@@ -123,7 +123,7 @@ def write_lines(path: str, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Refuse a file that :func:`write_lines` could not write, before its lines cost hours.
+    """Refuse a file that :func:`write_lines` cannot write, before hours are spent on its content.
 
     Raises:
         UsageError: it cannot be opened for writing.
@@ -143,7 +143,7 @@ def check_writable(path: str) -> None:
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of a text file, empty ones left out.
+    """The non-empty lines of a text file.
 
     Raises:
         UsageError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""Importing one plugin in a process of its own, to see what it costs and what is wrong with it.
+"""Imports one plugin in a process of its own, to find its cost and its faults.
 
 ``python -m plugrl.commands._probe RESULT.json`` reads one entry point as JSON from
 stdin and writes its findings; :func:`probe` starts that process and survives whatever the plugin
@@ -59,7 +59,7 @@ OF_DEPENDENCIES = frozenset(
 
 @dataclass(slots=True)
 class Finding:
-    """What one import showed: seconds, heavy modules that it pulled in, and what is wrong."""
+    """The result of one import: its time, the heavy modules that it imports, and its faults."""
 
     seconds: float | None = None
     heavy: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ def probe(entry: EntryPoint, *, timeout: float = 60.0) -> Finding:
 
 
 def examine(entry: EntryPoint) -> Finding:
-    """Import ``entry`` in this process and check it as its group demands."""
+    """Import ``entry`` in this process and check it by the rules of its group."""
     from plugrl.core.plugins.loading import describe_error, import_target
 
     finding = Finding()

@@ -21,8 +21,8 @@ def show_timeline(folder: Path, *, last: int | None, as_json: bool) -> None:
 
     Args:
         folder: the run folder.
-        last: only so many steps, the newest; None: all time.
-        as_json: all numbers instead of the drawing.
+        last: show only this many of the newest steps; None: everything.
+        as_json: print all numbers instead of a drawing.
 
     Raises:
         UsageError: the timeline cannot be read.
@@ -106,7 +106,7 @@ def _drawing(lanes: TimelineView, last: int | None) -> list[str]:
 
 
 def _level(seconds: float, width: float) -> int:
-    """How dark a column is: whatever is there at all can be seen."""
+    """The shade of a column; any work at all is visible."""
     if width <= 0 or seconds <= 1e-9 * width:
         return 0
     return max(1, min(4, round(4 * seconds / width)))

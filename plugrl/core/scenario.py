@@ -28,10 +28,12 @@ DataItem = Mapping[str, Any]
 class ScenarioInstance:
     """The components of a task, built for one run.
 
-    ``datasets`` maps the name of a split to its problems. ``make_environment`` builds the
-    environments of a task for small networks; ``agents`` are its networks by policy name, which
-    the trainer builds. ``make_labelled`` gives the items that the episodes of such a task are
-    about, with their labels.
+    Attributes:
+        name: the name of the scenario, for messages.
+        datasets: the problems of each split, by name.
+        make_environment: builds the environments of a task for small networks.
+        agents: the configurations of the networks of such a task, by policy name.
+        make_labelled: returns the items that the episodes of such a task are about, with labels.
     """
 
     name: str
@@ -54,7 +56,7 @@ class ScenarioInstance:
         return self.make_labelled(split)
 
     def environment(self, split: Split) -> VectorEnvironment:
-        """New environments for ``split``; whoever asks closes them.
+        """New environments for ``split``; the caller closes them.
 
         Raises:
             ConfigError: the task has problems, not environments.
@@ -68,16 +70,16 @@ class ScenarioInstance:
 
     @cached_property
     def train_environment(self) -> VectorEnvironment:
-        """The environments to train in; errors as :meth:`environment`."""
+        """The training environments; raises what :meth:`environment` raises."""
         return self.environment("train")
 
     @cached_property
     def test_environment(self) -> VectorEnvironment:
-        """The environments to evaluate in; errors as :meth:`environment`."""
+        """The evaluation environments; raises what :meth:`environment` raises."""
         return self.environment("test")
 
     def close(self) -> None:
-        """Close the environments to train and to evaluate in, if there are any."""
+        """Close the training and evaluation environments, if there are any."""
         for name in ("train_environment", "test_environment"):
             environment = self.__dict__.pop(name, None)
             if environment is not None:
@@ -106,16 +108,16 @@ class Scenario(Component, ABC):
         """Build the task; equal configurations and seeds give equal instances."""
 
     def preview(self, seed: int) -> Mapping[str, Sequence[DataItem]] | None:
-        """At least one problem of each split, for `validate`; None: that cannot be told.
+        """At least one problem of each split, for `plugrl validate`; None: unknown.
 
-        By default the task is built. Override it where building takes long.
+        By default this builds the task. Override it if that is slow.
         """
         return self.build(seed).datasets
 
     def preview_agents(self, seed: int) -> Mapping[str, AgentSpaces] | None:
-        """What each agent sees and does, for `validate`; None: the task has no environments.
+        """The spaces of each agent, for `plugrl validate`; None: the task has no environments.
 
-        By default the environments of an evaluation are made. Override it where that takes long.
+        By default this makes the evaluation environments. Override it if that is slow.
         """
         instance = self.build(seed)
         if instance.make_environment is None:

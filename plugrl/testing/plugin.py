@@ -65,7 +65,7 @@ def plugrl_sandbox(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def plugrl_new_process(request: pytest.FixtureRequest) -> Any:
-    """Where a new process finds the components: one for all that the session checks."""
+    """Resolves components in a new process; one process serves all components of the session."""
     from plugrl.core.errors import PlugrlError
     from plugrl.core.plugins.registry import default_registry
     from plugrl.testing.processes import NewProcess
@@ -77,7 +77,7 @@ def plugrl_new_process(request: pytest.FixtureRequest) -> Any:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         for kind in KINDS:
             if name := params.get(f"plugrl_{kind}"):
-                with contextlib.suppress(PlugrlError):  # Its own tests say so.
+                with contextlib.suppress(PlugrlError):  # Reported by its own tests.
                     records.append(default_registry().resolve(kind, name))
     return NewProcess(records)
 

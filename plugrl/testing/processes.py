@@ -1,4 +1,4 @@
-"""Resolving components in a process that shares nothing with this one."""
+"""Resolves components in a new process that shares nothing with this one."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def defining_name(value: Any) -> str:
 
 
 class NewProcess:
-    """Where a new process finds components: one process for all that are known beforehand.
+    """Resolves components in a new process, all known ones in a single process.
 
-    What cannot be loaded beside the others gets a process of its own, so that no component fails
-    for another one's sake.
+    A component that cannot be loaded together with the others gets a process of its own, so that
+    none fails because of another.
 
     Args:
-        records: components that may be asked about.
+        records: components that may be resolved.
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
@@ -50,7 +50,7 @@ class NewProcess:
         self._found: dict[Record, str] = {}
 
     def location(self, record: Record) -> str:
-        """The ``defining_name`` of what a new process finds as ``record``.
+        """The ``module:name`` of the class that a new process finds for ``record``.
 
         Raises:
             AssertionError: a new process cannot load it; the message is its error output.
@@ -70,7 +70,7 @@ class NewProcess:
 
 
 def _load_in_new_process(records: Sequence[Record]) -> tuple[list[dict[str, str]], str]:
-    """Load ``records`` in a new process: an answer for each, or else why it did not end well."""
+    """Load ``records`` in a new process; return an answer for each, or why the process failed."""
     with tempfile.TemporaryDirectory(prefix="plugrl-elsewhere-") as folder:
         result = Path(folder, "answers.json")
         done = subprocess.run(

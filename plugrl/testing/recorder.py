@@ -1,4 +1,4 @@
-"""A hook plugin that writes down which hooks a run calls, and can ask it to stop."""
+"""A hook plugin that records the hooks that a run calls, and can stop the run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from plugrl.core.plugins.hookspecs import hookimpl
 
 
 class Recorder:
-    """Keeps the calls of one run in order.
+    """Records the hook calls of one run in order.
 
     Args:
-        stop: whether to ask for the end of the run at the end of its first step.
+        stop: whether to stop the run at the end of its first step.
 
     Attributes:
-        calls: hook name without its prefix, and the step (the outcome for ``run_end``).
-        complete: what ``trainer.complete`` was at the end of each step.
-        seconds: the processor time that the run took, in this process and those it waited for.
+        calls: hook names without prefix, with the step (the outcome for ``run_end``).
+        complete: the value of ``trainer.complete`` at the end of each step.
+        seconds: the processor time of the run, in this process and those it waited for.
     """
 
     def __init__(self, *, stop: bool = False) -> None:
@@ -45,7 +45,7 @@ class Recorder:
 
     @hookimpl
     def plugrl_weights_synced(self, step: int) -> None:
-        """Record a synchronisation."""
+        """Record a weight sync."""
         self.calls.append(("weights_synced", step))
 
     @hookimpl
@@ -55,7 +55,7 @@ class Recorder:
 
     @hookimpl
     def plugrl_step_end(self, run: Any, step: int) -> None:
-        """Record the end of a step, and stop there if that was asked for."""
+        """Record the end of a step, and stop the run if requested."""
         self.complete.append(bool(getattr(run.trainer, "complete", False)))
         self.calls.append(("step_end", step))
         if self._stop:
@@ -74,12 +74,12 @@ class Recorder:
 
 
 def _processor_time() -> float:
-    """Processor seconds of this process and of those that it has waited for."""
+    """Processor time of this process and of those that it has waited for, in seconds."""
     return sum(os.times()[:4])
 
 
 def order_faults(calls: list[tuple[str, Any]]) -> list[str]:
-    """What is wrong with the order of the calls of a run that ended well, in words."""
+    """The faults in the order of the calls of a successful run, as messages."""
     names = [name for name, _ in calls]
     if names[:1] != ["run_start"] or calls[-1:] != [("run_end", "done")]:
         return [f"run_start, then the steps, then run_end(done) are expected, not {names}"]
@@ -92,7 +92,7 @@ def order_faults(calls: list[tuple[str, Any]]) -> list[str]:
             ended, waiting = step, []
         elif name == "checkpoint_saved":
             faults += [f"{name}({step}) came after step_end({ended})"] if step != ended else []
-        # An evaluation may also follow the step that it is about; 0 is before training.
+        # An evaluation may also come after the end of its step; step 0 is before training.
         elif name != "evaluation_end" or step != max(ended, 0):
             waiting.append((name, step))
     return faults + [f"{name}({step}) came after the last step_end" for name, step in waiting]

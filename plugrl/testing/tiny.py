@@ -1,4 +1,4 @@
-"""A task and a model so small that a trainer's steps take milliseconds."""
+"""A task and a model that are so small that training steps take milliseconds."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ PROBLEMS = [{"prompt": a + b, "answer": a, "label": int(a == "a")} for a in "ab"
 
 
 def write_problems(folder: Path) -> Path:
-    """Write the problems as JSONL and give the file."""
+    """Write the problems as JSONL and return the path."""
     path = folder / "problems.jsonl"
     path.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS), encoding="utf-8")
     return path
 
 
 def config(trainer: str, folder: Path, sections: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A whole configuration that trains ``trainer`` for two steps in ``folder``.
+    """A complete configuration that trains ``trainer`` for two steps in ``folder``.
 
     Args:
-        trainer: the name that the configuration gives as ``trainer.type``.
-        folder: where data is written and runs are kept.
-        sections: what the trainer needs besides, merged over the sections given here.
+        trainer: the value of ``trainer.type``.
+        folder: the folder for data and runs.
+        sections: sections that the trainer needs, merged over those below.
     """
     data = str(write_problems(folder))
     tree: dict[str, Any] = {
@@ -71,16 +71,16 @@ def working_directory(tree: Mapping[str, Any]) -> Path:
 
 
 def train(tree: Mapping[str, Any], plugin: object) -> TrainedRun:
-    """Train as ``tree`` says, with one more hook plugin; the errors are those of training."""
+    """Train the configuration ``tree`` with an additional hook plugin."""
     experiment = prepare(tree)
     experiment.plugins.manager.register(plugin)
     return start(experiment)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` merged into a copy of ``base``; ``None`` removes a key.
+    """Merge ``over`` into a copy of ``base``; ``None`` removes a key.
 
-    The result shares no list or mapping with either, so that changing it changes no other test.
+    The result shares no list or mapping with either, so modifying it affects no other test.
     """
     out: dict[str, Any] = _own(base)
     for key, value in over.items():
@@ -94,7 +94,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(value: Any) -> Any:
-    """A copy down to the leaves, of mappings that cannot be changed too."""
+    """A deep copy as plain dicts and lists, also of read-only mappings."""
     if isinstance(value, Mapping):
         return {key: _own(inner) for key, inner in value.items()}
     return [_own(inner) for inner in value] if isinstance(value, list) else value

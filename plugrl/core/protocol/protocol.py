@@ -111,7 +111,7 @@ class Protocol(Component, ABC):
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Whether the options fit one another."""
+        """Check that the options are consistent."""
         try:
             cls(check.section)
         except ConfigError as error:
@@ -134,7 +134,7 @@ class Protocol(Component, ABC):
 
     @property
     def prover_names(self) -> tuple[str, ...]:
-        """The agents that argue for a verdict or help to find one."""
+        """The agents that argue for a verdict or help to find it."""
         return tuple(agent for agent in self.agent_names if agent not in self.verifier_names)
 
     @property
@@ -149,12 +149,12 @@ class Protocol(Component, ABC):
 
     @property
     def stackelberg_sequence(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of agents, those that commit themselves first at the front."""
+        """Groups of agents in the order in which they commit to a policy."""
         others = tuple(agent for agent in self.agent_names if agent not in self.verifier_names)
         return (self.verifier_names, others) if others else (self.verifier_names,)
 
     def index(self, agent: str) -> int:
-        """The place of ``agent`` among the agents."""
+        """The index of ``agent`` among the agents."""
         return self.agent_names.index(agent)
 
     def sees(self, agent: str) -> tuple[str, ...]:
@@ -322,7 +322,7 @@ class Protocol(Component, ABC):
 
 
 def make_protocol(section: Any) -> Protocol:
-    """The protocol of a section, or of a name alone, resolved in this process.
+    """Build the protocol that a section, or a name alone, means in this process.
 
     Raises:
         PlugrlError: there is no such protocol, it cannot be loaded, or an option is wrong.

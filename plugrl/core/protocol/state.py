@@ -1,4 +1,4 @@
-"""What steps of a protocol are given and answer: states, outcomes, signals, tallies."""
+"""Inputs and results of the steps of a protocol: states, signals, outcomes, tallies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plugrl.core.errors import ContractError
 
 
 class Verdict(IntEnum):
-    """What a verifier decides in a round, and what has been decided in an episode."""
+    """The decision of a verifier in a round, and the verdict of an episode."""
 
     REJECT = 0
     ACCEPT = 1
@@ -97,7 +97,7 @@ class ProtocolOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How episodes that are over came out; those without a verdict are counted apart."""
+    """Counts of the results of finished episodes; those without a verdict count separately."""
 
     right: int
     wrong: int
@@ -116,18 +116,18 @@ class Tally:
 
     @property
     def accuracy(self) -> float:
-        """The share of right verdicts in all episodes: no verdict is as good as a wrong one."""
+        """The fraction of right verdicts in all episodes; no verdict counts as a wrong one."""
         return self.right / max(self.right + self.wrong + self.undecided, 1)
 
     @property
     def decided_accuracy(self) -> float:
-        """The share of right verdicts in those that were given; NaN where there are none."""
+        """The fraction of right verdicts among those given; NaN without any."""
         decided = self.right + self.wrong
         return self.right / decided if decided else float("nan")
 
 
 def initial_state(agents: int, seed: Any, label: Any) -> ProtocolState:
-    """The state in which N episodes begin.
+    """The initial state of N episodes.
 
     Raises:
         ContractError: seeds and labels differ in number, or a label is neither 0 nor 1.

@@ -1,4 +1,4 @@
-"""The turns of a protocol as a table, and the faults that a table can have."""
+"""The turns of a protocol as a table of masks, and its validation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_names(
     viewers: Mapping[str, Sequence[str]],
     wins: Mapping[str, Any],
 ) -> None:
-    """Whether what the protocol ``name`` declares fits together.
+    """Check that the declarations of the protocol ``name`` are consistent.
 
     Raises:
         PluginError: something is no list of names, or an agent is named that is not there.
@@ -47,7 +47,7 @@ def check_names(
 
 
 def check_rewards(name: str, rewards: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """What the protocol ``name`` gave as rewards, as an array.
+    """Check the rewards that the protocol ``name`` returned, and convert them to an array.
 
     Raises:
         ContractError: they are no numbers, or of another shape.

@@ -1,11 +1,11 @@
-"""What plugrl expects of an evaluator.
+"""The contract of evaluators.
 
 Run it with ``--plugrl-evaluator NAME``, or subclass :class:`EvaluatorContract` with an attribute
 ``plugrl_evaluator``. An evaluator declares what it needs as ``conformance``: ``config`` (its
 section), ``data`` (one problem), and ``right`` and ``wrong`` (an answer of each sort); by
-default ``{"data": {"prompt": "1+1=", "answer": "2"}, "right": "2", "wrong": "3"}``. One that
-raises on answers which it cannot judge says why as ``refuses``; such answers train nothing. One
-that asks a model gives ``reply``, a function from the text of a prompt to that of the answer.
+default ``{"data": {"prompt": "1+1=", "answer": "2"}, "right": "2", "wrong": "3"}``. An evaluator
+that raises on answers that it cannot judge gives the reason as ``refuses``; such answers are not
+trained on. An evaluator that queries a model gives ``reply``, a function from prompt to answer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Letters:
 
 
 class _Script(Mapping[str, Any]):
-    """A model of any name whose answers a function writes."""
+    """Models of any name whose answers come from a function."""
 
     def __init__(self, reply: Callable[[str], str]) -> None:
         self._reply = reply
@@ -97,7 +97,7 @@ class _Script(Mapping[str, Any]):
 def judge(
     evaluator: Evaluator, example: Mapping[str, Any], data: Mapping[str, Any], answer: str
 ) -> EvaluationRunResult:
-    """What ``evaluator`` says of ``answer``, asked as a rollout worker asks it."""
+    """The judgement of ``evaluator`` on ``answer``, called the way a rollout worker calls it."""
 
     async def ask() -> EvaluationRunResult:
         MODEL_ACCESS.set(_Script(example["reply"]) if example["reply"] else None)
@@ -199,7 +199,7 @@ class EvaluatorContract:
     def test_it_leaves_the_problem_as_it_was(
         self, evaluator: Evaluator, example: dict[str, Any]
     ) -> None:
-        # Asked itself, since runs give evaluators copies.
+        # Called directly, because runs give evaluators copies.
         data, target = copy.deepcopy(example["data"]), BaseEvaluationTarget(example["right"])
         by_item = type(evaluator).evaluate is not Evaluator.evaluate
 

@@ -1,4 +1,4 @@
-"""What plugrl expects of a sandbox.
+"""The contract of sandboxes.
 
 Run it with ``--plugrl-sandbox NAME``, or subclass :class:`SandboxContract` with an attribute
 ``plugrl_sandbox``. A sandbox declares what it needs as ``conformance``: ``config``, its section.
@@ -27,7 +27,7 @@ DEFAULT: Mapping[str, Any] = {"config": {}}
 LIMITS = ProgramLimits(
     seconds=0.5, wall_seconds=60, memory_mb=256, file_kb=64, files=8, output_kb=16
 )
-#: Programs that end in a way of their own, with the verdicts that are right.
+#: Programs that end in different ways, with the accepted verdicts.
 ENDS = {
     "pass": ("done",),
     "raise SystemExit(3)": ("raised",),
@@ -39,7 +39,7 @@ ENDS = {
     "for i in range(1000): open(str(i), 'w')": ("files", "raised"),
     "for i in range(1000): __import__('os').mkdir(str(i))": ("files", "raised"),
 }
-#: Programs whose function ``add`` does not add and that want to pass nevertheless.
+#: Programs whose function ``add`` does not add but that try to pass anyway.
 CHEATS = (
     "class A:\n def __eq__(self, other): return True\ndef add(a, b): return A()",
     "import os; os._exit(0)",

@@ -1,4 +1,4 @@
-"""What plugrl expects of a scorer of dialogues.
+"""The contract of scorers of dialogues.
 
 Run it with ``--plugrl-scorer NAME``, or subclass :class:`ScorerContract` with an attribute
 ``plugrl_scorer``. A scorer declares what it needs as ``conformance``: ``config`` (its section),
@@ -62,7 +62,7 @@ class _Letters:
 
 
 class _Script(InferenceService):
-    """A model whose answers a function writes."""
+    """A model whose answers come from a function."""
 
     def __init__(self, reply: Callable[[str], str]) -> None:
         super().__init__()

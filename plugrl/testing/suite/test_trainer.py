@@ -1,4 +1,4 @@
-"""What plugrl expects of a trainer.
+"""The contract of trainers.
 
 Run it with ``--plugrl-trainer NAME``, or subclass :class:`TrainerContract` with an attribute
 ``plugrl_trainer``. A trainer that needs other sections than the kit's tiny text task declares
@@ -23,13 +23,12 @@ from plugrl.testing import tiny
 from plugrl.testing.processes import NewProcess, defining_name
 from plugrl.testing.recorder import Recorder, order_faults
 
-#: Two steps of the tiny task take less than a second of processor time; slower ones belong to other
-#: tests.
+#: Limit of processor time for two steps of the tiny task, which take less than a second.
 SECONDS = 60.0
 
 
 def comparable_metrics(run: TrainedRun) -> list[dict[str, Any]]:
-    """The metrics of a run without what a clock says."""
+    """The metrics of a run without times."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.metrics]
 
 
@@ -45,7 +44,7 @@ def flatten(state: Any, path: str = "") -> dict[str, Any]:
 
 
 def assert_equal_states(left: Any, right: Any) -> None:
-    """Compare two states, tensors and arrays by content; what a clock says is left out."""
+    """Compare two states without times; tensors and arrays by content."""
     import numpy as np
     import torch
 
