@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 from pettingzoo import ParallelEnv
 
 
@@ -70,7 +70,29 @@ class Words(Scripted):
     """Sees what no network takes."""
 
     def observation_space(self, agent):
-        return Dict({"observation": Box(0, 1, (2,)), "action_mask": Box(0, 1, (3,))})
+        return Dict({"text": Text(3), "action_mask": Box(0, 1, (3,))})
+
+
+class Masked(Scripted):
+    """Forbids the choice that is the last digit of what is seen, modulo 3."""
+
+    def observation_space(self, agent):
+        number = super().observation_space(agent)
+        return Dict({"number": number, "action_mask": Box(0, 1, (3,), np.int8)})
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        return {agent: self.masked(seen) for agent, seen in observations.items()}, infos
+
+    def step(self, actions):
+        observations, *rest = super().step(actions)
+        return ({agent: self.masked(seen) for agent, seen in observations.items()}, *rest)
+
+    @staticmethod
+    def masked(seen):
+        mask = np.ones(3, np.int8)
+        mask[int(seen[0]) % 10 % 3] = 0
+        return {"number": seen, "action_mask": mask}
 
 
 class NoAgents(Scripted):

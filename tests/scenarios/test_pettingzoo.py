@@ -462,7 +462,6 @@ def test_environments_of_turns_are_converted_where_that_is_right(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("classic/tictactoe-v3", "lets agents act in turn .*turn_based_aec_to_parallel"),
         ("classic/rps-v9", "Available version: v2"),
         ("sisl/persuit-v5", "did you mean sisl/pursuit-v5"),
         ("mpe2.simple_spred_v3", "mpe2 has no module .* did you mean simple_spread_v3"),
@@ -487,8 +486,19 @@ def test_what_cannot_be_an_environment_is_refused_with_the_remedy(name, message)
 
 
 def test_spaces_that_networks_cannot_take_are_refused():
-    with pytest.raises(ConfigError, match=r"\(agent 'a'\) observes a Dict of action_mask, obs"):
+    with pytest.raises(ConfigError, match=r"\(agent 'a'\) observes a Dict whose 'text' is a Text"):
         scripted(["a"], {"a": 0}, [], kind="Words")
+
+
+def test_agents_that_act_at_once_have_masks_too():
+    step = {"agents": ["a"], "a": (11, 1, False, False)}
+    environment = scripted(["a"], {"a": 10}, [step], kind="Masked")
+    seen = environment.reset(1)["a"]
+    assert environment.spaces["a"].layout.fields == {"action_mask": (3,), "number": (1,)}
+    # By hand: the last digit of the number is forbidden modulo 3.
+    assert seen.tolist() == [[0, 1, 1, 10]]
+    assert environment.step(zeros(environment))["a"].observation.tolist() == [[1, 0, 1, 11]]
+    assert environment.unsaved is None
 
 
 def test_the_physics_are_those_of_cartpole():

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plugrl.core.errors import RunError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.tensordict.agents.acting import acting_for
+from plugrl.core.tensordict.agents.building import build_agents
+from plugrl.core.tensordict.agents.config import AgentConfig
 from plugrl.core.tensordict.collect.episodes import episode_metrics
 from plugrl.core.tensordict.environment.film import write_film
 from plugrl.core.tensordict.environment.turns import Choose, Turns
@@ -21,15 +24,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from plugrl.core.scenario import ScenarioInstance
-    from plugrl.core.tensordict.agents.agent import Policies
+    from plugrl.core.tensordict.agents.agent import Agent, Policies
     from plugrl.core.tensordict.collect.normalisers import Normalisers
-    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import (
+        AgentSpaces,
+        VectorEnvironment,
+    )
 
 logger = logging.getLogger(__name__)
 #: An episode longer than this is taken to be endless, and one of the second length is warned about.
 LONGEST, LONG = 1_000_000, 100_000
 #: Steps between two looks at how long episodes are.
 _LOOK = 10_000
+#: The opponent that acts uniformly at random.
+RANDOM = "random"
 
 Record = Callable[[str, Mapping[str, Any]], None]
 
@@ -65,37 +73,87 @@ class Evaluation:
             record: is given every episode.
 
         Returns:
-            Metrics under ``validation/``: means over the episodes, of all agents and of each.
+            Metrics under ``validation/``: means over the episodes, of all agents and of each;
+            against ``validate.opponent`` those of the trained agents alone.
         """
+        environment = self._scenario.test_environment
         ended: dict[str, list[tuple[float, int]]] = {}
-        for episode in self.episodes(self._section.episodes):
-            for agent, (total, length) in episode["agents"].items():
-                ended.setdefault(agent, []).append((total, length))
-            if record is not None:
-                record("evaluation", {"step": iteration, **episode})
+        own: list[tuple[str | None, dict[str, float]]] = []
+        for lineup, episodes in self._played(self._section.episodes):
+            for episode in episodes:
+                for agent, (total, length) in episode["agents"].items():
+                    if lineup.seat in (None, agent):
+                        ended.setdefault(agent, []).append((total, length))
+                if record is not None:
+                    record("evaluation", {"step": iteration, **episode})
+            metrics = lineup.own_metrics(environment.take_metrics(lineup.share))
+            own.append((lineup.seat, metrics))
         metrics = episode_metrics(ended, "validation")
-        own = self._scenario.test_environment.take_metrics(self._section.episodes)
-        return metrics | {f"validation/{name}": value for name, value in own.items()}
+        return metrics | {f"validation/{name}": value for name, value in _joined_metrics(own)}
 
     def episodes(self, count: int) -> Iterator[dict[str, Any]]:
         """Play ``count`` episodes: ``{"episode": i, "agents": {agent: (return, length)}}``.
 
+        Against ``validate.opponent`` each trained agent plays its share of them, and ``seat`` in
+        an episode names it.
+        """
+        for _, episodes in self._played(count):
+            yield from episodes
+
+    def _played(self, count: int) -> Iterator[tuple[Lineup, Iterator[dict[str, Any]]]]:
+        """Who plays, and their episodes."""
+        first = 0
+        for lineup in self._lineups(count):
+            yield lineup, self._episodes(lineup, first)
+            first += lineup.share
+
+    def _lineups(self, count: int) -> list[Lineup]:
+        """Who plays ``count`` episodes of an evaluation."""
+        own = self._policies.policy_of
+        if self._section.opponent is None:
+            return [Lineup(own, count)]
+        trained = [agent for agent, name in own.items() if self._policies.policies[name].is_trained]
+        # Where nothing is trained, such as in an evaluation of a finished run, all are looked at.
+        trained = trained or list(own)
+        return [
+            Lineup(
+                {agent: own[agent] if agent == seat else _opponent_of(agent) for agent in own},
+                count // len(trained) + (number < count % len(trained)),
+                seat,
+            )
+            for number, seat in enumerate(trained)
+        ]
+
+    @cached_property
+    def _opponents(self) -> dict[str, Agent]:
+        """What takes the other seats, by the names that line-ups have for it."""
+        if self._section.opponent is None:
+            return {}
+        spaces = self._scenario.test_environment.spaces
+        policies = opponents_for(spaces, self._section.opponent).policies
+        return {_opponent_of(agent): policy for agent, policy in policies.items()}
+
+    def _episodes(self, lineup: Lineup, first: int) -> Iterator[dict[str, Any]]:
+        """The episodes of a line-up, numbered from ``first`` on.
+
         Each environment plays its share, so that short episodes do not crowd out long ones.
         """
+        count = lineup.share
         if count == 0:
             return
         environment = self._scenario.test_environment
-        played = self._play(environment)
+        played = self._play(environment, lineup)
         shares = [
             count // environment.num_envs + (i < count % environment.num_envs)
             for i in range(environment.num_envs)
         ]
+        seat = {} if lineup.seat is None else {"seat": lineup.seat}
         number = 0
         for place, agents in played:
             if shares[place] == 0:
                 continue
             shares[place] -= 1
-            yield {"episode": number, "agents": agents}
+            yield {"episode": first + number, **seat, "agents": agents}
             number += 1
             if number == count:
                 return
@@ -118,29 +176,38 @@ class Evaluation:
             frames.append(frame)
 
         try:
-            next(self._play(environment, look))
+            next(self._play(environment, self._lineups(1)[0], look))
             write_film(path, frames, environment.render_fps)
         finally:
             environment.close()
 
     def _play(
-        self, environment: VectorEnvironment, look: Callable[[], None] | None = None
+        self,
+        environment: VectorEnvironment,
+        lineup: Lineup,
+        look: Callable[[], None] | None = None,
     ) -> Iterator[tuple[int, dict[str, tuple[float, int]]]]:
-        policies = self._policies.policies
+        members: dict[str, list[str]] = {}
+        for agent, policy in lineup.policy_of.items():
+            members.setdefault(policy, []).append(agent)
+        known = self._policies.policies | self._opponents
+        policies = {name: known[name] for name in members}
         distributions = {name: agent.distribution for name, agent in policies.items()}
-        turns = Turns(environment, self._members, distributions)
-        choose = self._chooser(environment.needs_params)
-        return _play(environment, choose, self._members, self._seed, turns, look)
+        turns = Turns(environment, members, distributions)
+        choose = self._chooser(policies, environment.needs_params)
+        return _play(environment, choose, members, self._seed, turns, look)
 
-    def _chooser(self, with_params: bool) -> Choose:
+    def _chooser(self, policies: Mapping[str, Agent], with_params: bool) -> Choose:
         """Maps a policy and its observations to actions; draws depend on the seed alone."""
         actors = {
             name: acting_for(agent, generator_of(self._seed, "evaluation", name))
-            for name, agent in self._policies.policies.items()
+            for name, agent in policies.items()
         }
 
         def choose(policy: str, observation: np.ndarray) -> Any:
-            seen = self._normalisers.observation(policy, observation)
+            seen = observation
+            if policy not in self._opponents:
+                seen = self._normalisers.observation(policy, observation)
             actor = actors[policy]
             if self._section.deterministic:
                 return actor.best(seen), None, actor.params(seen) if with_params else None
@@ -150,12 +217,62 @@ class Evaluation:
 
         return choose
 
-    @property
-    def _members(self) -> dict[str, list[str]]:
-        members: dict[str, list[str]] = {}
-        for agent, policy in self._policies.policy_of.items():
-            members.setdefault(policy, []).append(agent)
-        return members
+
+@dataclass(frozen=True)
+class Lineup:
+    """Who plays in some episodes of an evaluation.
+
+    Attributes:
+        policy_of: the policy of each agent.
+        share: how many episodes.
+        seat: the one agent that is evaluated; None: all are.
+    """
+
+    policy_of: Mapping[str, str]
+    share: int
+    seat: str | None = None
+
+    def own_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Numbers of an environment about these episodes; with a seat those that concern it."""
+        if self.seat is None:
+            return dict(metrics)
+        others = tuple(f"{agent}/" for agent in self.policy_of if agent != self.seat)
+        concern = {name: value for name, value in metrics.items() if not name.startswith(others)}
+        own = f"{self.seat}/"
+        return {f"{own}{name.removeprefix(own)}": value for name, value in concern.items()}
+
+
+def opponents_for(spaces: Mapping[str, AgentSpaces], opponent: str) -> Policies:
+    """What plays the part of each agent for ``validate.opponent``: a policy by each agent's name.
+
+    Raises:
+        ConfigError: there is no hand-made policy of that name.
+    """
+    chosen = {"is_random": True} if opponent == RANDOM else {"scripted": opponent}
+    try:
+        return build_agents(spaces, {AgentConfig.default_entry: chosen})
+    except ConfigError as error:
+        said = str(error).removeprefix(f"agents.{AgentConfig.default_entry}.scripted: ")
+        raise ConfigError(f"{said}; {RANDOM} is one that every task has") from error
+
+
+def _opponent_of(agent: str) -> str:
+    # No policy is called like that: names in the configuration have no spaces.
+    return f"opponent as {agent}"
+
+
+def _joined_metrics(
+    own: Sequence[tuple[str | None, Mapping[str, float]]],
+) -> Iterator[tuple[str, float]]:
+    """Numbers of all line-ups, and the means over the seats of those that have one."""
+    means: dict[str, list[float]] = {}
+    for seat, metrics in own:
+        for name, value in metrics.items():
+            yield name, value
+            if seat is not None:
+                means.setdefault(name.removeprefix(f"{seat}/"), []).append(value)
+    for name, values in means.items():
+        yield name, float(np.mean(values))
 
 
 def _play(

@@ -96,6 +96,11 @@ class EpisodesConfig:
     before_train: bool = described(False, "evaluate before the first iteration too")
     episodes: int = described(10, "episodes of an evaluation")
     deterministic: bool = described(True, "take the likeliest action instead of sampling one")
+    opponent: str | None = described(
+        None,
+        "who acts for the others while each trained agent plays its share of the episodes: random, "
+        "or a hand-made policy as agents.NAME.scripted names it; null: their own policies",
+    )
     film: Literal["none", "gif", "mp4"] = described(
         "none", "write a film of one more episode into samples/ at each evaluation"
     )

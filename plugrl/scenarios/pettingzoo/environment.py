@@ -7,13 +7,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import MultiDiscrete, Space
 
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.tensordict.environment.copies import Crashes, EpisodesEnvironment
-from plugrl.core.tensordict.environment.vector_environment import AgentStep
-from plugrl.scenarios.pettingzoo.maker import Maker, agents_of, raw_spaces, spaces_of
-from plugrl.scenarios.pettingzoo.parallel_copy import Outcome, ParallelCopy
+from plugrl.core.tensordict.environment.contract import offered
+from plugrl.core.tensordict.environment.copies import Crashes, EpisodeCopy, EpisodesEnvironment
+from plugrl.core.tensordict.environment.layout import ACTION_MASK
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, AgentStep
+from plugrl.scenarios.pettingzoo.agents_copy import AgentsCopy, Outcome
+from plugrl.scenarios.pettingzoo.maker import Maker, seats_of, spaces_of, takes_turns
+from plugrl.scenarios.pettingzoo.parallel_copy import ParallelCopy
+from plugrl.scenarios.pettingzoo.results import results
+from plugrl.scenarios.pettingzoo.turn_copy import TurnCopy
 
 
 class PettingZooEnvironment(EpisodesEnvironment):
@@ -25,6 +31,7 @@ class PettingZooEnvironment(EpisodesEnvironment):
         rescale: networks act in [-1, 1] instead of within the bounds of a Box.
         max_restarts: copies that may break and be built anew.
         render: whether there are frames.
+        max_episode_steps: an episode is cut off after so many steps; None: never.
 
     Raises:
         ConfigError: it cannot be built, or a space is of a kind that networks cannot take.
@@ -38,16 +45,66 @@ class PettingZooEnvironment(EpisodesEnvironment):
         rescale: bool = False,
         max_restarts: int = 0,
         render: bool = False,
+        max_episode_steps: int | None = None,
     ) -> None:
         first = maker.build(render=render)
-        self._agents = agents_of(first, maker.name)
-        self._raw = {k: raw_spaces(first, maker.name, a)[0] for k, a in self._agents.items()}
+        self._takes_turns = takes_turns(first)
+        self._seats = seats_of(first, maker.name)
         self._build = partial(maker.build, render=render)
+        self._limit = max_episode_steps
         spaces = spaces_of(first, maker.name, rescale=rescale)
         super().__init__(maker.name, spaces, num_envs, max_restarts=max_restarts, first=first)
 
-    def _new_copy(self, index: int, crashes: Crashes) -> ParallelCopy:
-        return ParallelCopy(self._build, self._agents, self._raw, index, crashes)
+    def _new_copy(self, index: int, crashes: Crashes) -> AgentsCopy:
+        kind = TurnCopy if self._takes_turns else ParallelCopy
+        return kind(self._build, self._seats, index, crashes, self._limit)
+
+    def acting(self) -> Mapping[str, np.ndarray] | None:
+        """Whose turn it is in each copy; None: agents act at once."""
+        if not self._takes_turns:
+            return None
+        turns = [copy.turn for copy in self._copies]
+        return {agent: np.array([turn == agent for turn in turns]) for agent in self.spaces}
+
+    def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Begin all episodes anew; without a seed they differ each time."""
+        observations = super().reset(seed)
+        self._check_choices(observations)
+        return observations
+
+    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, AgentStep]:
+        """Take one action of each agent whose turn it is in every copy; see the base class."""
+        steps = super().step(actions)
+        self._check_choices({agent: step.observation for agent, step in steps.items()})
+        return steps
+
+    def _check_choices(self, observations: Mapping[str, np.ndarray]) -> None:
+        """Refuse a turn in which everything is masked: no move could be drawn."""
+        for agent, acts in (self.acting() or {}).items():
+            some = offered(self.spaces[agent], observations[agent])
+            if some is not None and (acts & ~some).any():
+                copy = int(np.flatnonzero(acts & ~some)[0])
+                raise ContractError(
+                    f"{self.name}: the {ACTION_MASK} of agent {agent!r} in copy {copy} is all 0 in "
+                    "its turn; allow it a move, or end the episode"
+                )
+
+    def take_metrics(self, episodes: int | None = None) -> dict[str, float]:
+        """Where agents take turns, the shares of episodes that each won, drew and lost."""
+        if not self._takes_turns:
+            return {}
+        games: list[Mapping[str, float]] = []
+        for index, copy in enumerate(self._copies):
+            share = None
+            if episodes is not None:
+                share = episodes // self.num_envs + (index < episodes % self.num_envs)
+            games += copy.games[:share]
+            copy.games = []
+        return results(games)
+
+    def _tried(self, agent: str, space: Space[Any], copy: EpisodeCopy) -> Any:
+        allowed = _allowed(self.spaces[agent], copy.last[agent])
+        return space.sample() if allowed is None else space.sample(allowed)
 
     def _part(self, actions: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
         return {agent: action[index] for agent, action in actions.items()}
@@ -82,3 +139,14 @@ class PettingZooEnvironment(EpisodesEnvironment):
                 f"{self.name} gave agent {agent!r} an observation that is none of its observation "
                 f"space ({one_line(error)}); mend one of them"
             ) from error
+
+
+def _allowed(spaces: AgentSpaces, observation: np.ndarray) -> Any:
+    """The mask of an observation as ``Space.sample`` takes it; None: there is none."""
+    layout = spaces.layout
+    if layout is None or ACTION_MASK not in layout:
+        return None
+    mask = (observation[layout.slices[ACTION_MASK]] > 0.5).astype(np.int8)
+    if isinstance(spaces.action, MultiDiscrete):
+        return tuple(np.split(mask, np.cumsum(spaces.action.nvec)[:-1]))
+    return mask

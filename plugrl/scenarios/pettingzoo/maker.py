@@ -14,9 +14,11 @@ from typing import Any
 from plugrl.core.config.schemas.plain_values import is_code_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
+from plugrl.core.tensordict.environment.layout import Layout
 from plugrl.core.tensordict.environment.spaces import WRAP, Spaces
 from plugrl.core.wording import did_you_mean
 from plugrl.scenarios.import_by_name import call, find, submodules
+from plugrl.scenarios.pettingzoo.agents_copy import Seat
 
 MISSING = 'pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"'
 #: What modules of PettingZoo and packages like it call their environments, the best first.
@@ -33,8 +35,8 @@ class Maker:
 
     Args:
         name: a module such as ``mpe2.simple_spread_v3``, ``module:factory`` or
-            ``file.py:factory`` for a class or function, or an id of PettingZoo's registry such
-            as ``sisl/pursuit-v5``.
+            ``file.py:factory`` for a class or function, an id of PettingZoo's registry such
+            as ``sisl/pursuit-v5``, or one of its own by name, such as ``tictactoe_v3``.
         options: what the class or function is called with.
 
     Raises:
@@ -49,7 +51,7 @@ class Maker:
         self._factory = _factory(name)
 
     def build(self, *, render: bool = False) -> Any:
-        """A new environment with the parallel interface.
+        """A new environment: with the parallel interface, or AEC where agents take turns.
 
         Args:
             render: with frames, if the environment can.
@@ -61,13 +63,22 @@ class Maker:
         if extra and not _takes(self._factory, "render_mode"):
             extra = {}
         made = call(self.name, self._factory, self.options, **extra)
-        return _parallel(made, self.name)
+        return _stepped(made, self.name)
 
 
 def _factory(name: str) -> Callable[..., Any]:
     if "/" in name and not is_code_file(name):
         return _registered(name)
-    module, found = find(name)
+    modules = _own_modules()
+    if name in modules:
+        return _registered(modules[name])
+    try:
+        module, found = find(name)
+    except ConfigError as error:
+        close = did_you_mean(name, modules) if re.fullmatch(r"\w+_v\d+", name) else ""
+        if not close or not str(error).startswith("there is no module"):
+            raise
+        raise ConfigError(f"there is no module {name!r}, and none of PettingZoo{close}") from error
     if found is None:
         found = next((getattr(module, each) for each in _USUAL if hasattr(module, each)), None)
         if found is None:
@@ -78,6 +89,17 @@ def _factory(name: str) -> Callable[..., Any]:
     if not callable(found) or isinstance(found, ModuleType):
         raise ConfigError(f"{name} is a {type(found).__name__}; name a class or a function")
     return found  # type: ignore[no-any-return]
+
+
+def _own_modules() -> dict[str, str]:
+    """The ids of PettingZoo's registry by the names of their modules, such as tictactoe_v3."""
+    import pettingzoo
+
+    known = [
+        *getattr(pettingzoo, "aec_registry", ()),
+        *getattr(pettingzoo, "parallel_registry", ()),
+    ]
+    return {"_v".join(each.partition("/")[2].rsplit("-v", 1)): each for each in known}
 
 
 def _registered(name: str) -> Callable[..., Any]:
@@ -129,27 +151,30 @@ def _takes(factory: Callable[..., Any], name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _parallel(made: Any, name: str) -> Any:
-    """``made`` itself, or an environment of turns as a parallel one.
+def takes_turns(environment: Any) -> bool:
+    """Whether the agents of what a :class:`Maker` built act one after the other."""
+    from pettingzoo import AECEnv
+
+    return isinstance(environment, AECEnv)
+
+
+def _stepped(made: Any, name: str) -> Any:
+    """``made`` as it is stepped: at once where that is right, else turn by turn.
 
     Raises:
-        ConfigError: it is neither, or its agents really take turns.
+        ConfigError: it is no environment of PettingZoo.
     """
-    from pettingzoo import AECEnv
-    from pettingzoo.utils.conversions import aec_to_parallel
+    from pettingzoo.utils.conversions import aec_to_parallel, turn_based_aec_to_parallel_wrapper
 
-    if isinstance(made, AECEnv):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                made = aec_to_parallel(made)
-        except AssertionError:
-            raise ConfigError(
-                f"{name} lets agents act in turn (AEC), not all at once; take its parallel_env, "
-                "set metadata is_parallelizable if it only moves on after all have acted, or name "
-                "a function of yours that returns "
-                "pettingzoo.utils.conversions.turn_based_aec_to_parallel(env)"
-            ) from None
+    if isinstance(made, turn_based_aec_to_parallel_wrapper):
+        # Its step is a move of one agent too, and hides whose.
+        made = made.aec_env
+    if takes_turns(made):
+        if not (getattr(made, "metadata", None) or {}).get("is_parallelizable", False):
+            return made
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = aec_to_parallel(made)
     if not all(callable(getattr(made, each, None)) for each in ("reset", "step")):
         raise ConfigError(f"{name} gives a {type(made).__name__}, which is no environment")
     if not hasattr(made, "action_space") or not callable(made.action_space):
@@ -179,13 +204,52 @@ def spaces_of(environment: Any, name: str, *, rescale: bool = False) -> dict[str
         ConfigError: a space is of a kind that networks cannot take; the message names it.
     """
     spaces = {}
-    for agent, original in agents_of(environment, name).items():
-        observation, action = raw_spaces(environment, name, original)
+    for agent, (original, observation, layout) in seats_of(environment, name).items():
         who = f"{name} (agent {agent!r})"
-        _refuse_kind(observation, f"{who} observes")
+        action = raw_spaces(environment, name, original)[1]
         _refuse_kind(action, f"{who} acts in")
-        spaces[agent] = Spaces(who, observation, action, rescale=rescale, remedies=WRAP)
+        if layout is None:
+            _refuse_kind(observation, f"{who} observes")
+        spaces[agent] = Spaces(
+            who,
+            observation if layout is None else layout.space(),
+            action,
+            rescale=rescale,
+            remedies=WRAP,
+            layout=layout,
+        )
     return spaces
+
+
+def seats_of(environment: Any, name: str) -> dict[str, Seat]:
+    """The agents that may ever take part, by name, and what they observe.
+
+    Raises:
+        ConfigError: the environment does not tell, or parts of an observation are of a kind that
+            networks cannot take.
+    """
+    seats = {}
+    for agent, original in agents_of(environment, name).items():
+        observation, _ = raw_spaces(environment, name, original)
+        layout = _layout(observation, f"{name} (agent {agent!r})")
+        seats[agent] = Seat(original, observation, layout)
+    return seats
+
+
+def _layout(space: Any, who: str) -> Layout | None:
+    """The parts of a ``Dict`` of arrays; None: the space is no ``Dict``."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Dict):
+        return None
+    for key, part in space.items():
+        if not isinstance(part, spaces.Box | spaces.MultiBinary):
+            raise ConfigError(
+                f"{who} observes a Dict whose {key!r} is a {type(part).__name__}, which networks "
+                "cannot take; name a function of yours that wraps the environment so that the "
+                "parts of its observations are Box or MultiBinary"
+            )
+    return Layout({str(key): tuple(part.shape or ()) for key, part in space.items()})
 
 
 def raw_spaces(environment: Any, name: str, agent: Hashable) -> tuple[Any, Any]:

@@ -3,64 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
-
-from plugrl.core.errors import ContractError, PlugrlError, RunError
-from plugrl.core.tensordict.environment.copies import Crashes, EpisodeCopy
+from plugrl.core.errors import ContractError, PlugrlError
+from plugrl.core.tensordict.environment.copies import Crashes
+from plugrl.scenarios.pettingzoo.agents_copy import AgentsCopy, Outcome, Seat, own_copy
 
 _OF_RESET = ("observations", "infos")
 _OF_STEPS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What one step gave one agent of one copy; see ``AgentStep`` for the fields."""
+class ParallelCopy(AgentsCopy):
+    """One environment whose agents act at once, and who of them takes part; see the base class."""
 
-    observation: Any
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    final: Any = None
-    real: bool = True
-
-
-class ParallelCopy(EpisodeCopy):
-    """One environment, and who of its agents takes part.
-
-    Args:
-        build: makes the environment.
-        agents: the environment's own identifier of each agent, by name.
-        spaces: what each agent observes, in the environment's own terms.
-        index: the place among the copies.
-        crashes: counts what breaks.
-    """
-
-    KEPT = ("episode", "last", "_open", "_ended", "_owed")
+    KEPT = ("episode", "last", "_open", "_ended", "_owed", "_steps")
 
     def __init__(
         self,
         build: Callable[[], Any],
-        agents: Mapping[str, Hashable],
-        spaces: Mapping[str, Space[Any]],
+        seats: Mapping[str, Seat],
         index: int,
         crashes: Crashes,
+        max_episode_steps: int | None = None,
     ) -> None:
-        super().__init__(build, index, crashes)
-        self._agents = dict(agents)
-        self._own = {agent: name for name, agent in agents.items()}
-        self._spaces = spaces
-        self.last = {name: _nothing(spaces[name]) for name in agents}
-        self._open: set[str] = set()
+        super().__init__(build, seats, index, crashes, max_episode_steps)
         self._ended: set[str] = set()
-        self._owed: dict[str, float] = dict.fromkeys(agents, 0.0)
+        self._owed: dict[str, float] = dict.fromkeys(seats, 0.0)
 
     def _reset(self) -> None:
         self.episode += 1
+        self._steps = 0
         begun = self.environment.reset(seed=self.episode_seed)
         observations = self._mappings("reset", begun, _OF_RESET)[0]
         if not self.environment.agents:
@@ -70,11 +42,11 @@ class ParallelCopy(EpisodeCopy):
             self._owed[name] = 0.0
             if agent in observations:
                 self._open.add(name)
-                self.last[name] = _own_copy(observations[agent])
+                self.last[name] = self._shown(name, observations[agent])
             elif agent in self.environment.agents:
                 raise self._unseen("reset", name)
             else:
-                self.last[name] = _nothing(self._spaces[name])
+                self.last[name] = self._nothing(name)
 
     def step(self, actions: Mapping[str, Any]) -> dict[str, Outcome]:
         """Take the actions of those who take part; begin anew when all have ended.
@@ -89,7 +61,7 @@ class ParallelCopy(EpisodeCopy):
         except KeyError as error:
             raise self._stranger(error.args[0]) from None
         # Copies: an environment may change its actions in place.
-        given = {self._agents[name]: _own_copy(actions[name]) for name in names}
+        given = {self._agents[name]: own_copy(actions[name]) for name in names}
         try:
             stepped = self.environment.step(given)
             answers = self._mappings("step", stepped, _OF_STEPS)
@@ -105,7 +77,7 @@ class ParallelCopy(EpisodeCopy):
             )
             for name, agent in self._agents.items()
         }
-        if self._is_over():
+        if self._is_late() or self._is_over():
             self._begin_anew(outcomes)
         return outcomes
 
@@ -123,7 +95,7 @@ class ParallelCopy(EpisodeCopy):
             self._let_in(name, agent, observations)
             return Outcome(self.last[name], real=False)
         if agent in observations:
-            self.last[name] = _own_copy(observations[agent])
+            self.last[name] = self._shown(name, observations[agent])
         # What an agent earns while it waits belongs to its next step.
         self._owed[name] += self._number(name, rewards.get(agent, 0.0))
         lost = self._flag(name, "terminated", terminated.get(agent, False))
@@ -150,27 +122,8 @@ class ParallelCopy(EpisodeCopy):
             return answers
         raise self._wrong(f"{doing}() must give {len(names)} mappings by agent: {', '.join(names)}")
 
-    def _flag(self, name: str, what: str, flag: Any) -> bool:
-        if flag is True or flag is False:
-            return flag
-        if np.asarray(flag).dtype.kind not in "biuf" or np.size(flag) != 1:
-            raise self._wrong(f"{what} of agent {name!r} is {flag!r}, not True or False")
-        return bool(flag)
-
     def _unseen(self, doing: str, name: str) -> ContractError:
         return self._wrong(f"{doing}() gives no observation of agent {name!r}, which takes part")
-
-    def _wrong(self, what: str) -> ContractError:
-        return ContractError(f"{self._crashes.name}: {what}; mend the environment")
-
-    def _number(self, name: str, reward: Any) -> float:
-        try:
-            return float(reward)
-        except (TypeError, ValueError):
-            raise RunError(
-                f"{self._crashes.name} gives agent {name!r} the reward {reward!r}, which is no "
-                "number; mend the environment"
-            ) from None
 
     def _let_in(self, name: str, agent: Hashable, observations: Mapping[Hashable, Any]) -> None:
         """Notice an agent that comes, or comes back after it had left."""
@@ -179,7 +132,7 @@ class ParallelCopy(EpisodeCopy):
         elif agent in observations and name not in self._ended:
             self._open.add(name)
             self._owed[name] = 0.0
-            self.last[name] = _own_copy(observations[agent])
+            self.last[name] = self._shown(name, observations[agent])
 
     def _is_over(self) -> bool:
         return all(self._own.get(agent) in self._ended for agent in self.environment.agents)
@@ -194,35 +147,5 @@ class ParallelCopy(EpisodeCopy):
         for name, outcome in outcomes.items():
             outcome.observation = self.last[name]
 
-    def _cut_off(self) -> dict[str, Outcome]:
-        """End all open episodes where they are, with a step that nobody took part in."""
-        outcomes = {name: Outcome(self.last[name], real=False) for name in self._agents}
-        for name in self._open:
-            outcomes[name].truncated = True
-            outcomes[name].final = self.last[name]
-        self._begin()
-        for name, outcome in outcomes.items():
-            outcome.observation = self.last[name]
-        return outcomes
-
-    def _stranger(self, agent: Hashable) -> RunError:
-        known = ", ".join(self._agents)
-        return RunError(
-            f"{self._crashes.name} has an agent {agent!r} that its possible_agents lack ({known}); "
-            "list there all that may take part"
-        )
-
     def _present(self) -> list[str]:
         return [self._own[agent] for agent in self.environment.agents]
-
-
-def _nothing(space: Space[Any]) -> np.ndarray:
-    """An observation for an agent that is not there."""
-    start = getattr(space, "start", 0) if isinstance(space, Discrete | MultiDiscrete) else 0
-    nothing = np.zeros(space.shape or (), space.dtype) + start
-    return np.clip(nothing, space.low, space.high) if isinstance(space, Box) else nothing
-
-
-def _own_copy(value: Any) -> Any:
-    """A value that neither an environment nor its caller changes for the other."""
-    return value.copy() if isinstance(value, np.ndarray | np.generic) else deepcopy(value)

@@ -1,4 +1,4 @@
-"""The scenario ``pettingzoo``: environments of several agents that act at once."""
+"""The scenario ``pettingzoo``: environments of several agents that act at once or in turn."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PettingZooConfig:
 
     environment: str = described(
         "",
-        "module such as mpe2.simple_spread_v3, module:factory, file.py:factory, or an id such as "
-        "sisl/pursuit-v5",
+        "PettingZoo's own by name, such as tictactoe_v3 or sisl/pursuit-v5; a module such as "
+        "mpe2.simple_spread_v3, module:factory or file.py:factory",
         file="code",
     )
     env_kwargs: dict[str, Any] = described({}, "what the environment is built with")
@@ -34,6 +34,11 @@ class PettingZooConfig:
     num_test_envs: int | None = described(None, "copies in an evaluation; null: num_envs")
     actions: Literal["clip", "rescale"] = described(
         "clip", "continuous actions: clip them to the bounds, or rescale them from [-1, 1]"
+    )
+    max_episode_steps: int | None = described(
+        None,
+        "cut an episode off after so many steps, moves of a game; null: it ends by itself",
+        at_least=1,
     )
     max_restarts: int = described(10, "copies that may break and be built anew in a run")
 
@@ -44,11 +49,11 @@ class PettingZooConfig:
 
 
 class PettingZooScenario(Scenario):
-    """Agents of a PettingZoo environment with the parallel interface, stepped as arrays.
+    """Agents of a PettingZoo environment, stepped as arrays.
 
     Agents may differ in what they see and do, may leave before the others, and may join later.
-    Each has a policy of its own unless ``agents.NAME.policy`` names one to share. Environments of
-    turns (AEC) are converted where PettingZoo can.
+    Each has a policy of its own unless ``agents.NAME.policy`` names one to share. In environments
+    of turns (AEC) a step is one move, and only the agent whose turn it is is asked.
     """
 
     Config: ClassVar[type] = PettingZooConfig
@@ -105,6 +110,7 @@ class PettingZooScenario(Scenario):
             rescale=section.actions == "rescale",
             max_restarts=section.max_restarts,
             render=split == "film",
+            max_episode_steps=section.max_episode_steps,
         )
 
     def preview(self, seed: int) -> None:

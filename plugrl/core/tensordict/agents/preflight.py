@@ -14,6 +14,7 @@ from plugrl.core.factory import Factory
 from plugrl.core.tensordict.agents.agent import Agent, Policies
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.loading import loading_faults
+from plugrl.core.tensordict.evaluation import opponents_for
 from plugrl.core.tensordict.learn.message_regression import regression_fault
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator
         yield from _action_faults(check.path, trained, trainer)
         yield from _loss_faults(check, trained, trainer)
         yield from _scaling_faults(check, policies)
+        yield from _opponent_faults(check, policies)
 
 
 def _action_faults(
@@ -111,6 +113,28 @@ def _scaling_faults(check: Preflight, policies: Policies) -> Iterator[Finding]:
             "rl.normalize_observations",
             "has no effect here: observations with named parts are not scaled; remove it",
         )
+
+
+def _opponent_faults(check: Preflight, policies: Policies) -> Iterator[Finding]:
+    section: Any = check.root.get("validate") or {}
+    opponent = section.get("opponent")
+    if opponent is None or not section.get("enabled", True):
+        return
+    agents = {name: policies.policies[of].spaces for name, of in policies.policy_of.items()}
+    if len(agents) == 1:
+        yield "validate.opponent", f"has no effect with one agent, {next(iter(agents))}; remove it"
+        return
+    seats = sum(policies.policies[of].is_trained for of in policies.policy_of.values())
+    if section.episodes < seats:
+        yield (
+            "validate.episodes",
+            f"{section.episodes} is not one for each of {seats} trained agents against "
+            f"validate.opponent; give at least {seats}",
+        )
+    try:
+        opponents_for(agents, opponent)
+    except ConfigError as error:
+        yield "validate.opponent", str(error)
 
 
 def trained_of(policies: Policies) -> dict[str, Agent]:

@@ -12,7 +12,10 @@ from plugrl.core.tensordict.environment.layout import ACTION_MASK
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.collect.rows import Rows
-    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
+    from plugrl.core.tensordict.environment.vector_environment import (
+        AgentSpaces,
+        VectorEnvironment,
+    )
 
 
 def check_reset(environment: VectorEnvironment, given: Any) -> None:
@@ -103,13 +106,9 @@ def check_masks(environment: VectorEnvironment, agent: str, rows: Rows) -> None:
     Raises:
         ContractError: of a choice that the agent had to make, nothing was allowed.
     """
-    spaces = environment.spaces[agent]
-    if spaces.layout is None or ACTION_MASK not in spaces.layout:
+    some = offered(environment.spaces[agent], rows.observation[:-1])
+    if some is None:
         return
-    allowed = rows.observation[:-1, :, spaces.layout.slices[ACTION_MASK]] > 0.5
-    choices: Any = getattr(spaces.action, "nvec", [allowed.shape[-1]])
-    counts = np.ravel(choices)
-    some = np.logical_or.reduceat(allowed, np.cumsum(counts) - counts, -1).all(-1)
     asked = rows.real if rows.acting is None else rows.real & rows.acting[:-1]
     if (asked & ~some).any():
         raise _fault(
@@ -117,6 +116,17 @@ def check_masks(environment: VectorEnvironment, agent: str, rows: Rows) -> None:
             f"an {ACTION_MASK} of {agent} leaves nothing to choose from",
             "at least one allowed value for each choice",
         )
+
+
+def offered(spaces: AgentSpaces, observation: np.ndarray) -> np.ndarray | None:
+    """Where observations ``[..., size]`` leave something to choose from; None: all always do."""
+    if spaces.layout is None or ACTION_MASK not in spaces.layout:
+        return None
+    allowed = observation[..., spaces.layout.slices[ACTION_MASK]] > 0.5
+    choices: Any = getattr(spaces.action, "nvec", [allowed.shape[-1]])
+    counts = np.ravel(choices)
+    some = np.logical_or.reduceat(allowed, np.cumsum(counts) - counts, -1)
+    return np.asarray(some.all(-1))
 
 
 def _check_agents(environment: VectorEnvironment, what: str, given: Any) -> None:

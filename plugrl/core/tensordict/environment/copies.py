@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import Space
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line, raised_at
@@ -463,6 +464,10 @@ class EpisodesEnvironment(CopiesEnvironment):
     def _step_copies(self, actions: Mapping[str, np.ndarray]) -> list[Mapping[str, Any]]:
         return [copy.step(self._part(actions, i)) for i, copy in enumerate(self._copies)]
 
+    def _tried(self, agent: str, space: Space[Any], copy: EpisodeCopy) -> Any:
+        """An action that may be taken in a copy, drawn from its space."""
+        return space.sample()
+
     def _trial(self) -> str | None:
         drawn = deepcopy({agent: spaces.action for agent, spaces in self.spaces.items()})
 
@@ -473,7 +478,7 @@ class EpisodesEnvironment(CopiesEnvironment):
                 for agent, space in drawn.items():
                     space.seed(number)
                     actions[agent] = np.stack(
-                        [np.asarray(space.sample()) for _ in range(self._rows)]
+                        [np.asarray(self._tried(agent, space, copy)) for _ in range(self._rows)]
                     )
                 stepped = copy.step(self._part(self._taken(actions, self._rows), 0))
                 for step in stepped.values():

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError
+from plugrl.core.tensordict.environment.layout import Layout
 from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 
 _OWN = (
@@ -46,6 +47,7 @@ class Spaces:
         action: of one copy.
         rescale: networks act in [-1, 1] instead of within the bounds of a Box.
         remedies: what helps where an observation or a reward is not finite.
+        layout: the named parts of observations; None: they have none.
 
     Raises:
         ConfigError: a space is of a kind that networks cannot take; the text has the remedy.
@@ -59,13 +61,14 @@ class Spaces:
         *,
         rescale: bool = False,
         remedies: Mapping[str, str] = WRAPPERS,
+        layout: Layout | None = None,
     ) -> None:
         self.name = name
         self._remedies = remedies
         seen, self._observed = _observation(name, observation)
         done, self._acted = _action(name, action, rescale)
         #: What networks see and do.
-        self.agent = AgentSpaces(seen, done)
+        self.agent = AgentSpaces(seen, done, layout)
         #: What the environment itself gives.
         self.raw = observation
         self.shape: tuple[int, ...] = seen.shape or ()

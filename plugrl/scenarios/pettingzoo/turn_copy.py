@@ -1,0 +1,179 @@
+"""``TurnCopy``: one environment whose agents act one after the other (AEC), and begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from plugrl.core.errors import PlugrlError
+from plugrl.core.tensordict.environment.copies import Crashes
+from plugrl.scenarios.pettingzoo.agents_copy import AgentsCopy, Outcome, Seat, own_copy
+
+
+class TurnCopy(AgentsCopy):
+    """One environment of turns: a step is the move of the agent whose turn it is.
+
+    Who waits takes part too: what it earns and whether it ends by the move of another is told in
+    the step in which it happens. Dead agents, which PettingZoo lets take a step of ``None`` before
+    they leave, take it within the step in which they died.
+
+    Attributes:
+        games: what each agent returned in each episode that ended since they were taken.
+    """
+
+    KEPT = ("episode", "last", "_open", "_returns", "_steps")
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        seats: Mapping[str, Seat],
+        index: int,
+        crashes: Crashes,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        super().__init__(build, seats, index, crashes, max_episode_steps)
+        self._returns: dict[str, float] = dict.fromkeys(seats, 0.0)
+        self.games: list[dict[str, float]] = []
+
+    @property
+    def turn(self) -> str:
+        """Whose move comes next."""
+        return self._own[self.environment.agent_selection]
+
+    def begin(self, seed: int) -> dict[str, Any]:
+        """Begin the first episode of ``seed``; give what each agent sees."""
+        self.games = []
+        return super().begin(seed)
+
+    def _reset(self) -> None:
+        self.episode += 1
+        self._steps = 0
+        self.environment.reset(seed=self.episode_seed)
+        if not self.environment.agents:
+            raise self._wrong("reset() leaves no agent in agents; list who takes part")
+        self._open = set()
+        for name, agent in self._agents.items():
+            self._returns[name] = 0.0
+            if agent in self.environment.agents:
+                self._open.add(name)
+                self.last[name] = self._observed(name, agent)
+            else:
+                self.last[name] = self._nothing(name)
+        self._check_turn("reset()")
+        if self._is_dead(self.environment.agent_selection):
+            raise self._wrong(f"reset() gives the first turn to {self.turn!r}, which has ended")
+
+    def step(self, actions: Mapping[str, Any]) -> dict[str, Outcome]:
+        """Let the agent whose turn it is move; begin anew when all have ended.
+
+        Raises:
+            RunError: the environment broke too often.
+        """
+        outcomes = {
+            name: Outcome(seen, real=name in self._open) for name, seen in self.last.items()
+        }
+        try:
+            # A copy: an environment may change its actions in place.
+            self.environment.step(own_copy(actions[self.turn]))
+            self._take_in(outcomes)
+            self._bury(outcomes)
+            if self.environment.agents:
+                self._look(outcomes)
+        except PlugrlError:
+            raise
+        except (Exception, SystemExit) as error:
+            self._broke("step()", error)
+            return self._cut_off()
+        if self._is_late() or not self.environment.agents:
+            self._end(outcomes)
+        return outcomes
+
+    def _take_in(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Rewards of the last call of ``step()``, and who ended in it."""
+        environment = self.environment
+        rewards, lost, cut = (
+            self._by_agent(each) for each in ("rewards", "terminations", "truncations")
+        )
+        for agent in environment.agents:
+            name = self._own.get(agent)
+            if name is None:
+                raise self._stranger(agent)
+            outcome = outcomes[name]
+            if not outcome.real:
+                continue
+            reward = self._number(name, rewards.get(agent, 0.0))
+            outcome.reward += reward
+            self._returns[name] += reward
+            if name not in self._open:
+                continue
+            outcome.terminated = self._flag(name, "terminations", lost.get(agent, False))
+            outcome.truncated = self._flag(name, "truncations", cut.get(agent, False))
+            if outcome.terminated or outcome.truncated:
+                self._open.discard(name)
+                outcome.final = outcome.observation = self.last[name] = self._observed(name, agent)
+
+    def _bury(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Let the dead take their last step, which removes them."""
+        environment = self.environment
+        while environment.agents:
+            self._check_turn("step()")
+            agent = environment.agent_selection
+            if not self._is_dead(agent):
+                return
+            environment.step(None)
+            if agent in environment.agents:
+                raise self._wrong(
+                    f"step(None) does not remove agent {self._own[agent]!r}, which has ended, from "
+                    "agents; call self._was_dead_step(action) in step()"
+                )
+            self._take_in(outcomes)
+
+    def _look(self, outcomes: Mapping[str, Outcome]) -> None:
+        """What those who come, and the agent whose turn it is, see now."""
+        for agent in self.environment.agents:
+            name = self._own[agent]
+            if agent == self.environment.agent_selection or not (
+                name in self._open or self._is_dead(agent)
+            ):
+                self._open.add(name)
+                outcomes[name].observation = self.last[name] = self._observed(name, agent)
+
+    def _end(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Cut off who has not ended, and begin anew."""
+        for name in self._open:
+            outcome, agent = outcomes[name], self._agents[name]
+            if agent in self.environment.agents:
+                self.last[name] = self._observed(name, agent)
+            outcome.real = outcome.truncated = True
+            outcome.final = self.last[name]
+        self.games.append(dict(self._returns))
+        self._begin()
+        for name, outcome in outcomes.items():
+            outcome.observation = self.last[name]
+
+    def _observed(self, name: str, agent: Hashable) -> Any:
+        return self._shown(name, self.environment.observe(agent))
+
+    def _is_dead(self, agent: Hashable) -> bool:
+        name = self._own[agent]
+        return any(
+            self._flag(name, each, self._by_agent(each).get(agent, False))
+            for each in ("terminations", "truncations")
+        )
+
+    def _check_turn(self, doing: str) -> None:
+        """Refuse a turn of who takes no part."""
+        agent = self.environment.agent_selection
+        if agent not in self._own:
+            raise self._stranger(agent)
+        if agent not in self.environment.agents:
+            raise self._wrong(
+                f"after {doing} agent_selection names {agent!r}, which is not in agents"
+            )
+
+    def _by_agent(self, name: str) -> Mapping[Hashable, Any]:
+        """An attribute that has something for each agent."""
+        given = getattr(self.environment, name)
+        if not isinstance(given, Mapping):
+            raise self._wrong(f"{name} is a {type(given).__name__}, not a mapping by agent")
+        return given
