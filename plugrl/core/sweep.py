@@ -50,7 +50,7 @@ def parse_axis(word: str) -> tuple[str, list[str]]:
     """
     key, equals, text = word.partition("=")
     if not equals or not key:
-        raise UsageError(f"{word!r} is no KEY=A,B,C")
+        raise UsageError(f"{word!r} is not of the form KEY=A,B,C")
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -69,7 +69,7 @@ def parse_axis(word: str) -> tuple[str, list[str]]:
     if len(values) > 1 and "" in values:
         raise UsageError(f"{word!r}: a value is empty; write null for no value")
     if len(set(values)) < len(values):
-        raise UsageError(f"{word!r}: a value is there twice")
+        raise UsageError(f"{word!r}: a value is repeated; write each value once")
     return key, values
 
 
@@ -90,7 +90,7 @@ def plan_runs(
     axes = [parse_axis(word) for word in grid]
     keys = [key for key, _ in axes]
     if len(set(keys)) < len(keys):
-        raise UsageError(f"a key is there twice: {', '.join(keys)}; write all its values in one")
+        raise UsageError(f"a key is repeated: {', '.join(keys)}; write all its values in one")
     if seeds > 1 and any(key == "seed" and len(values) > 1 for key, values in axes):
         raise UsageError("seed=A,B and --seeds name the seeds twice; leave one out")
     runs = seeds * math.prod(len(values) for _, values in axes)

@@ -127,7 +127,7 @@ def test_a_run_stops_or_warns(policy, config, registry, caplog):
     tree = config()
     tree["trainer"]["algorithm"] = {"loss": {"type": "forgetful", "kl_coef": 0.25}}
     tree["runtime_monitor"] = {"dead_coefficients": policy}
-    message = "trainer.algorithm.loss.kl_coef=0.25: the gradient is the same whatever the value"
+    message = "trainer.algorithm.loss.kl_coef=0.25: the gradient does not depend on it"
     if policy == "stop":
         with pytest.raises(RunError, match=message):
             plugrl.train(tree)

@@ -56,7 +56,7 @@ def test_another_model_is_refused_by_name(adapted, copied, change, says):
         with pytest.raises(ConfigError) as caught:
             act(folder)
         assert says in str(caught.value)
-        assert "put the value in config.yaml back" in str(caught.value)
+        assert "restore the value in config.yaml" in str(caught.value)
     assert json.loads((folder / "status.json").read_text())["state"] == "failed"
 
 

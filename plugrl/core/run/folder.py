@@ -203,7 +203,9 @@ def find(reference: str, root: Path) -> Path:
         return Path(fitting[0].path)
     if fitting:
         names = ", ".join(run.id for run in fitting[:5])
-        raise UsageError(f"{len(fitting)} runs begin with {reference!r}: {names}; write more of it")
+        raise UsageError(
+            f"{len(fitting)} runs begin with {reference!r}: {names}; write more characters"
+        )
     raise UsageError(
         f"no run {reference!r} in {root}{_hint(reference, [run.id for run in runs])}; "
         "`plugrl runs list` shows what there is"

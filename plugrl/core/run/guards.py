@@ -117,8 +117,8 @@ class Guards:
         """Explain a missing dump of a step that ``runtime_monitor.dump_steps`` names."""
         if step in self.policy.dump_steps and self._kept != step:
             log.warning(
-                "step %d leaves no dump (runtime_monitor.dump_steps): it made no update, for want "
-                "of a valid trajectory or of an advantage that is not 0",
+                "step %d leaves no dump (runtime_monitor.dump_steps): it made no update, "
+                "because no trajectory was valid or all advantages were 0",
                 step,
             )
 
@@ -198,8 +198,8 @@ class Guards:
             return
         keys = ", ".join(f"{path}.{key}={value:g}" for key, value in dead.items())
         message = (
-            f"{keys}: the gradient is the same whatever the value; let the loss use it, take it "
-            "out of the loss's Config, or set runtime_monitor.dead_coefficients=warn"
+            f"{keys}: the gradient does not depend on it; use it in the loss, remove it from "
+            "the loss's Config, or set runtime_monitor.dead_coefficients=warn"
         )
         if policy == "stop":
             raise RunError(message)

@@ -123,10 +123,12 @@ def read_config(folder: Path, what: str = "resumed", *, private: bool = True) ->
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"{display_path(folder)} is no run that can be {what}: {reason}"
+            f"{display_path(folder)} is not a run that can be {what}: {reason}"
         ) from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{folder} is no run that can be {what}: {path} holds no mapping")
+        raise ConfigError(
+            f"{folder} is not a run that can be {what}: {path} does not contain a mapping"
+        )
     if private:
         fill(tree, read_private(folder))
     return tree

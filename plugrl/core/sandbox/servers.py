@@ -100,7 +100,7 @@ class Server:
     def _last_error(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else "it ended without a word"
+        return lines[-1] if lines else "it ended without a message"
 
     def ask(self, job: Mapping[str, Any], payloads: Sequence[bytes]) -> dict[str, Any]:
         """Send a job and return the answer.

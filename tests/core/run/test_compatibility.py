@@ -74,7 +74,7 @@ def test_what_a_saved_state_belongs_to_is_refused(folder, path, value, says, cap
         check_resume(folder, changed(path, value))
     text = str(caught.value)
     assert says in text
-    assert text.endswith("put the value in config.yaml back, or start a new run")
+    assert text.endswith("restore the value in config.yaml, or start a new run")
     assert "\n" not in text
     with pytest.raises(ConfigError, match="step is repeated with its own model"):
         check_dump(folder / "step-00000003", changed(path, value))
@@ -122,7 +122,7 @@ def test_many_differences_stay_one_line(folder):
     tree = json.loads(json.dumps(TREE))
     tree["seed"] = 9
     tree["models"]["policy"]["source"] = {"path": "x", "config": {}, "dtype": "bfloat16"}
-    with pytest.raises(ConfigError, match=r"; .*; .* and 1 more; put the values"):
+    with pytest.raises(ConfigError, match=r"; .*; .* and 1 more; restore the values"):
         check_resume(folder, tree)
 
 

@@ -53,7 +53,7 @@ def check_resume(checkpoints: Path, tree: Mapping[str, Any]) -> None:
 def warn_about_changes(path: Path, tree: Mapping[str, Any]) -> None:
     """Log every other value that has changed since the checkpoint ``path`` was saved."""
     for line in _difference_lines(read_manifest(path), tree, fixed=False):
-        log.warning("resuming with another value: %s", line)
+        log.warning("resuming with a changed value: %s", line)
 
 
 def check_dump(path: Path, tree: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ def check_dump(path: Path, tree: Mapping[str, Any]) -> None:
         manifest, tree, str(display_path(path)), "because a step is repeated with its own model"
     )
     for line in _difference_lines(manifest, tree, fixed=False):
-        log.warning("repeating a step with another value: %s", line)
+        log.warning("repeating a step with a changed value: %s", line)
 
 
 def _refuse(manifest: Mapping[str, Any], tree: Mapping[str, Any], made: str, remedy: str) -> None:
@@ -75,8 +75,8 @@ def _refuse(manifest: Mapping[str, Any], tree: Mapping[str, Any], made: str, rem
     if lines:
         more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
         raise ConfigError(
-            f"{made} was made with other values: {'; '.join(lines[:_SHOWN])}{more}; put the "
-            f"{'value' if len(lines) == 1 else 'values'} in config.yaml back, {remedy}"
+            f"{made} was saved with other values: {'; '.join(lines[:_SHOWN])}{more}; restore the "
+            f"{'value' if len(lines) == 1 else 'values'} in config.yaml, {remedy}"
         )
 
 

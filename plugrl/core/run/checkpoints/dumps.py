@@ -64,7 +64,7 @@ def read(run: Path, step: int) -> list[tuple[Path, dict[str, Any]]]:
     here = [path for path in found if _step_of(path) == step]
     if not here:
         steps = sorted({_step_of(path) for path in found})
-        known = f"it has some of step {', '.join(map(str, steps))}" if steps else "it has none"
+        known = f"it has dumps of step {', '.join(map(str, steps))}" if steps else "it has none"
         raise ConfigError(
             f"{run} has no dump of step {step}; {known}. A guard that finds a number which is "
             "not finite writes one, and runtime_monitor.dump_steps names steps to keep"

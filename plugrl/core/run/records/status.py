@@ -23,7 +23,7 @@ STATES: dict[str, str] = {
     "failed": "an error ended it; `error` says which",
     "interrupted": "Ctrl-C ended it",
     "terminated": "SIGTERM ended it",
-    "killed": "its process is gone without a word",
+    "killed": "its process ended without writing a state",
     "broken": "its folder cannot be read; `error` says why",
 }
 KILLED, BROKEN = "killed", "broken"

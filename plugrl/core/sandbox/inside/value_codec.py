@@ -40,7 +40,7 @@ def parse_json(text: str, deepest: int = 3 * DEEPEST) -> Any:
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object has a duplicate key")
     return found
 
 
