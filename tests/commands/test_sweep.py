@@ -67,7 +67,7 @@ def test_all_combinations_are_checked_before_the_first_run(file, tmp_path):
     ("grid", "seeds", "said"),
     [
         (["seed=1,2"], 2, "name the seeds twice"),
-        (["seed=1", "seed=2"], 1, "there twice"),
+        (["seed=1", "seed=2"], 1, "repeated"),
         ([f"seed={','.join(map(str, range(1001)))}"], 1, "1001 runs"),
     ],
 )

@@ -77,7 +77,7 @@ def test_other_values_are_warned_of_and_taken(adapted, copied, caplog):
     steps = "trainer.total_train_steps was 2 and is now 3"
     for how in ("resuming", "repeating a step"):
         for line in (rate, steps):
-            assert f"{how} with another value: {line}" in caplog.messages
+            assert f"{how} with a changed value: {line}" in caplog.messages
 
 
 def test_the_command_answers_with_one_line_and_exit_code_2(adapted, copied, call):

@@ -104,7 +104,7 @@ def test_the_step_that_a_guard_stopped_is_repeated(config, registry, name):
 
 
 def test_a_step_without_a_dump_lists_those_that_have_one(kept, call):
-    with pytest.raises(ConfigError, match=r"no dump of step 1; it has some of step 2"):
+    with pytest.raises(ConfigError, match=r"no dump of step 1; it has dumps of step 2"):
         replay(kept.folder, 1)
     code, _, errors = call("replay", kept.folder, 1)
     assert code == 2

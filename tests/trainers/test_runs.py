@@ -203,7 +203,7 @@ def test_load_run_takes_what_the_commands_take(config, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"status.json is damaged"):
         load_run(run.folder)
     (run.folder / "config.yaml").write_text("[")
-    with pytest.raises(ConfigError, match="is no run that can be loaded"):
+    with pytest.raises(ConfigError, match="is not a run that can be loaded"):
         load_run(run.folder)
 
 

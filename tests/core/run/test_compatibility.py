@@ -167,7 +167,7 @@ def test_the_configuration_of_now_stands_in_the_next_checkpoint(make_run, caplog
             again.restore()
             again.end_step(step, {})
     said = [line for line in caplog.messages if "another value" in line]
-    assert said == ["resuming with another value: rl.lr was 0.1 and is now 0.2"]
+    assert said == ["resuming with a changed value: rl.lr was 0.1 and is now 0.2"]
     assert said[0] in (run.folder / "log.txt").read_text()
 
 

@@ -293,10 +293,10 @@ def test_a_second_owner_is_refused_until_the_first_ends(make_run):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="is no run that can be resumed"):
+    with pytest.raises(ConfigError, match="is not a run that can be resumed"):
         Run.open(tmp_path)
     (tmp_path / "config.yaml").write_text("a: [")
-    with pytest.raises(ConfigError, match="is no run that can be resumed"):
+    with pytest.raises(ConfigError, match="is not a run that can be resumed"):
         Run.open(tmp_path)
     assert not (tmp_path / "lock").exists()
 
