@@ -166,7 +166,7 @@ def test_the_configuration_of_now_stands_in_the_next_checkpoint(make_run, caplog
         with again:
             again.restore()
             again.end_step(step, {})
-    said = [line for line in caplog.messages if "another value" in line]
+    said = [line for line in caplog.messages if "a changed value" in line]
     assert said == ["resuming with a changed value: rl.lr was 0.1 and is now 0.2"]
     assert said[0] in (run.folder / "log.txt").read_text()
 
