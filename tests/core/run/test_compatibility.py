@@ -142,7 +142,7 @@ def test_values_that_yaml_writes_its_own_way_are_no_change(make_run, caplog):
     again.attach(Empty())
     again.restore()
     again.finish("done")
-    assert not [line for line in caplog.messages if "another value" in line]
+    assert not [line for line in caplog.messages if "changed value" in line]
 
 
 class Empty:
