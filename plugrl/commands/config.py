@@ -70,7 +70,11 @@ def show(
     tree = experiment.validated.tree if reveal else _public(experiment)
     if origin:
         rows = [
-            {"key": dotted(path), "value": _shown(value), "origin": str(nearest(origins, path))}
+            {
+                "key": dotted(path),
+                "value": _format_value(value),
+                "origin": str(nearest(origins, path)),
+            }
             for origins in [experiment.validated.origins]
             for path, value in _leaves(tree)
         ]
@@ -116,7 +120,7 @@ def schema(
         print(f"{kind} {name} has no keys but type")
         return
     for row in rows:
-        row["default"] = "(required)" if row["required"] else _shown(row["default"])
+        row["default"] = "(required)" if row["required"] else _format_value(row["default"])
     more = ("trainers",) if "trainers" in rows[0] else ()
     emit_table(rows, ("key", "type", "default", *more, "help"))
 
@@ -198,7 +202,7 @@ def diff(
         mine, other = left.get(path, missing), right.get(path, missing)
         if mine is missing or other is missing or mine != other:
             sides = {
-                side: ("(absent)" if value is missing else _shown(values[path]))
+                side: ("(absent)" if value is missing else _format_value(values[path]))
                 for side, value, values in (("a", mine, shown[0]), ("b", other, shown[1]))
             }
             rows.append({"key": dotted(path), **sides})
@@ -233,7 +237,7 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[Any, Any
     return [(path, value)]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Write a value as it would stand in a YAML file."""
     import json
 

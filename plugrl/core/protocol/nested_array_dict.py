@@ -123,9 +123,11 @@ class NestedArrayDict:
                 raise _at_path((*above, *path), here)
             inner._put(path[1:], value, here)
             value = inner
-        self._entries[path[0]] = self._checked(value, here)  # last, so that a refusal changes none
+        self._entries[path[0]] = self._check_entry(
+            value, here
+        )  # last, so that a refusal changes none
 
-    def _checked(self, value: Any, path: Path) -> Any:
+    def _check_entry(self, value: Any, path: Path) -> Any:
         """``value`` as an entry of this node at ``path``."""
         if isinstance(value, Mapping):
             return self.empty()._merge(value, path)
@@ -396,7 +398,7 @@ class NestedArrayDict:
         if _is_key(index):
             return self._find(_path(index))
         where, batch = self._where(index)
-        return self._mapped(lambda array: array[where(array)], batch)
+        return self._map_arrays(lambda array: array[where(array)], batch)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if _is_key(index):
@@ -434,49 +436,53 @@ class NestedArrayDict:
         with _refusals(f"dimension {dim} of batch size {self._batch}"):
             return range(self.ndim)[dim]
 
-    def _mapped(self, change: Callable[[Array], Any], batch: Sizes) -> Self:
+    def _map_arrays(self, change: Callable[[Array], Any], batch: Sizes) -> Self:
         """Change every array; ``batch`` replaces the batch size, here and within nested ones."""
         known = self.ndim
         return self._each(lambda _, array: change(array), lambda old: batch + old[known:])
 
-    def _reshaped(self, batch: Sizes) -> Self:
-        return self._mapped(lambda array: array.reshape(batch + array.shape[self.ndim :]), batch)
+    def _reshape_batch(self, batch: Sizes) -> Self:
+        return self._map_arrays(
+            lambda array: array.reshape(batch + array.shape[self.ndim :]), batch
+        )
 
     def reshape(self, *shape: Any) -> Self:
         """Return it with another batch size of as many elements; one size may be -1."""
-        return self._reshaped(self._becomes("reshape", *shape))
+        return self._reshape_batch(self._becomes("reshape", *shape))
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """Return it with the dimensions from ``start_dim`` to ``end_dim`` made one."""
-        return self._reshaped(self._becomes("flatten", start_dim, end_dim))
+        return self._reshape_batch(self._becomes("flatten", start_dim, end_dim))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         """Return it with one dimension made several; one size may be -1."""
-        return self._reshaped(self._becomes("unflatten", dim, sizes))
+        return self._reshape_batch(self._becomes("unflatten", dim, sizes))
 
     def squeeze(self, dim: int | None = None) -> Self:
         """Return it without a dimension of size 1, or without all of them."""
-        return self._reshaped(self._becomes("squeeze", *([] if dim is None else [dim])))
+        return self._reshape_batch(self._becomes("squeeze", *([] if dim is None else [dim])))
 
     def unsqueeze(self, dim: int) -> Self:
         """Return it with a new dimension of size 1."""
-        return self._reshaped(self._becomes("unsqueeze", dim))
+        return self._reshape_batch(self._becomes("unsqueeze", dim))
 
     def expand(self, *shape: Any) -> Self:
         """Return it with new leading dimensions, and those of size 1 repeated: read-only views."""
         batch = self._becomes("expand", *shape)
-        wide = self._reshaped((1,) * (len(batch) - self.ndim) + self._batch)
+        wide = self._reshape_batch((1,) * (len(batch) - self.ndim) + self._batch)
         rest = len(batch)
-        return wide._mapped(lambda array: np.broadcast_to(array, batch + array.shape[rest:]), batch)
+        return wide._map_arrays(
+            lambda array: np.broadcast_to(array, batch + array.shape[rest:]), batch
+        )
 
-    def _moved(self, name: str, *arguments: Any) -> Self:
+    def _permute_axes(self, name: str, *arguments: Any) -> Self:
         import torch
 
         with _refusals(f"{name} of batch size {self._batch}", NestedIndexError):
             # Dimensions whose sizes are their numbers, so that the sizes tell the order.
             counted = torch.empty(tuple(range(self.ndim)), device="meta")
             order = getattr(counted, name)(*arguments).shape
-        return self._mapped(
+        return self._map_arrays(
             lambda array: array.transpose(*order, *range(self.ndim, array.ndim)),
             tuple(self._batch[dim] for dim in order),
         )
@@ -484,11 +490,11 @@ class NestedArrayDict:
     def permute(self, *dims: Any) -> Self:
         """Return it with its dimensions in another order; those not named stay at the end."""
         named = _sizes(dims[0] if len(dims) == 1 else dims)
-        return self._moved("permute", (*named, *range(len(named), self.ndim)))
+        return self._permute_axes("permute", (*named, *range(len(named), self.ndim)))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Return it with two dimensions exchanged."""
-        return self._moved("transpose", dim0, dim1)
+        return self._permute_axes("transpose", dim0, dim1)
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> list[Self]:
         """Return parts along a dimension: of one size, the last perhaps smaller, or of each size.
@@ -528,13 +534,13 @@ class NestedArrayDict:
             sizes[dim] = places.shape[range(self.ndim)[dim]]
             wide = places.reshape(*places.shape, *[1] * (self.ndim - places.ndim)).expand(sizes)
             where, batch = self._places(self._numbers().gather(dim, wide))
-        new = self._mapped(lambda array: array[where(array)], batch)
+        new = self._map_arrays(lambda array: array[where(array)], batch)
         new._batch = batch[: places.ndim]
         return new
 
     def contiguous(self) -> Self:
         """Return it with every array in one piece of memory; those that are so already are kept."""
-        return self._mapped(lambda array: np.require(array, requirements="C"), self._batch)
+        return self._map_arrays(lambda array: np.require(array, requirements="C"), self._batch)
 
     def is_contiguous(self) -> bool:
         """Return whether every array is in one piece of memory."""
@@ -562,7 +568,7 @@ class NestedArrayDict:
                 continue
             result = function(path, value, *(other._find(path, default) for other in others))
             if result is not None:
-                new._entries[key] = new._checked(result, path)
+                new._entries[key] = new._check_entry(result, path)
         return new
 
     def apply(
@@ -597,7 +603,7 @@ class NestedArrayDict:
 
     def clone(self, recurse: bool = True) -> Self:
         """Return another nested dictionary of copies of the arrays, or of the same ones."""
-        return self._mapped(np.copy if recurse else lambda array: array, self._batch)
+        return self._map_arrays(np.copy if recurse else lambda array: array, self._batch)
 
     __copy__ = copy
 
@@ -616,13 +622,13 @@ class NestedArrayDict:
 
     def all(self, dim: int | None = None) -> Any:
         """Return whether all elements are true: one truth value, or along a dimension."""
-        return self._reduced(np.all, all, dim)
+        return self._reduce(np.all, all, dim)
 
     def any(self, dim: int | None = None) -> Any:
         """Return whether any element is true: one truth value, or along a dimension."""
-        return self._reduced(np.any, any, dim)
+        return self._reduce(np.any, any, dim)
 
-    def _reduced(self, function: Any, whole: Any, dim: int | None) -> Any:
+    def _reduce(self, function: Any, whole: Any, dim: int | None) -> Any:
         for path, array in self._leaves():
             if is_string(array):
                 raise NestedTypeError(f"key {_shown(path)} is of strings, neither true nor false")
@@ -630,7 +636,7 @@ class NestedArrayDict:
             return whole(bool(function(array)) for _, array in self._leaves())
         axis = self._axis(dim)
         batch = self._batch[:axis] + self._batch[axis + 1 :]
-        return self._mapped(lambda array: function(array, axis=axis), batch)
+        return self._map_arrays(lambda array: function(array, axis=axis), batch)
 
     @staticmethod
     def stack(items: Sequence[NestedArrayDict], dim: int = 0) -> NestedArrayDict:

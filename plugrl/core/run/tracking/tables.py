@@ -58,9 +58,9 @@ def _cell(value: Any) -> str | int | float | bool | None:
 def markdown(table: SampleTable) -> str:
     """A table of Markdown; line breaks within cells are kept."""
     lines = [table.columns, ["---"] * len(table.columns), *table.data]
-    return "\n".join("| " + " | ".join(map(_escaped, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_escape_cell, line)) + " |" for line in lines)
 
 
-def _escaped(value: Any) -> str:
+def _escape_cell(value: Any) -> str:
     text = "" if value is None else str(value)
     return "<br>".join(text.replace("\\", "\\\\").replace("|", "\\|").splitlines())

@@ -22,7 +22,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -37,11 +37,11 @@ def syscall(name: str, *arguments: object) -> int:
         KeyError: there is no table of calls for this architecture.
     """
     longs = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return _checked(_libc().syscall(ctypes.c_long(call_numbers()[name]), *longs))
+    return _check_result(_libc().syscall(ctypes.c_long(call_numbers()[name]), *longs))
 
 
 def _prctl(option: int, value: int) -> int:
-    return _checked(_libc().prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))))
+    return _check_result(_libc().prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))))
 
 
 def die_with_parent(signal: int) -> None:
