@@ -105,3 +105,14 @@ class NoAgents(Scripted):
 def blind():
     """An environment that shows nothing."""
     return Scripted(["a"], {"a": 0}, [{"agents": ["a"], "a": (1, 1, False, False)}])
+
+
+def defect(spaces, observation, rng):
+    """Always the second choice."""
+    return np.ones(len(observation), np.int64)
+
+
+def highest(spaces, observation, rng):
+    """The highest choice that is allowed."""
+    mask = spaces.layout.view(observation, "action_mask")
+    return mask.shape[1] - 1 - mask[:, ::-1].argmax(1)

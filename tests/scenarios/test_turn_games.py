@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pettingzoo
 import pytest
+import torch
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.experiment import prepare
@@ -12,7 +13,7 @@ from plugrl.core.tensordict.agents.acting import RandomActor
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.normalisers import Normalisers
-from plugrl.core.tensordict.learn.advantages import RewardToGo
+from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage, RewardToGo
 from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
 from plugrl.scenarios.pettingzoo.maker import Maker
 from plugrl.scenarios.pettingzoo.results import results
@@ -134,6 +135,19 @@ def test_a_loss_by_the_others_move_belongs_to_the_last_own_move(shared):
         assert rows[row]["valid"].tolist() == [t % 2 == row for t in range(5)]
         assert rows[row]["acting"].tolist() == [t % 2 == row for t in range(5)]
         assert rows[row]["waiting"].tolist() == [t % 2 != row for t in range(5)]
+
+
+def test_what_a_break_cuts_off_is_worth_what_was_seen_last():
+    environment = talks([{"a": (1, *ON)}, "crash"], max_restarts=5)
+    policies = build_agents(environment.spaces, {})
+    actors = {name: Following(agent, [0] * 4) for name, agent in policies.policies.items()}
+    batch, agent = collected(environment, policies, actors, 4)["a"], policies.policies["a"]
+    GeneralisedAdvantage(agent, gamma=0.5, lmbda=1.0)(batch)
+    assert batch["valid"].tolist() == [[True, False, True, False]]
+    value = float(agent.value(torch.zeros(1, 1)))
+    # Both saw the number 0 last.
+    expected = 1 + 0.5 * value - value
+    assert batch["advantage"][0, ::2, 0].tolist() == pytest.approx([expected, expected])
 
 
 @pytest.mark.parametrize(
@@ -430,16 +444,6 @@ def faults(scenario, **sections):
             {"environment": "tictactoe_v3", "max_episode_steps": 0},
             {},
             "max_episode_steps: must be at least 1",
-        ),
-        (
-            {"environment": "tictactoe_v3"},
-            {"validate": {"opponent": "randm"}},
-            "validate.opponent: the task has no hand-made policy 'randm'",
-        ),
-        (
-            {"environment": "tictactoe_v3"},
-            {"validate": {"opponent": "random", "episodes": 1}},
-            "validate.episodes: 1 is not one for each of 2 trained agents",
         ),
     ],
 )

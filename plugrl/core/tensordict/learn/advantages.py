@@ -102,11 +102,11 @@ class GeneralisedAdvantage:
         self, batch: TensorDict, done: torch.Tensor, terminated: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Values of own steps, and of what followed where that counts; 0 elsewhere."""
-        own, waiting, known = batch["acting"], batch["waiting"], batch["valid"]
+        own, known = batch["acting"], batch["valid"]
         value, next_value = (torch.zeros(done.shape, device=done.device) for _ in range(2))
         if own.any():
             value[own] = self._agent.value(batch["observation"][own])
-        cut = done & ~terminated & (own | waiting)
+        cut = done & ~terminated
         cut[:, -1] |= _goes_on(own, done, known)
         if cut.any():
             next_value[cut] = self._agent.value(batch["next", "observation"][cut])
