@@ -16,13 +16,10 @@ from torch.nn import functional
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
-from plugrl.core.factory import Factory
-from plugrl.core.plugins.registry import default_registry
-from plugrl.core.tensordict.agents.agent import Agent, Policies
-from plugrl.core.tensordict.agents.building import build_agents
+from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.config import AgentConfig
 from plugrl.core.tensordict.agents.loading import learning_state, restore_learning, restore_policies
-from plugrl.core.tensordict.agents.preflight import agent_faults, trained_of
+from plugrl.core.tensordict.agents.preflight import trained_of
 from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.learn.optimizer import AgentOptimizer, ParameterGroup
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
@@ -31,7 +28,6 @@ from plugrl.core.tensordict.trainer import TensorDictTrainer
 from plugrl.core.trainer import TrainingResult
 
 if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.tensordict.environment.labelled_dataset import Labelled
     from plugrl.core.tensordict.environment.layout import Layout
 
@@ -110,13 +106,7 @@ class SoloAgentTrainer(TensorDictTrainer):
         super().__init__(*args, **kwargs)
         self._epoch = -1
         self._last_metrics: dict[str, float] = {}
-        self._pending_state: Mapping[str, Any] | None = None
         self._learners: dict[str, Learner] = {}
-
-    @classmethod
-    def preflight(cls, check: Preflight) -> list[Finding]:
-        """Besides those of the base: agents that do not fit the task."""
-        return [*super().preflight(check), *agent_faults(check, cls)]
 
     @classmethod
     def check_actions(cls, agent: Agent) -> None:
@@ -143,7 +133,7 @@ class SoloAgentTrainer(TensorDictTrainer):
         labelled = self.scenario_instance.labelled("train")
         train, held_out = split_of(len(labelled), section.test_size, seed)
         self._train_items, self._held_out = labelled.take(train), labelled.take(held_out)
-        self._policies = self._build_policies(labelled)
+        self._policies = self._build_policies()
         self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
         for name, agent in trained_of(self._policies).items():
             optimizer = AgentOptimizer(self._groups(agent))
@@ -154,23 +144,6 @@ class SoloAgentTrainer(TensorDictTrainer):
         policies = self._policies.policies
         restore_learning(self._pending_state, policies, self._learners, self._orders)
         self._pending_state = None
-
-    def _build_policies(self, labelled: Labelled) -> Policies:
-        factory = Factory(default_registry()) if self._context is None else self._context.factory
-        policies = build_agents(
-            self.scenario_instance.train_environment.spaces,
-            self.hyper_params.agents,
-            factory,
-            labels=max(2, int(labelled.labels.max(initial=0)) + 1),
-            seed=self.hyper_params.seed,
-            device=self.device,
-            load=self._pending_state is None,
-            runs_folder=self.settings.get("runs_folder", "runs"),
-        )
-        if self._pending_state is None:
-            self._receive(policies)
-        self.scenario_instance.agents = policies.policies
-        return policies
 
     def _groups(self, agent: Agent) -> list[ParameterGroup]:
         section = self.hyper_params.solo_agent
@@ -264,7 +237,7 @@ class SoloAgentTrainer(TensorDictTrainer):
     def evaluate(self) -> dict[str, float]:
         """How often each agent of the loaded state is right about the test items."""
         with closing(self.scenario_instance) as instance:
-            self._policies = self._build_policies(instance.labelled("train"))
+            self._policies = self._build_policies()
             if self._pending_state is not None:
                 restore_policies(self._policies.policies, self._pending_state["policies"])
             return self._scores(instance.labelled("test"), "validation")

@@ -485,7 +485,7 @@ def test_an_option_may_be_as_large_and_as_small_as_it_says(config):
 
 
 #: Those whose preflight is the first of all.
-FIRST = {"harness", "rollout_analysis", "sequence"}
+FIRST = {"harness", "rollout_analysis", "sequence", "solo_agent"}
 
 
 @pytest.mark.parametrize("name", sorted(set(TRAINERS) - FIRST))

@@ -12,7 +12,8 @@ from plugrl.core.errors import ConfigError
 class ConfigView(Mapping[str, Any]):
     """A read-only mapping with attribute access, equal to any mapping of the same content.
 
-    Nested mappings are views and lists are tuples. A key that is also the name of a method
+    Nested mappings are views and lists are tuples. ``view["rl.lr"]`` is ``view["rl"]["lr"]``,
+    unless a key is written that way. A key that is also the name of a method
     (``get``, ``items``, ``keys``, ``values``, ``to_dict``) is reached by item only.
 
     Args:
@@ -51,6 +52,10 @@ class ConfigView(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._values:
+            part, dot, rest = key.partition(".") if isinstance(key, str) else (key, "", "")
+            held = self[part] if dot else None
+            if isinstance(held, ConfigView):
+                return held[rest]
             raise KeyError(self._miss(key))
         value = self._values[key]
         if not isinstance(value, (dict, list)):
@@ -59,7 +64,9 @@ class ConfigView(Mapping[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of ``key``, or ``default``; no message is worded for a key that is missing."""
-        return self[key] if key in self._values else default
+        if key not in self:
+            return default
+        return self[key]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self._values:
@@ -73,7 +80,11 @@ class ConfigView(Mapping[str, Any]):
         raise AttributeError(f"a configuration is read-only; cannot delete {name}")
 
     def __contains__(self, key: object) -> bool:
-        return key in self._values
+        if key in self._values or not isinstance(key, str):
+            return key in self._values
+        part, dot, rest = key.partition(".")
+        held = self[part] if dot and part in self._values else None
+        return isinstance(held, ConfigView) and rest in held
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

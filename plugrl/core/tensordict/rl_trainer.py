@@ -13,18 +13,10 @@ import numpy as np
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.factory import Factory
-from plugrl.core.plugins.registry import default_registry
 from plugrl.core.tensordict.agents.acting import acting_for
-from plugrl.core.tensordict.agents.agent import Agent, Policies
-from plugrl.core.tensordict.agents.building import build_agents
+from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.loading import learning_state, restore_learning, restore_policies
-from plugrl.core.tensordict.agents.preflight import (
-    agent_faults,
-    batch_fault,
-    frames_faults,
-    trained_of,
-)
+from plugrl.core.tensordict.agents.preflight import batch_fault, frames_faults, trained_of
 from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.episodes import episode_metrics
 from plugrl.core.tensordict.collect.normalisers import Normalisers, scaled_shape
@@ -80,7 +72,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
         super().__init__(*args, **kwargs)
         self._iteration = -1
         self._last_metrics: dict[str, float] = {}
-        self._pending_state: Mapping[str, Any] | None = None
         self._learners: dict[str, Learner] = {}
         self._current: Agent | None = None
         self._regression: MessageRegression | None = None
@@ -88,8 +79,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
-        """Besides those of the base: agents and batches that do not fit the environment."""
-        return [*super().preflight(check), *frames_faults(check), *agent_faults(check, cls)]
+        """Besides those of the base: batches that do not fit the environment."""
+        return [*frames_faults(check), *super().preflight(check)]
 
     @abstractmethod
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
@@ -174,27 +165,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
                 "numbers differ from those of an uninterrupted one",
                 self.scenario_instance.name,
             )
-
-    def _build_policies(self, environment: VectorEnvironment) -> Policies:
-        params = self.hyper_params
-        factory = Factory(default_registry()) if self._context is None else self._context.factory
-        policies = build_agents(
-            environment.spaces,
-            params.agents,
-            factory,
-            shared_body=params.rl.use_shared_body,
-            critic=self.use_critic,
-            squash=self.squash_actions,
-            seed=params.seed,
-            device=self.device,
-            # What goes on brings its weights itself.
-            load=self._pending_state is None,
-            runs_folder=self.settings.get("runs_folder", "runs"),
-        )
-        if self._pending_state is None:
-            self._receive(policies)
-        self.scenario_instance.agents = policies.policies
-        return policies
 
     def _build_normalisers(self, environment: VectorEnvironment) -> Normalisers:
         rl, members = self.hyper_params.rl, Counter(self._policies.policy_of.values())

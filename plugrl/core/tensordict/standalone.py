@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from plugrl.core.config.check import Checker
+from plugrl.core.config.schemas.sections import KNOWN
 from plugrl.core.config.sources.origins import raise_faults
 from plugrl.core.config.view import HyperParameters, plain
 from plugrl.core.run.guards import Guards
 from plugrl.core.run.progress import Bar
 from plugrl.core.run.records.metrics import plain_numbers
+from plugrl.core.wording import did_you_mean
 
 
 class StandaloneRun:
@@ -74,6 +76,9 @@ def default_hyper_params(sections: Mapping[str, Any], given: Mapping[str, Any]) 
         ConfigError: what is given has unknown keys or wrong types.
     """
     checker, values = Checker(), plain(given)
+    known = {*sections, *KNOWN}
+    for name in values.keys() - known:
+        checker.fault((name,), f"unknown section{did_you_mean(name, known, 1)}")
     filled = {
         name: checker.value(values.get(name, {}), schema, (name,), {})
         for name, schema in sections.items()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
+from plugrl.core.config.view import ExperimentSettings, HyperParameters, is_validated
 from plugrl.core.errors import ConfigError
+from plugrl.core.factory import Factory
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.run.saved_state import refuse_state
+from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.agents.loading import TrainedWeights
+from plugrl.core.tensordict.agents.preflight import agent_faults
 from plugrl.core.tensordict.progress import total_num_iterations
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.core.tensordict.standalone import StandaloneRun, default_hyper_params
@@ -24,6 +28,30 @@ if TYPE_CHECKING:
     from plugrl.core.run.run import Run
     from plugrl.core.scenario import ScenarioInstance
     from plugrl.core.tensordict.agents.agent import Agent, Policies
+    from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
+    from plugrl.core.trainer import TrainerContext
+
+
+class _UnbuiltAgents(Mapping[str, "Agent"]):
+    """The networks by policy name, which are built when they are first asked for."""
+
+    def __init__(self, build: Callable[[], Policies]) -> None:
+        self._build = build
+        self.built: Mapping[str, Agent] | None = None
+
+    def _agents(self) -> Mapping[str, Agent]:
+        if self.built is None:
+            self.built = self._build().policies
+        return self.built
+
+    def __getitem__(self, name: str) -> Agent:
+        return self._agents()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents())
+
+    def __len__(self) -> int:
+        return len(self._agents())
 
 
 @dataclass
@@ -34,7 +62,9 @@ class TensorDictTrainerConfig:
 class TensorDictTrainer(Trainer):
     """Base class of trainers of small networks; subclass it to write a whole training loop.
 
-    ``train`` usually runs a training loop and a test loop, each in its own context::
+    :attr:`agents` are built when they are first asked for, with the parts that
+    :attr:`trainer_type` names. ``train`` usually runs a training loop and a test loop, each in its
+    own context::
 
         with ExitStack() as stack:
             self._build_train_context(stack)
@@ -51,12 +81,15 @@ class TensorDictTrainer(Trainer):
     Config: ClassVar[type] = TensorDictTrainerConfig
     sections: ClassVar[Mapping[str, Any]] = TENSORDICT
     #: Which parts agents are built with: ``rl`` gives policy heads and, for a critic, value heads.
-    #: ``solo_agent`` gives one body and a head that guesses labels.
+    #: ``solo_agent`` gives one body and a head that guesses labels. For parts of another kind
+    #: override :meth:`_agent_parts`.
     trainer_type: ClassVar[str] = "rl"
     #: Whether agents have a value head.
     use_critic: ClassVar[bool] = True
     #: Whether continuous actions are squashed into their bounds by a tanh.
     squash_actions: ClassVar[Squash] = False
+    #: A state that was loaded and is yet to be applied.
+    _pending_state: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -72,10 +105,27 @@ class TensorDictTrainer(Trainer):
         self._given_hyper_params = hyper_params
         self._standalone: StandaloneRun | None = None
         self._handed: TrainedWeights | None = None
+        if scenario_instance is not None:
+            scenario_instance.agents = _UnbuiltAgents(self._build_policies)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls._agent_parts is not TensorDictTrainer._agent_parts
+        if cls.trainer_type not in TRAINER_TYPES and not own:
+            raise TypeError(
+                f"{cls.__name__}.trainer_type is {cls.trainer_type!r}; write "
+                f"{' or '.join(TRAINER_TYPES)}, or a method _agent_parts(self) that gives the parts"
+            )
+
+    def bind(self, context: TrainerContext) -> None:
+        """Take the collaborators of a run, whose task has the networks from now on."""
+        super().bind(context)
+        if context.scenario_instance is not None:
+            context.scenario_instance.agents = _UnbuiltAgents(self._build_policies)
 
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:
-        """A task without environments, and runs to load from that are not there."""
+        """A task without environments, agents that do not fit it, and missing runs to load from."""
         from plugrl.core.tensordict.agents.loading import loading_faults
 
         faults = loading_faults(
@@ -84,7 +134,7 @@ class TensorDictTrainer(Trainer):
             check.validated.settings.runs_folder,
         )
         if check.root.get("scenario") is not None:
-            return list(faults)
+            return [*faults, *agent_faults(check, cls)]
         example = "scenario: {type: gymnasium, id: CartPole-v1}"
         missing = f"is missing; {check.section.type} needs one, such as {example}"
         return [("scenario", missing), *faults]
@@ -119,11 +169,11 @@ class TensorDictTrainer(Trainer):
         """The sections of the experiment; without a run those given, or their defaults."""
         if self._context is not None:
             return self._context.hyper_params
-        if not isinstance(self._given_hyper_params, ConfigView):
+        if not is_validated(self._given_hyper_params):
             self._given_hyper_params = default_hyper_params(
                 self.sections, self._given_hyper_params or {}
             )
-        return HyperParameters(self._given_hyper_params, checked=True)
+        return HyperParameters(self._given_hyper_params or {}, checked=True)
 
     @property
     def settings(self) -> ExperimentSettings:
@@ -151,9 +201,46 @@ class TensorDictTrainer(Trainer):
         """The networks by policy name."""
         return self.scenario_instance.agents
 
+    def _build_policies(self, environment: VectorEnvironment | None = None) -> Policies:
+        """Build the networks of all policies, with the weights that they begin with.
+
+        Args:
+            environment: whose agents they are; None: those of the training environments.
+
+        Raises:
+            ConfigError: the section ``agents`` does not fit them, or the task has no environments.
+        """
+        environment = (
+            self.scenario_instance.train_environment if environment is None else environment
+        )
+        params = self.hyper_params
+        factory = Factory(default_registry()) if self._context is None else self._context.factory
+        policies = build_agents(
+            environment.spaces,
+            params.agents,
+            factory,
+            seed=params.seed,
+            device=self.device,
+            # What goes on brings its weights itself.
+            load=self._pending_state is None,
+            runs_folder=self.settings.get("runs_folder", "runs"),
+            **self._agent_parts(),
+        )
+        if self._pending_state is None:
+            self._receive(policies)
+        self.scenario_instance.agents = policies.policies
+        return policies
+
+    def _agent_parts(self) -> dict[str, Any]:
+        """Which parts :attr:`trainer_type` names, as arguments of ``build_agents``."""
+        return TRAINER_TYPES[self.trainer_type](self)
+
     def export_weights(self) -> TrainedWeights | None:
         """The weights of all policies, for the next phase of a sequence."""
-        weights = {name: dict(agent.state_dict()) for name, agent in self.agents.items()}
+        agents = self.agents
+        if isinstance(agents, _UnbuiltAgents) and agents.built is None:
+            return None
+        weights = {name: dict(agent.state_dict()) for name, agent in agents.items()}
         return TrainedWeights(weights) if any(weights.values()) else None
 
     def import_weights(self, handed: Any) -> None:
@@ -196,3 +283,23 @@ class TensorDictTrainer(Trainer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` gave; a subclass with a state overrides it."""
         refuse_state(self, state, otherwise=", or declare Capabilities(resume=False)")
+
+
+def _policy_parts(trainer: TensorDictTrainer) -> dict[str, Any]:
+    return {
+        "shared_body": trainer.hyper_params.rl.use_shared_body,
+        "critic": trainer.use_critic,
+        "squash": trainer.squash_actions,
+    }
+
+
+def _label_parts(trainer: TensorDictTrainer) -> dict[str, Any]:
+    labels = trainer.scenario_instance.labelled("train").labels
+    return {"labels": max(2, int(labels.max(initial=0)) + 1)}
+
+
+#: What agents are built with, by ``trainer_type``.
+TRAINER_TYPES: Mapping[str, Callable[[TensorDictTrainer], dict[str, Any]]] = {
+    "rl": _policy_parts,
+    "solo_agent": _label_parts,
+}

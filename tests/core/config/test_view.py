@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from dataclasses import dataclass
 from typing import Any
@@ -164,3 +165,39 @@ def test_keys_that_are_always_allowed():
 def test_omegaconf_that_cannot_be_resolved():
     with pytest.raises(ConfigError, match="nope"):
         configure(Thing, OmegaConf.create({"size": "${nope}"}))
+
+
+def test_dotted_paths_read_as_the_keys_they_name():
+    view = HyperParameters({"rl": {"lr": 1e-3, "deep": {"x": 1}}, "a.b": 2, "a": {"b": 3}, "n": 4})
+    assert view["rl.lr"] == view.get("rl.lr") == 1e-3
+    assert view["rl.deep"]["x"] == view["rl.deep.x"] == view.rl["deep.x"] == 1
+    # A key that is written with its dot is that key.
+    assert view["a.b"] == 2
+    assert view.a.b == 3
+    assert view.get("rl.none", 5) == view.get("n.x", 5) == view.get("none.x", 5) == 5
+    assert ("rl.lr" in view, "rl.none" in view, "n.x" in view) == (True, False, False)
+    assert list(view) == ["rl", "a.b", "a", "n"]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("rl.lrr", r"no rl\.lrr; did you mean lr\?"),
+        ("rll.lr", r"no rll; did you mean rl\?"),
+        ("rl.deep.y.z", r"no rl\.deep\.y"),
+        ("rl.lr.x", r"no rl\.lr\.x"),
+        (".", "no "),
+    ],
+)
+def test_a_path_that_leads_nowhere_says_where_it_ends(key, said):
+    view = HyperParameters({"rl": {"lr": 1e-3, "deep": {"x": 1}}})
+    with pytest.raises(KeyError, match=said):
+        view[key]
+
+
+def test_it_works_where_a_dictionary_does():
+    given = {"rl": {"lr": 1e-3}, "seed": 3}
+    view = HyperParameters(given)
+    assert {**view} == dict(view) == given == view
+    assert json.loads(json.dumps(view.to_dict())) == given
+    assert HyperParameters(view) == HyperParameters(OmegaConf.create(given)) == given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict.nn import TensorDictModule
+from tensordict.nn import InteractionType, TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor
 
@@ -78,7 +78,10 @@ class ValueModule(nn.Module):
 
 
 def policy_operator(policy: PolicyModule, distribution: ActionDistribution) -> ProbabilisticActor:
-    """``observation`` to ``params``, ``action`` and ``action_log_prob``."""
+    """``observation`` to ``params``, ``action`` and ``action_log_prob``.
+
+    Actions are drawn, unless a context of ``set_exploration_type`` asks for the likeliest ones.
+    """
     return ProbabilisticActor(
         Operator(policy, [OBSERVATION], [PARAMS]),
         in_keys=[PARAMS],
@@ -87,6 +90,7 @@ def policy_operator(policy: PolicyModule, distribution: ActionDistribution) -> P
         distribution_kwargs={"of": distribution},
         return_log_prob=True,
         log_prob_key=LOG_PROB,
+        default_interaction_type=InteractionType.RANDOM,
     )
 
 

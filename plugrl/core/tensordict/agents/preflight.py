@@ -19,12 +19,11 @@ from plugrl.core.tensordict.learn.message_regression import regression_fault
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
-    from plugrl.core.tensordict.trainer import TensorDictTrainer
 
 _AT_KEY = re.compile(r"(agents(?:\.[\w-]+)+): (.*)")
 
 
-def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator[Finding]:
+def agent_faults(check: Preflight, trainer: type[Any]) -> Iterator[Finding]:
     """Build the agents once: names, spaces, bodies and weights that do not fit show then.
 
     An environment that cannot be made says so itself, and so does a run to load from that is not
@@ -32,7 +31,7 @@ def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator
 
     Args:
         check: what is asked about.
-        trainer: what is to train them.
+        trainer: the class of trainers of small networks that is to train them.
     """
     scenario = check.component("scenario")
     if scenario is None:
@@ -76,7 +75,7 @@ def agent_faults(check: Preflight, trainer: type[TensorDictTrainer]) -> Iterator
 
 
 def _action_faults(
-    path: str, trained: Mapping[str, Agent], trainer: type[TensorDictTrainer]
+    path: str, trained: Mapping[str, Agent], trainer: type[Any]
 ) -> Iterator[Finding]:
     try:
         for agent in trained.values():
