@@ -25,7 +25,9 @@ class Key:
         both: what holds where ``new`` is written too, in any file. ``equal``: both have the same
             value. ``merged``: they are one mapping, in which the later layer counts. By default
             they exclude each other in one layer, and the later layer counts.
-        own: whether a component of the user's own in this section may have such a key.
+        own: whether a component of the user's own in this section may have such a key, which then
+            does not move.
+        beside: a key that the section has, where ``instead`` helps; ``None``: it helps everywhere.
         replaces: keys beside ``new`` that go when it is set.
         warns: whether the key goes away some day.
     """
@@ -37,6 +39,7 @@ class Key:
     instead: str | None = None
     both: Literal["equal", "merged"] | None = None
     own: bool = False
+    beside: str | None = None
     replaces: tuple[str, ...] = ()
     warns: bool = False
 
@@ -80,8 +83,8 @@ def _switch(on: Any, off: Any) -> Callable[[Any], Any]:
     return value
 
 
-def _no(old: str, instead: str, *drop: Any) -> Key:
-    return Key(old, instead=instead, drop=drop)
+def _no(old: str, instead: str, *drop: Any, beside: str | None = None) -> Key:
+    return Key(old, instead=instead, drop=drop, beside=beside)
 
 
 def _text(value: Any) -> str | None:
@@ -277,9 +280,10 @@ KEYS: tuple[Key, ...] = (
     _no("validate.data.batch_size", "write validate.data.limit to use fewer problems"),
     Key("validate.eval.type", drop=("default",)),
     _no("validate.eval", "write validate.every"),
+    _no("models.*.train.url", "write base_url, the address of the service", beside="base_url"),
     _no("models.*.train.url", _HERE),
     _no("models.*.train.model_tag", f"models.NAME says which model it is; {_OUT}"),
-    _no("models.*.train.world_size", f"the service local uses one device; {_OUT}"),
+    _no("models.*.train.world_size", f"no service takes a number of devices; {_OUT}"),
     _no(
         "models.*.train.actor",
         "write its keys in trainer.algorithm, such as loss, kl and epochs, and in the"
@@ -288,13 +292,12 @@ KEYS: tuple[Key, ...] = (
     _no("models.*.train.config", "write its keys, such as learning_rate, in the service itself"),
     _no("models.*.train.beta1", _BETAS),
     _no("models.*.train.beta2", _BETAS),
+    _no("models.*.inference.url", "write base_url, the address of the server", beside="base_url"),
     _no("models.*.inference.url", _SERVER),
     _no("models.*.inference.base_url", _SERVER),
     _no("models.*.inference.api_key", _SERVER),
-    _no(
-        "models.*.inference.max_retries",
-        "write patience, in seconds, of the inference service openai",
-    ),
+    _no("models.*.inference.max_retries", "write patience, in seconds", beside="patience"),
+    _no("models.*.inference.max_retries", _HERE),
     _no("models.*.inference.tool_parser", "write rollout_worker.tool_parser"),
     _no("models.*.inference.reasoning_parser", "write rollout_worker.reasoning_parser"),
     _no("models.*.inference.parse_tool_call_arguments", f"arguments are always read; {_OUT}"),
@@ -324,6 +327,7 @@ KEYS: tuple[Key, ...] = (
 COMPONENT_NAMES: dict[str, dict[str, str]] = {
     "rollout_worker": {"nexau": "agent", "simple": "single_turn"},
     "parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes"},
+    "inference_service": {"vllm": "openai", "sglang": "openai"},
     "train_service": {"nextrainer": "local", "self-hosted": "local", "self_hosted": "local"},
 }
 

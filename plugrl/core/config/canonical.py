@@ -7,6 +7,7 @@ spelling. What may stand in two places that refer to each other is settled when 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -43,11 +44,15 @@ def second_spellings(path: KeyPath) -> list[str]:
     return [key for section, _, key in split if section == dotted(path)]
 
 
-def remedy(path: KeyPath) -> str | None:
-    """Say why there is no key ``path`` and what to write instead; ``None``: nothing is known."""
+def remedy(path: KeyPath, known: Collection[str] = ()) -> str | None:
+    """Say why there is no key ``path`` and what to write instead; ``None``: nothing is known.
+
+    ``known`` are the keys that its section has.
+    """
     if path[:1] == ("models",) and len(path) > 2:
         path = ("models", "*", *path[2:])
-    return next((key.instead for key in KEYS if key.instead and key.old == dotted(path)), None)
+    rows = (key for key in KEYS if key.instead and key.old == dotted(path))
+    return next((row.instead for row in rows if row.beside is None or row.beside in known), None)
 
 
 def component_name(kind: str, name: str) -> str:
@@ -104,20 +109,25 @@ def canonical(
             canonical(layer, faults, (*prefix, "trainer", "phases", index), below)
 
 
-def settle(layer: Layer, faults: list[Fault], reads: frozenset[str]) -> None:
+def settle(
+    layer: Layer,
+    faults: list[Fault],
+    reads: frozenset[str],
+    has: Callable[[KeyPath], bool] = lambda _: False,
+) -> None:
     """Bring what may stand in two places to the one that is read.
 
     Args:
         layer: all layers merged, without references; changed in place.
         faults: gets what is wrong.
         reads: the sections that are read.
+        has: whether a component of the user's own has a key.
     """
     for key in KEYS:
         old: KeyPath = tuple(key.old.split("."))
         new: KeyPath = tuple(str(key.new).split("."))
-        own = key.own and f"custom_{old[0]}_module_path" in _mapping(layer.tree.get(str(old[0])))
         written = old[-1] in _mapping(_look(layer.tree, old[:-1]))
-        if key.both and new[0] in reads and written and not own:
+        if key.both and new[0] in reads and written and not (key.own and has(old)):
             _move(layer, key, old, new, faults, 0 if old[0] == "service" else 1)
     models = _mapping(layer.tree.get("models")) if "models" in reads else {}
     for name, model in models.items():

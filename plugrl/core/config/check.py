@@ -253,8 +253,10 @@ class Checker(CheckReport):
             close = close_names(key, [*known, *extra, *others], 1) if few else []
             keys = "" if close or not known else f"; keys: {', '.join(known)}"
             left, meant = self.pick.left_over(here), close[0] if close else None
-            tell = self.fault if left else self.unknown
-            tell(here, f"unknown key{keys}{left}", meant)
+            if left:
+                self.fault(here, f"unknown key{keys}{left}", meant)
+            else:
+                self.unknown(here, f"unknown key{keys}", meant, known)
             return
         result[key] = self.value(value, Any, here, {})
         if free or extra[key]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.bad import BAD
@@ -46,9 +47,11 @@ class CheckReport:
         self.faults.append(fault_at(self.origins, path, message, suggestion))
         return BAD
 
-    def unknown(self, path: KeyPath, message: str, suggestion: str | None) -> None:
-        """Add the fault of a key that no schema has."""
-        instead = None if self.is_own_algorithm(path[:-1]) else remedy(path)
+    def unknown(
+        self, path: KeyPath, message: str, suggestion: str | None, known: Collection[str] = ()
+    ) -> None:
+        """Add the fault of a key that no schema has; ``known`` are those of its section."""
+        instead = None if self.is_own_algorithm(path[:-1]) else remedy(path, known)
         if instead is not None:
             self.fault(path, f"unknown key: {instead}")
             return

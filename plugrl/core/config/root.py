@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from plugrl.core.config import coerce
 from plugrl.core.config.canonical import remedy, settle
-from plugrl.core.config.check import Checker
+from plugrl.core.config.check import Checker, hints_of
 from plugrl.core.config.misplaced import say_who_was_meant, with_places, without_slips
-from plugrl.core.config.schemas.schema import COMPONENT, PHASES
+from plugrl.core.config.pick import custom_keys
+from plugrl.core.config.schemas.schema import COMPONENT, PHASES, takes_free_keys
 from plugrl.core.config.schemas.sections import COMMON, DEFAULTS, KNOWN, TEXT
 from plugrl.core.config.sources.merge import Layer
 from plugrl.core.config.sources.origins import (
@@ -85,16 +86,45 @@ class RootChecker:
             written = self.tree["trainer"] = {"type": written}
         self.cls = self.checker.pick.load_class(written, "trainer", path)
         before, sections = len(self.checker.faults), set(self.tree)
-        settle(Layer(self.tree, self.checker.origins), self.checker.faults, frozenset(self.schemas))
+        layer = Layer(self.tree, self.checker.origins)
+        settle(layer, self.checker.faults, frozenset(self.schemas), self._has_own)
         self._decide_validation()
         if self.cls is None:
             # Which sections there are depends on the trainer.
             del self.checker.faults[before:]
             for name in set(self.tree) - sections:
                 del self.tree[name]
+        before = len(self.checker.faults)
         self.filled["trainer"], _ = self.checker.component_at(
             self.tree.get("trainer") or {}, "trainer", path
         )
+        self._name_sections(before)
+
+    def _name_sections(self, before: int) -> None:
+        """Name the sections where a trainer has its keys that has none beside its type."""
+        faults, own = self.checker.faults, [name for name in self.schemas if name not in COMMON]
+        for index, fault in enumerate(faults[before:], before):
+            if fault.unknown and fault.message == "unknown key" and not fault.suggestion and own:
+                message = f"{fault.message}; keys of {self.name} are in {', '.join(own)}"
+                faults[index] = dataclasses.replace(fault, message=message)
+
+    def _has_own(self, path: KeyPath) -> bool:
+        """Whether the section ``path`` begins with picks a file whose component has this key."""
+        kind = str(path[0])
+        section = self.tree.get(kind)
+        if not isinstance(section, dict) or custom_keys(kind)[0] not in section:
+            return False
+        component = self.checker.pick.load_class(section, kind, path[:1])
+        schema = getattr(component, "Config", None)
+        if len(path) > 2 and takes_free_keys(component):
+            return True
+        for part in path[1:]:
+            if not (isinstance(schema, type) and dataclasses.is_dataclass(schema)):
+                return False
+            if part not in {field.name for field in dataclasses.fields(schema)}:
+                return False
+            schema = hints_of(schema)[str(part)]
+        return True
 
     def _decide_validation(self) -> None:
         """Decide whether there is something to validate on; a part of a recipe cannot know."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -345,13 +346,39 @@ def test_an_installed_component_keeps_its_name(files, check, registry):
 
 
 def test_a_service_that_is_not_installed(files, faults):
-    files(a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: vllm}}}}\n")
+    files(a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: tgi}}}}\n")
     assert faults("a.yaml") == [
-        "models.policy.inference (a.yaml:2): unknown inference_service 'vllm'; installed: transformers;"
+        "models.policy.inference (a.yaml:2): unknown inference_service 'tgi'; installed: transformers;"
         " see plugrl ls inference_services; for your own write custom_inference_service_module_path:"
         " FILE with custom_inference_service_class_name: CLASS and no type, or register its name in a"
         " file and give -p FILE"
     ]
+
+
+@dataclass
+class Address:
+    base_url: str | None = None
+
+
+class Served(Embedded):
+    Config = Address
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_servers_of_the_guides_are_asked_by_their_protocol(files, check, registry, name):
+    registry.register("inference_service", "openai", Served)
+    files(a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: {{backend: {name}}}}}}}\n")
+    assert check("a.yaml").tree["models"]["policy"]["inference"]["type"] == "openai"
+
+
+def test_a_remedy_depends_on_what_the_component_has(files, faults, registry):
+    registry.register("inference_service", "openai", Served)
+    for name, remedy in (("openai", "write base_url"), ("transformers", "type: openai")):
+        files(
+            a=f"trainer: text\nmodels: {{policy: {{{SOURCE}, inference: {{type: {name}, url: x}}}}}}\n"
+        )
+        (line,) = faults("a.yaml")
+        assert remedy in line
 
 
 @pytest.mark.parametrize(

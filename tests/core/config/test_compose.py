@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from plugrl.core.config.sources import lookup
 from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.origins import fault_at
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 
@@ -313,6 +314,26 @@ def test_interpolation(files, monkeypatch):
         "j": "x",
     }
     assert str(composed.origins[("h", 1)]) == "a.yaml:7"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("x: ${a.b}", "x (a.yaml:2, a.b): no"),
+        ("c: ${a.b}\nx: ${c}", "x (a.yaml:2, a.b): no"),
+        ("x: v${a.b}", "x (a.yaml:3): no"),
+        ("x: ${y}\ny: ${x}", "x (a.yaml:3): no"),
+        ("algorithm: {beta: 1}\nx: ${algorithm.beta}", "x (a.yaml:3, algorithm.beta): no"),
+    ],
+)
+def test_what_refers_to_a_value_names_the_place_that_wrote_it(files, text, place):
+    files(a=f"a:\n  b: 5\n{text}\n")
+    composed = compose("a.yaml")
+    assert str(fault_at(composed.origins, ("x",), "no")) == place
+    # What counts over what is decided where the reference stands.
+    files(low="a: {b: 5}\n", high="defaults: [low, _self_]\nx: ${a.b}\n")
+    origins = compose("high.yaml").origins
+    assert origins["x",].layer > origins["a", "b"].layer
 
 
 def test_interpolation_sees_overrides(files):

@@ -145,7 +145,7 @@ def test_references_to_second_spellings(folder):
         ),
         (
             "weight.staleness_threshold=-1",
-            "weight.staleness_threshold (command line): must not be negative",
+            "weight.staleness_threshold (command line): must be at least 0, not -1",
         ),
         (
             "environment.setup_script=none.sh",
@@ -187,6 +187,49 @@ def test_a_component_that_has_such_a_key_keeps_it(folder):
         "rollout_worker.task_name=mine",
     ]
     assert prepare("a.yaml", words).validated.tree["rollout_worker"]["task_name"] == "mine"
+
+
+def test_a_component_from_a_file_that_lacks_such_a_key_is_as_ours(folder):
+    worker = (
+        "from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker\n"
+        "class Worker(SingleTurnRolloutWorker): ...\n"
+    )
+    (folder / "worker.py").write_text(worker)
+    words = [
+        "rollout_worker.custom_rollout_worker_module_path=worker.py",
+        "rollout_worker.custom_rollout_worker_class_name=Worker",
+    ]
+    words.append("rollout_worker.tokenizer=model")
+    moved = prepare("a.yaml", words, preflight=False).validated.tree
+    assert moved["models"]["policy"]["source"]["path"].endswith("model")
+    options = (
+        "from dataclasses import dataclass\n"
+        "from plugrl.core.text.rollout.worker import RolloutWorkerConfig\n"
+        "@dataclass\nclass Options(RolloutWorkerConfig):\n    tokenizer: str = ''\n"
+    )
+    (folder / "worker.py").write_text(options + worker.replace("...", "Config = Options"))
+    kept = prepare("a.yaml", words, preflight=False).validated.tree
+    assert kept["rollout_worker"]["tokenizer"] == "model"
+
+
+@pytest.mark.parametrize(
+    ("config", "moves"), [("    Config = Options\n", True), ("    ...\n", False)]
+)
+def test_a_trainer_from_a_file_takes_the_batch_of_the_algorithm(folder, config, moves):
+    (folder / "trainer.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer\n"
+        "@dataclass\nclass Options(SelfHostedGrpoTrainer.Config):\n    mine: int = 1\n"
+        f"class Mine(SelfHostedGrpoTrainer):\n{config}"
+    )
+    words = [
+        "trainer.custom_trainer_module_path=trainer.py",
+        "trainer.custom_trainer_class_name=Mine",
+    ]
+    validated = prepare("a.yaml", [*words, "algorithm.batch_size=32"]).validated
+    assert ("batch_size" in validated.tree["trainer"]["algorithm"]) != moves
+    # Without a schema of its own a subclass may have any key below `algorithm`.
+    assert validated.unchecked == ([] if moves else ["trainer.algorithm.batch_size"])
 
 
 # Keys that say again what another one says.

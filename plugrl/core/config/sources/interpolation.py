@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from plugrl.core.config.canonical import MOVES
 from plugrl.core.config.sources.merge import Layer
-from plugrl.core.config.sources.origins import Fault, KeyPath, dotted, fault_at, mark, nearest
+from plugrl.core.config.sources.origins import (
+    Fault,
+    KeyPath,
+    Origin,
+    dotted,
+    fault_at,
+    keys_of,
+    mark,
+    nearest,
+)
 from plugrl.core.wording import did_you_mean
 
 _ENVIRONMENT = re.compile(r"\$\{\s*env\.([A-Za-z_]\w*)\s*(,[^}]*)?\}")
 
 _FROM_ENVIRONMENT = re.compile(r"\$\{\s*(?:oc\.env\s*:|env\.)")
+#: A text that is another key's value and nothing else.
+_ONE_KEY = re.compile(r"\$\{\s*([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)\s*\}")
 #: The last key of each reference: ``b`` in ``${a.b}``.
 _REFERRED = re.compile(r"([A-Za-z_][\w-]*)\]?\s*\}")
 
@@ -55,12 +67,13 @@ def resolve(layer: Layer, faults: list[Fault]) -> set[KeyPath]:
             faults.append(fault_at(layer.origins, path, message))
             failed.add(path)
             resolved.append((path, None))
+    written = {path: _written_at(layer, path) for path, _ in resolved if path not in failed}
     for path, value in resolved:
         _put(layer.tree, path, value)
-        if isinstance(value, (dict, list)):
-            origin = nearest(layer.origins, path)
-            if origin is not None:
-                mark(value, path, origin, layer.origins)
+        nested = isinstance(value, (dict, list))
+        origin = nearest(layer.origins, path) if nested else written.get(path)
+        if origin is not None:
+            mark(value, path, origin, layer.origins)
     return failed
 
 
@@ -81,6 +94,47 @@ def from_environment(tree: Any) -> dict[KeyPath, str]:
         if not more:
             return tainted
         tainted |= more
+
+
+def _written_at(layer: Layer, path: KeyPath) -> Origin | None:
+    """Where the value was written that the text at ``path`` refers to; None: it is more than that.
+
+    The layer stays that of the text, which decides what it counts for.
+    """
+    here, seen = path, {path}
+    while True:
+        text = _look(layer.tree, here)
+        match = _ONE_KEY.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            break
+        here = keys_of(match[1])
+        if _look(layer.tree, here) is None:
+            here = _moved(here)
+        if here in seen:
+            return None
+        seen.add(here)
+    origin, own = layer.origins.get(here), nearest(layer.origins, path)
+    if here == path or origin is None or own is None:
+        return None
+    return replace(origin, layer=own.layer, key=own.key, refers=origin.key or dotted(here))
+
+
+def _moved(path: KeyPath) -> KeyPath:
+    """Where a key stands that was written in its second spelling."""
+    for size in range(len(path), 0, -1):
+        new = MOVES.get(dotted(path[:size]))
+        if new is not None:
+            return (*keys_of(new), *path[size:])
+    return path
+
+
+def _look(tree: Any, path: KeyPath) -> Any:
+    for part in path:
+        try:
+            tree = tree[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return tree
 
 
 def _as_resolver(match: re.Match[str]) -> str:

@@ -20,6 +20,7 @@ class Origin:
         folder: where the relative paths of that place are looked up first.
         layer: number of the layer; a higher one was merged later. 0: no layer.
         key: the key that stands there, when it is another spelling of the one it came to mean.
+        refers: the key that wrote the value there, when another one refers to it.
     """
 
     source: str
@@ -27,6 +28,7 @@ class Origin:
     folder: Path | None = field(default=None, compare=False)
     layer: int = field(default=0, compare=False)
     key: str | None = field(default=None, compare=False)
+    refers: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}"
@@ -56,6 +58,8 @@ class Fault:
 
     def __str__(self) -> str:
         place = "" if self.origin in (None, DEFAULT) else f"({self.origin})"
+        if self.origin is not None and self.origin.refers:
+            place = f"({self.origin}, {self.origin.refers})"
         key = (self.written or self.path).replace("\r", "\\r").replace("\n", "\\n")
         where = " ".join(part for part in (key, place) if part)
         hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
