@@ -207,7 +207,8 @@ def test_a_component_from_a_file_that_lacks_such_a_key_is_as_ours(folder):
         "from plugrl.core.text.rollout.worker import RolloutWorkerConfig\n"
         "@dataclass\nclass Options(RolloutWorkerConfig):\n    tokenizer: str = ''\n"
     )
-    (folder / "worker.py").write_text(options + worker.replace("...", "Config = Options"))
+    (folder / "own.py").write_text(options + worker.replace("...", "Config = Options"))
+    words[0] = words[0].replace("worker.py", "own.py")
     kept = prepare("a.yaml", words, preflight=False).validated.tree
     assert kept["rollout_worker"]["tokenizer"] == "model"
 
