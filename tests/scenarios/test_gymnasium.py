@@ -9,6 +9,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from gymnasium import spaces
 from waiting import DEADLINE
 
@@ -613,6 +614,29 @@ def test_spaces_of_several_parts_are_refused_with_the_wrapper_that_helps(made):
         made, parts, spaces.Discrete(2), wrappers=["gymnasium.wrappers:FlattenObservation"]
     )
     assert flat.reset(0)["agent"].shape == (2, 5)
+
+
+class Mission(spaces.Space):
+    """Text that has no flat form, as packages of environments have it."""
+
+    def sample(self, mask=None, probability=None):
+        return "go"
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+def test_parts_that_cannot_be_flattened_are_left_out_by_the_wrapper_that_is_recommended(made):
+    parts = spaces.Dict(
+        {"image": spaces.Box(0, 9, (2, 2)), "mission": Mission(), "turn": spaces.Discrete(3)}
+    )
+    with pytest.raises(ConfigError, match="leave out mission \\(Mission\\)") as caught:
+        spaced(made, parts, spaces.Discrete(2))
+    wrappers = yaml.safe_load(str(caught.value).partition("scenario.wrappers=")[2])
+    flat = spaced(made, parts, spaces.Discrete(2), wrappers=wrappers)
+    assert flat.reset(0)["agent"].shape == (2, 7)
+    with pytest.raises(ConfigError, match=r"gymnasium\.ObservationWrapper"):
+        spaced(made, spaces.Dict({"mission": Mission()}), spaces.Discrete(2))
 
 
 @pytest.mark.parametrize(

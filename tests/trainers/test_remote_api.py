@@ -250,6 +250,24 @@ def test_another_temperature_of_sampling_is_refused(tree):
     assert "rollout_worker.temperature" in faults(warm)
 
 
+@pytest.mark.parametrize("written", ["{}", "{temperature: 0.7}"])
+def test_so_is_that_of_an_agents_file(tree, tmp_path, written):
+    """The file counts before ``rollout_worker.temperature``, and its remedy helps."""
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"type: agent\nllm_config: {written}\n")
+    warm = tree("remote_api_grpo")
+    warm["rollout_worker"] |= {"type": "agent", "agent_config": str(file), "temperature": 0.7}
+    own = "temperature" in written
+    (line,) = [each for each in faults(warm).splitlines() if "named losses" in each]
+    if own:
+        assert f"write llm_config: {{temperature: 1}} in {file}" in line
+        file.write_text("type: agent\nllm_config: {temperature: 1}\n")
+    else:
+        assert "rollout_worker.temperature" in line
+        warm["rollout_worker"]["temperature"] = 1
+    assert prepare(warm)
+
+
 def test_a_teacher_is_a_frozen_entry_of_models(tree):
     assert "no model 'teacher' in models" in faults(tree("remote_api_opd"))
     trained = tree("remote_api_opd", teacher=True)

@@ -131,7 +131,7 @@ def trajectories_fault(prepared: Any, metrics: Mapping[str, Any], temperature: f
         if (t.temperature or temperature) != 1:
             return (
                 f"returned a trajectory of temperature {t.temperature or temperature:g}; a service "
-                "of named losses trains at temperature 1, so set rollout_worker.temperature=1"
+                "of named losses trains at temperature 1, so let the rollout worker sample at 1"
             )
     return None
 

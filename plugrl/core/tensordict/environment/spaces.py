@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.spaces.utils import flatten_space
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError
 from plugrl.core.tensordict.environment.layout import Layout
@@ -148,8 +149,36 @@ def _observation(
     if isinstance(space, spaces.MultiBinary):
         return space, lambda batch: np.array(batch, np.int8)
     kind = type(space).__name__
-    remedy = _FLATTEN if isinstance(space, (spaces.Dict, spaces.Tuple)) else _OWN
-    raise ConfigError(f"environment {name} observes a {kind}, which networks cannot take; {remedy}")
+    raise ConfigError(
+        f"environment {name} observes a {kind}, which networks cannot take; {_remedy(space)}"
+    )
+
+
+def _remedy(space: spaces.Space[Any]) -> str:
+    """What makes an array of a space that is none: only what the space can be flattened with."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)) and _can_flatten(space):
+        return _FLATTEN
+    if not isinstance(space, spaces.Dict):
+        return _OWN
+    flat = [key for key, inner in space.spaces.items() if _can_flatten(inner)]
+    if not flat:
+        return _OWN
+    rest = ", ".join(f"{key} ({type(space[key]).__name__})" for key in space if key not in flat)
+    keys = f"kwargs: {{filter_keys: [{', '.join(flat)}]}}"
+    return (
+        f"leave out {rest}, which cannot be flattened, and flatten the rest with "
+        f"scenario.wrappers=[{{path: gymnasium.wrappers:FilterObservation, {keys}}}, "
+        "gymnasium.wrappers:FlattenObservation]"
+    )
+
+
+def _can_flatten(space: spaces.Space[Any]) -> bool:
+    """Whether a wrapper makes one array of a space; those of packages say so by an exception."""
+    try:
+        flat = flatten_space(space)
+    except NotImplementedError:
+        return False
+    return isinstance(flat, spaces.Box)
 
 
 def _float_box(space: spaces.Box) -> spaces.Box:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -132,6 +133,20 @@ class AgentRolloutWorker(RolloutWorker):
             return
         for note in definition.notes:
             logger.info("%s", note)
+
+    @classmethod
+    def training_temperatures(
+        cls, section: Mapping[str, Any]
+    ) -> Iterable[tuple[str, float | None, str]]:
+        """That of the agent's file, if it has one; a file with faults is reported by itself."""
+        own, path = None, section.get("agent_config")
+        with contextlib.suppress(ConfigError):
+            if path is not None:
+                own = load_agent(path, section.get("agent_workspace")).sampling.temperature
+        if own is None:
+            yield from super().training_temperatures(section)
+        else:
+            yield "agent_config", own, f"write llm_config: {{temperature: 1}} in {path}"
 
     @property
     def agent(self) -> Agent:

@@ -82,6 +82,16 @@ class ProtocolRolloutWorker(RolloutWorker):
         return found
 
     @classmethod
+    def training_temperatures(
+        cls, section: Mapping[str, Any]
+    ) -> Iterable[tuple[str, float | None, str]]:
+        """The common one, and those of agents that have their own and are trained."""
+        yield from super().training_temperatures(section)
+        for agent, own in section["agents"].items():
+            if not own.get("frozen") and own.get("script") is None:
+                yield f"agents.{agent}.temperature", own.get("temperature"), "write 1"
+
+    @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """Agents that the protocol lacks, models that are not there, and prompts."""
         section, path = check.section, check.path

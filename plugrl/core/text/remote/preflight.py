@@ -10,6 +10,7 @@ from plugrl.core.text.inference.services import BaseTrainService
 from plugrl.core.text.learn.losses import declared_needs
 from plugrl.core.text.models import wrong_service_fault
 from plugrl.core.text.remote.service import RemoteTrainService
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -43,13 +44,15 @@ def remote_findings(check: Preflight) -> Iterator[Finding]:
                     f"{check.section.get('type')} learns; take another, such as "
                     "importance_sampling",
                 )
-    temperature = check.root.rollout_worker.get("temperature")
-    if temperature not in (None, 0, 1):
-        yield (
-            "rollout_worker.temperature",
-            f"a service of named losses trains at temperature 1, so that answers drawn at "
-            f"{temperature:g} would be taken for those of another policy; write 1",
-        )
+    worker = check.component("rollout_worker")
+    look = getattr(worker, "training_temperatures", RolloutWorker.training_temperatures)
+    for key, temperature, remedy in look(check.root.rollout_worker):
+        if temperature not in (None, 0, 1):
+            yield (
+                f"rollout_worker.{key}",
+                f"a service of named losses trains at temperature 1, so that answers drawn at "
+                f"{temperature:g} would be taken for those of another policy; {remedy}",
+            )
 
 
 def trained_by(check: Preflight) -> dict[str, type[BaseTrainService]]:

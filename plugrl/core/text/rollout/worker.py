@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -147,6 +147,16 @@ class RolloutWorker(RenamedMethods, Component, ABC):
     def trajectories_per_attempt(cls, section: Mapping[str, Any]) -> int:
         """How many trajectories an attempt gives, as far as the section tells; for plans."""
         return 1
+
+    @classmethod
+    def training_temperatures(
+        cls, section: Mapping[str, Any]
+    ) -> Iterable[tuple[str, float | None, str]]:
+        """At which temperatures answers are drawn that are trained on, as far as settings tell.
+
+        Gives the key of the section that says so, the temperature, and how it is set to 1.
+        """
+        yield "temperature", section.get("temperature"), "write 1"
 
     @abstractmethod
     def rollout(
