@@ -25,21 +25,6 @@ def copies_in(config: Any, split: Split) -> int | None:
     return count if split == "train" else config.num_test_envs or count
 
 
-def check_copies(config: Any) -> None:
-    """Refuse counts that are too small.
-
-    Args:
-        config: with ``num_envs``, ``num_test_envs`` and ``max_restarts``.
-
-    Raises:
-        ConfigError: one is.
-    """
-    if any(count is not None and count < 1 for count in (config.num_envs, config.num_test_envs)):
-        raise ConfigError("num_envs and num_test_envs must be at least 1")
-    if config.max_restarts < 0:
-        raise ConfigError("max_restarts must not be negative; 0: the first one ends the run")
-
-
 def check_named(option: str, values: list[Any]) -> None:
     """Refuse what names no wrapper or transform.
 

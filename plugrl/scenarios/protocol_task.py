@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.errors import ConfigError
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 
@@ -28,12 +27,12 @@ class ProtocolTaskConfig:
     """How agents talk, and how many conversations there are at a time."""
 
     protocol: Any = component("protocol", "nip", help="who speaks when, and what it is worth")
-    num_envs: int = described(48, "conversations that are held together in training")
-    num_test_envs: int | None = described(None, "conversations in an evaluation; null: num_envs")
-
-    def __post_init__(self) -> None:
-        if self.num_envs < 1 or (self.num_test_envs is not None and self.num_test_envs < 1):
-            raise ConfigError("num_envs and num_test_envs must be at least 1")
+    num_envs: int = described(
+        48, "conversations that are held together in training", at_least=1, at_most=10**6
+    )
+    num_test_envs: int | None = described(
+        None, "conversations in an evaluation; null: num_envs", at_least=1, at_most=10**6
+    )
 
 
 class ProtocolTask(Scenario):

@@ -26,7 +26,6 @@ import torch
 from torch import nn
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.sections import TENSORDICT, OnPolicyRlConfig
@@ -42,14 +41,9 @@ if TYPE_CHECKING:
 class A2cConfig:
     """The loss of the advantage actor-critic."""
 
-    critic_coef: float = described(0.5, "weight of the value loss")
-    entropy_eps: float = described(0.0, "weight of the entropy bonus")
+    critic_coef: float = described(0.5, "weight of the value loss", at_least=0, at_most=1000)
+    entropy_eps: float = described(0.0, "weight of the entropy bonus", at_least=0, at_most=1000)
     normalize_advantage: bool = described(False, "scale advantages within each minibatch")
-
-    def __post_init__(self) -> None:
-        for name in ("critic_coef", "entropy_eps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
 
 
 class A2cLoss(nn.Module):

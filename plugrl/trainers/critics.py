@@ -120,15 +120,12 @@ class Critics(nn.Module):
 class TwinCriticsConfig(ReplayConfig):
     """What learners from old steps have that ask two critics."""
 
-    critic_hidden: list[int] = described([256, 256], "widths of the layers of both critics")
-    tau: float = described(0.005, "part of its way that a target network moves each time")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.tau <= 1:
-            raise ConfigError("tau must be more than 0 and at most 1")
-        if any(width < 1 for width in self.critic_hidden):
-            raise ConfigError("critic_hidden must be widths of at least 1")
+    critic_hidden: list[int] = described(
+        [256, 256], "widths of the layers of both critics", at_least=1
+    )
+    tau: float = described(
+        0.005, "part of its way that a target network moves each time", above=0, at_most=1
+    )
 
 
 class TwinCriticsTrainer(OffPolicyTrainer):

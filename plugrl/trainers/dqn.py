@@ -51,9 +51,11 @@ if TYPE_CHECKING:
 class DqnRlConfig(OffPolicyRlConfig):
     """``rl`` with the defaults of ``dqn``."""
 
-    minibatch_size: int = described(32, "old steps of one update")
-    lr: float = described(1e-4, "learning rate of Adam")
-    max_grad_norm: float | None = described(10.0, "largest gradient norm of a policy; null: any")
+    minibatch_size: int = described(32, "old steps of one update", at_least=1, at_most=10**9)
+    lr: float = described(1e-4, "learning rate of Adam", above=0, at_most=10)
+    max_grad_norm: float | None = described(
+        10.0, "largest gradient norm of a policy; null: any", above=0, at_most=1e9
+    )
     loss_critic_type: Distance = described("smooth_l1", "distance of a value from its target")
 
 
@@ -61,30 +63,31 @@ class DqnRlConfig(OffPolicyRlConfig):
 class DqnConfig(ReplayConfig):
     """Deep Q-learning."""
 
-    train_freq: int = described(4, "real steps of each environment between updates")
+    train_freq: int = described(
+        4, "real steps of each environment between updates", at_least=1, at_most=10**9
+    )
     double: bool = described(False, "choose the next action with the trained network")
-    tau: float = described(1.0, "the part of its way that the target network moves each time")
+    tau: float = described(
+        1.0, "the part of its way that the target network moves each time", at_least=0, at_most=1
+    )
     target_update_interval: int = described(
-        10_000, "real steps over all environments between moves of the target network"
+        10_000,
+        "real steps over all environments between moves of the target network",
+        at_least=1,
+        at_most=10**9,
     )
     exploration_fraction: float = described(
-        0.1, "part of all steps over which the probability of random actions falls"
+        0.1,
+        "part of all steps over which the probability of random actions falls",
+        at_least=0,
+        at_most=1,
     )
-    exploration_initial_eps: float = described(1.0, "that probability at first")
-    exploration_final_eps: float = described(0.05, "that probability from then on")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in (
-            "tau",
-            "exploration_fraction",
-            "exploration_initial_eps",
-            "exploration_final_eps",
-        ):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be between 0 and 1")
-        if self.target_update_interval < 1:
-            raise ConfigError("target_update_interval must be at least 1")
+    exploration_initial_eps: float = described(
+        1.0, "that probability at first", at_least=0, at_most=1
+    )
+    exploration_final_eps: float = described(
+        0.05, "that probability from then on", at_least=0, at_most=1
+    )
 
 
 class DqnLoss(nn.Module):

@@ -29,25 +29,32 @@ class ExpertIterationConfig:
     rollout_selection_method: Literal["threshold", "weighted_sampling"] = described(
         "threshold", "those from a reward on, or a sample in which better ones are likelier"
     )
-    reward_threshold: float = described(0.9, "threshold: the agent's smallest reward to learn from")
+    reward_threshold: float = described(
+        0.9, "threshold: the agent's smallest reward to learn from", at_least=-1e6, at_most=1e6
+    )
     weighting_sample_size_factor: float = described(
-        0.5, "weighted_sampling: size of the sample, as a share of the rollouts"
+        0.5,
+        "weighted_sampling: size of the sample, as a share of the rollouts",
+        above=0,
+        at_most=1000,
     )
     weighting_minimum: float | None = described(
-        None, "weighted_sampling: the reward that weighs nothing; null: the smallest there is"
+        None,
+        "weighted_sampling: the reward that weighs nothing; null: the smallest there is",
+        at_least=-1e6,
+        at_most=1e6,
     )
     weighting_use_replacement: bool = described(
         True, "weighted_sampling: a rollout may be drawn more than once"
     )
     weighting_epsilon: float = described(
-        0.01, "weighted_sampling: what every rollout weighs at least, over their number"
+        0.01,
+        "weighted_sampling: what every rollout weighs at least, over their number",
+        at_least=0,
+        at_most=1e6,
     )
 
     def __post_init__(self) -> None:
-        if self.weighting_sample_size_factor <= 0:
-            raise ConfigError("weighting_sample_size_factor must be above 0")
-        if self.weighting_epsilon < 0:
-            raise ConfigError("weighting_epsilon must not be negative")
         if not self.weighting_use_replacement and self.weighting_sample_size_factor > 1:
             raise ConfigError(
                 "weighting_sample_size_factor is above 1, and without replacement no sample is "

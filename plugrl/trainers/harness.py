@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_type_hin
 
 import torch
 
-from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.config.schemas.schema import check_bounds, component, described
 from plugrl.core.config.schemas.sections import ModelConfig
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
@@ -89,29 +89,31 @@ class TrainingConfiguration:
         ConfigError: an argument is unknown, or a value is outside its range.
     """
 
-    lr: float = described(3e-3, "learning rate")
-    batch_size: int = described(16, "steps of the algorithm in a batch, such as pairs")
+    lr: float = described(3e-3, "learning rate", above=0, at_most=10)
+    batch_size: int = described(
+        16, "steps of the algorithm in a batch, such as pairs", at_least=1, at_most=10**6
+    )
     optimizer: OptimizerName = described("adamw", "which optimizer of torch.optim")
-    gradient_accumulation_steps: int = described(1, "batches whose gradients an update adds up")
-    training_steps: int = described(1024, "experiences, each a set of new rollouts")
-    num_episodes_per_experience: int = described(8, "rollout trees of an experience")
+    gradient_accumulation_steps: int = described(
+        1, "batches whose gradients an update adds up", at_least=1, at_most=10**6
+    )
+    training_steps: int = described(
+        1024, "experiences, each a set of new rollouts", at_least=0, at_most=10**9
+    )
+    num_episodes_per_experience: int = described(
+        8, "rollout trees of an experience", at_least=1, at_most=10**6
+    )
     algorithm: Any = component("harness_algorithm", "dpo", help="from rollout trees to a loss")
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_bounds(self)
         if self.optimizer not in OPTIMIZERS:
             close = did_you_mean(str(self.optimizer), OPTIMIZERS, 1)
             raise ConfigError(
                 f"optimizer {self.optimizer!r} is unknown; it is one of "
                 f"{', '.join(OPTIMIZERS)}{close}"
             )
-        if not self.lr > 0:
-            raise ConfigError(f"lr is {self.lr}; it must be above 0")
-        if self.training_steps < 0:
-            raise ConfigError(f"training_steps is {self.training_steps}; it must not be negative")
-        for name in ("batch_size", "gradient_accumulation_steps", "num_episodes_per_experience"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
 
 def check_numbers(config: Any) -> None:

@@ -52,47 +52,56 @@ class HFASTConfiguration(TrainingConfiguration):
         ConfigError: as :class:`TrainingConfiguration`.
     """
 
-    lr: float = described(1e-5, "learning rate")
-    batch_size: int = described(4, "steps of the algorithm in a batch, such as pairs")
-    training_steps: int = described(1000, "experiences, each a set of new rollouts")
-    num_episodes_per_experience: int = described(2, "rollout trees of an experience")
-    weight_decay: float = described(0.0, "of the optimizer")
-    max_grad_norm: float | None = described(1.0, "gradients are scaled down to it; null: never")
+    lr: float = described(1e-5, "learning rate", above=0, at_most=10)
+    batch_size: int = described(
+        4, "steps of the algorithm in a batch, such as pairs", at_least=1, at_most=10**6
+    )
+    training_steps: int = described(
+        1000, "experiences, each a set of new rollouts", at_least=0, at_most=10**9
+    )
+    num_episodes_per_experience: int = described(
+        2, "rollout trees of an experience", at_least=1, at_most=10**6
+    )
+    weight_decay: float = described(0.0, "of the optimizer", at_least=0, at_most=100)
+    max_grad_norm: float | None = described(
+        1.0, "gradients are scaled down to it; null: never", above=0, at_most=1e9
+    )
     schedule: Literal["constant", "linear", "cosine"] = described(
         "constant", "how the learning rate falls after the warm-up, to 0 at the end"
     )
-    warmup_steps: int = described(0, "training steps over which the learning rate grows to lr")
+    warmup_steps: int = described(
+        0, "training steps over which the learning rate grows to lr", at_least=0, at_most=10**9
+    )
     mixed_precision: Literal["no", "bf16", "fp16"] = described(
         "no", "precision of the forward pass; fp16 on a GPU alone"
     )
-    eval_every: int = described(100, "training steps between development evaluations; 0: never")
+    eval_every: int = described(
+        100, "training steps between development evaluations; 0: never", at_least=0, at_most=10**9
+    )
     dev_split: str = described("development", "split of the scenario that is evaluated on")
     best_by: Literal["reward", "score", "success"] = described(
         "reward", "which number of a development evaluation is its score"
     )
     early_stopping_patience: int | None = described(
-        None, "evaluations without a better score after which training ends; null: never"
+        None,
+        "evaluations without a better score after which training ends; null: never",
+        at_least=1,
+        at_most=10**9,
     )
-    early_stopping_min_delta: float = described(0.0, "by how much a score must be better")
+    early_stopping_min_delta: float = described(
+        0.0, "by how much a score must be better", at_least=0, at_most=1e6
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ConfigError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0, or null")
-        for name in ("weight_decay", "warmup_steps", "eval_every", "early_stopping_min_delta"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
         if self.training_steps and self.warmup_steps >= self.training_steps:
             raise ConfigError(
                 f"warmup_steps is {self.warmup_steps}; it must be below training_steps, "
                 f"{self.training_steps}"
             )
         check_choices(self, ("schedule", "mixed_precision", "best_by"))
-        patience = self.early_stopping_patience
-        if patience is not None and (patience < 1 or not self.eval_every):
-            raise ConfigError(
-                "early_stopping_patience must be at least 1, or null, and needs eval_every above 0"
-            )
+        if self.early_stopping_patience is not None and not self.eval_every:
+            raise ConfigError("early_stopping_patience needs eval_every above 0")
 
 
 _DEFAULTS = {field.name: field.default for field in fields(HFASTConfiguration)}

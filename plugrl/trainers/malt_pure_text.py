@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.errors import PlugrlError
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.staged.trainer import PureTextRlTrainer
 from plugrl.core.text.staged.trees import preferences
@@ -32,11 +32,9 @@ MOST_LEAVES = 4096
 class MaltConfig:
     """The trainer section of ``malt_pure_text``."""
 
-    num_responses_per_timestep: int = described(2, "replies that are sampled at each place")
-
-    def __post_init__(self) -> None:
-        if self.num_responses_per_timestep < 2:
-            raise ConfigError("num_responses_per_timestep must be at least 2, to compare replies")
+    num_responses_per_timestep: int = described(
+        2, "replies that are sampled at each place", at_least=2, at_most=10**4
+    )
 
 
 class MaltTrainer(PureTextRlTrainer):

@@ -24,7 +24,6 @@ import torch
 from torch import nn
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage, RewardToGo
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.sections import TENSORDICT, OnPolicyRlConfig
@@ -48,13 +47,10 @@ class ReinforceConfig:
         False, "weigh actions by their advantage over a value head; else by the reward to go"
     )
     normalize_advantage: bool = described(True, "scale these weights within each minibatch")
-    critic_coef: float = described(0.5, "weight of the value loss, if there is a value head")
-    entropy_eps: float = described(0.0, "weight of the entropy bonus")
-
-    def __post_init__(self) -> None:
-        for name in ("critic_coef", "entropy_eps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
+    critic_coef: float = described(
+        0.5, "weight of the value loss, if there is a value head", at_least=0, at_most=1000
+    )
+    entropy_eps: float = described(0.0, "weight of the entropy bonus", at_least=0, at_most=1000)
 
 
 class ReinforceLoss(nn.Module):

@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.errors import ConfigError, ContractError, UsageError
+from plugrl.core.errors import ContractError, UsageError
 from plugrl.core.text.batch import Batch, compute_position_id_with_mask
 from plugrl.core.text.inference.services import TrainService
 from plugrl.core.text.learn.pairs import Pairs, last_token, on_last_token, row_sums
@@ -37,12 +37,11 @@ class BradleyTerryConfig:
     """Options of the loss ``bradley_terry``."""
 
     center_coefficient: float = described(
-        0.0, "factor of the squared sum of a pair's rewards; 0: rewards have no fixed zero"
+        0.0,
+        "factor of the squared sum of a pair's rewards; 0: rewards have no fixed zero",
+        at_least=0,
+        at_most=1000,
     )
-
-    def __post_init__(self) -> None:
-        if self.center_coefficient < 0:
-            raise ConfigError("center_coefficient must not be negative")
 
 
 @traits(

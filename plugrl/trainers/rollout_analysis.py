@@ -53,22 +53,18 @@ class RolloutAnalysisConfig:
     files: list[str] = described(
         [], "which of its files, such as iteration-0002, or phase-1/iteration-0002; empty: all"
     )
-    max_rollouts: int | None = described(None, "the first rollouts of each file; null: all")
+    max_rollouts: int | None = described(
+        None, "the first rollouts of each file; null: all", at_least=1, at_most=10**9
+    )
     model: str = described("judge", "the model that answers, a key of `models`")
     questions: dict[str, Any] = described(
         dict.fromkeys(BUILT_IN, True),
         "by name: true for built-in ones, or {agents, ask} for others; false leaves one out",
     )
-    temperature: float = described(0.0, "sampling temperature of the answers; 0: greedy")
-    max_answer_length: int = described(256, "longest answer in tokens")
-
-    def __post_init__(self) -> None:
-        if self.max_rollouts is not None and self.max_rollouts < 1:
-            raise ConfigError("max_rollouts must be at least 1, or null")
-        if self.temperature < 0:
-            raise ConfigError("temperature must not be negative")
-        if self.max_answer_length < 1:
-            raise ConfigError("max_answer_length must be at least 1")
+    temperature: float = described(
+        0.0, "sampling temperature of the answers; 0: greedy", at_least=0, at_most=100
+    )
+    max_answer_length: int = described(256, "longest answer in tokens", at_least=1, at_most=10**8)
 
 
 class RolloutAnalysisTrainer(Trainer):

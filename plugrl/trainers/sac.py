@@ -53,17 +53,21 @@ class SacConfig(TwinCriticsConfig):
     """Soft actor-critic."""
 
     alpha: float = described(
-        1.0, "temperature, the weight of the entropy; with auto_alpha at first"
+        1.0,
+        "temperature, the weight of the entropy; with auto_alpha at first",
+        above=0,
+        at_most=1000,
     )
     auto_alpha: bool = described(True, "let the temperature keep the entropy near target_entropy")
     target_entropy: float | None = described(
-        None, "in nats, of actions scaled to -1 to 1; null: minus the numbers of an action"
+        None,
+        "in nats, of actions scaled to -1 to 1; null: minus the numbers of an action",
+        at_least=-1e6,
+        at_most=1e6,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.alpha > 0:
-            raise ConfigError("alpha must be more than 0")
         if self.target_entropy is not None and not self.auto_alpha:
             raise ConfigError("target_entropy has no effect without auto_alpha; leave it out")
 

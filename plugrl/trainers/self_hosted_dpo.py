@@ -25,7 +25,6 @@ from torch.nn.functional import logsigmoid
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.pairs import Pairs, on_last_token, row_sums
 from plugrl.core.text.learn.reference import FrozenModels, ReferenceScores
@@ -49,14 +48,12 @@ NO_REFERENCE = "none"
 class DpoConfig:
     """Options of the loss ``dpo``."""
 
-    beta: float = described(0.1, "how strongly the policy is held to the reference")
-    label_smoothing: float = described(0.0, "share of preferences that are taken to be wrong")
-
-    def __post_init__(self) -> None:
-        if self.beta <= 0:
-            raise ConfigError("beta must be above 0")
-        if not 0 <= self.label_smoothing < 0.5:
-            raise ConfigError("label_smoothing must be from 0 to below 0.5")
+    beta: float = described(
+        0.1, "how strongly the policy is held to the reference", above=0, at_most=1000
+    )
+    label_smoothing: float = described(
+        0.0, "share of preferences that are taken to be wrong", at_least=0, below=0.5
+    )
 
 
 @traits(

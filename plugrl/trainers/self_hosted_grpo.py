@@ -22,7 +22,6 @@ import torch
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import clipped_surrogate, group_statistics, k3
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.advantages import signal_metrics
@@ -43,11 +42,7 @@ class GrpoConfig:
     """Options of the advantage ``grpo``."""
 
     normalize: bool = described(True, "divide by the group's standard deviation")
-    epsilon: float = described(1e-6, "added to the standard deviation")
-
-    def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise ConfigError("epsilon must not be negative")
+    epsilon: float = described(1e-6, "added to the standard deviation", at_least=0, at_most=1)
 
 
 @traits(Config=GrpoConfig, reads=(), compares_attempts=True)
@@ -78,13 +73,11 @@ class ClippedConfig(ClipRange):
     """Options of the loss ``clipped``."""
 
     clip_ratio_dual: float | None = described(
-        None, "bound of the ratio's effect at negative advantages, above 1; null: none"
+        None,
+        "bound of the ratio's effect at negative advantages, above 1; null: none",
+        above=1,
+        at_most=1e6,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clip_ratio_dual is not None and self.clip_ratio_dual <= 1:
-            raise ConfigError("clip_ratio_dual must be above 1")
 
 
 @traits(Config=ClippedConfig, reads=("advantages", "old_log_probs"), skips_zero_advantage=True)

@@ -21,7 +21,6 @@ import torch
 
 from plugrl.core.component import NoConfig, traits
 from plugrl.core.config.schemas.schema import component, described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import discounted_sum, k3
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.losses import masked_sum
@@ -41,14 +40,10 @@ if TYPE_CHECKING:
 class OpdConfig:
     """Options of the advantage ``opd``."""
 
-    coefficient: float = described(1.0, "factor of the divergence")
-    discount: float = described(0.0, "share of the next token's advantage that a token gets too")
-
-    def __post_init__(self) -> None:
-        if self.coefficient <= 0:
-            raise ConfigError("coefficient must be above 0")
-        if not 0 <= self.discount <= 1:
-            raise ConfigError("discount must be from 0 to 1")
+    coefficient: float = described(1.0, "factor of the divergence", above=0, at_most=1000)
+    discount: float = described(
+        0.0, "share of the next token's advantage that a token gets too", at_least=0, at_most=1
+    )
 
 
 @traits(Config=OpdConfig, reads=("teacher_log_probs",), uses_rewards=False)

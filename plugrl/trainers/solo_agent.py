@@ -40,28 +40,21 @@ _EVALUATION_BATCH = 4096
 class SoloAgentConfig:
     """Supervised training of each agent on the labels."""
 
-    num_epochs: int = described(100, "passes over the training items")
-    batch_size: int = described(256, "items of one optimizer step")
-    learning_rate: float = described(1e-3, "learning rate of Adam")
+    num_epochs: int = described(100, "passes over the training items", at_least=0, at_most=10**9)
+    batch_size: int = described(256, "items of one optimizer step", at_least=1, at_most=10**6)
+    learning_rate: float = described(1e-3, "learning rate of Adam", above=0, at_most=10)
     body_lr_factor_override: bool = described(
         False, "let bodies learn at the full rate, whatever agents.NAME.body_lr_factor says"
     )
-    max_grad_norm: float | None = described(None, "largest gradient norm of an agent; null: any")
-    test_size: float = described(
-        0.2, "part of the training items that is held out, to be evaluated on after each epoch"
+    max_grad_norm: float | None = described(
+        None, "largest gradient norm of an agent; null: any", above=0, at_most=1e9
     )
-
-    def __post_init__(self) -> None:
-        if self.num_epochs < 0:
-            raise ConfigError("num_epochs must not be negative")
-        if self.batch_size < 1:
-            raise ConfigError("batch_size must be at least 1")
-        if not self.learning_rate > 0:
-            raise ConfigError("learning_rate must be more than 0")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ConfigError("max_grad_norm must be more than 0, or null for no limit")
-        if not 0 <= self.test_size < 1:
-            raise ConfigError("test_size must be at least 0 and less than 1")
+    test_size: float = described(
+        0.2,
+        "part of the training items that is held out, to be evaluated on after each epoch",
+        at_least=0,
+        below=1,
+    )
 
 
 class LabelLoss(nn.Module):

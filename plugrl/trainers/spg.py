@@ -43,7 +43,6 @@ import torch
 from torch import nn
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import clipped_value_loss
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.learn.learner import Learner
@@ -90,41 +89,41 @@ class SpgConfig:
         None, "groups of agents, those that lead at the front; null: as the protocol says"
     )
     lookahead: float | None = described(
-        None, "length of the step that others are thought to take; null: their learning rate"
+        None,
+        "length of the step that others are thought to take; null: their learning rate",
+        at_least=0,
+        at_most=1000,
     )
     additional_lola_term: bool = described(
         True, "lola, pola: whether the change of the own gradient by that step counts"
     )
-    sos_scaling_factor: float = described(0.5, "sos, psos: a of the paper, how steep shaping is")
+    sos_scaling_factor: float = described(
+        0.5, "sos, psos: a of the paper, how steep shaping is", above=0, below=1
+    )
     sos_threshold_factor: float = described(
-        0.1, "sos, psos: b of the paper, the gradient below which shaping fades out"
+        0.1,
+        "sos, psos: b of the paper, the gradient below which shaping fades out",
+        at_least=0,
+        at_most=1000,
     )
     ihvp_variant: IhvpVariant = described(
         "nystrom", "spg, pspg: how the inverse of a follower's Hessian is multiplied"
     )
-    ihvp_num_iterations: int = described(5, "steps of conjugate_gradient, terms of neumann")
-    ihvp_rank: int = described(5, "rows of the Hessian that nystrom takes")
-    ihvp_rho: float = described(0.1, "what is added to the Hessian's diagonal")
-    clip_epsilon: float = described(0.2, "pspg, pola, psos: bound of the ratio around 1")
-    critic_coef: float = described(0.5, "weight of the value loss")
-    entropy_eps: float = described(0.0, "weight of the entropy bonus")
+    ihvp_num_iterations: int = described(
+        5, "steps of conjugate_gradient, terms of neumann", at_least=1, at_most=10**5
+    )
+    ihvp_rank: int = described(
+        5, "rows of the Hessian that nystrom takes", at_least=1, at_most=10**6
+    )
+    ihvp_rho: float = described(
+        0.1, "what is added to the Hessian's diagonal", above=0, at_most=1e6
+    )
+    clip_epsilon: float = described(
+        0.2, "pspg, pola, psos: bound of the ratio around 1", above=0, below=1
+    )
+    critic_coef: float = described(0.5, "weight of the value loss", at_least=0, at_most=1000)
+    entropy_eps: float = described(0.0, "weight of the entropy bonus", at_least=0, at_most=1000)
     normalize_advantage: bool = described(True, "scale advantages within each minibatch")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.clip_epsilon < 1:
-            raise ConfigError("clip_epsilon must be between 0 and 1")
-        if not 0 < self.sos_scaling_factor < 1:
-            raise ConfigError("sos_scaling_factor must be between 0 and 1")
-        for name in ("critic_coef", "entropy_eps", "sos_threshold_factor"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
-        if self.lookahead is not None and self.lookahead < 0:
-            raise ConfigError("lookahead must not be negative, or null")
-        if not (math.isfinite(self.ihvp_rho) and self.ihvp_rho > 0):
-            raise ConfigError("ihvp_rho must be more than 0")
-        for name in ("ihvp_num_iterations", "ihvp_rank"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
 
 
 class PolicyTerms(NamedTuple):

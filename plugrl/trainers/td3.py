@@ -28,7 +28,6 @@ import torch
 from torch import nn
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.collect.exploration import Explorer, GaussianNoise
 from plugrl.core.tensordict.off_policy import OffPolicyLearner, OffPolicyRlConfig
 from plugrl.core.tensordict.sections import TENSORDICT
@@ -51,20 +50,21 @@ if TYPE_CHECKING:
 class Td3Config(TwinCriticsConfig):
     """Twin delayed deterministic policy gradients."""
 
-    policy_delay: int = described(2, "updates of the critics for one of policy and targets")
-    action_noise: float = described(
-        0.1, "deviation of the noise of collected actions, in units of half their range"
+    policy_delay: int = described(
+        2, "updates of the critics for one of policy and targets", at_least=1, at_most=10**6
     )
-    target_policy_noise: float = described(0.2, "deviation of the noise of target actions")
-    target_noise_clip: float = described(0.5, "bound of the noise of target actions")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.policy_delay < 1:
-            raise ConfigError("policy_delay must be at least 1")
-        for name in ("action_noise", "target_policy_noise", "target_noise_clip"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
+    action_noise: float = described(
+        0.1,
+        "deviation of the noise of collected actions, in units of half their range",
+        at_least=0,
+        at_most=1000,
+    )
+    target_policy_noise: float = described(
+        0.2, "deviation of the noise of target actions", at_least=0, at_most=1000
+    )
+    target_noise_clip: float = described(
+        0.5, "bound of the noise of target actions", at_least=0, at_most=1000
+    )
 
 
 class Td3Loss(nn.Module):

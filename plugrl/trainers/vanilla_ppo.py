@@ -33,7 +33,6 @@ import torch
 from torch import nn
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import clipped_surrogate, clipped_value_loss
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
@@ -51,30 +50,27 @@ class PpoConfig:
     """The loss of proximal policy optimisation."""
 
     loss_type: Literal["clip", "kl_penalty"] = described("clip", "how far a step may go")
-    clip_epsilon: float = described(0.2, "clip: bound of the probability ratio around 1")
-    kl_target: float = described(0.01, "kl_penalty: divergence that is aimed at")
-    kl_beta: float = described(1.0, "kl_penalty: first weight of the divergence")
-    kl_decrement: float = described(0.5, "kl_penalty: factor of the weight below two thirds of it")
-    kl_increment: float = described(
-        2.0, "kl_penalty: factor of the weight above one and a half of it"
+    clip_epsilon: float = described(
+        0.2, "clip: bound of the probability ratio around 1", above=0, below=1
     )
-    critic_coef: float = described(0.5, "weight of the value loss")
-    entropy_eps: float = described(0.0, "weight of the entropy bonus")
+    kl_target: float = described(
+        0.01, "kl_penalty: divergence that is aimed at", above=0, at_most=1000
+    )
+    kl_beta: float = described(
+        1.0, "kl_penalty: first weight of the divergence", at_least=0, at_most=1e6
+    )
+    kl_decrement: float = described(
+        0.5, "kl_penalty: factor of the weight below two thirds of it", above=0, at_most=1
+    )
+    kl_increment: float = described(
+        2.0, "kl_penalty: factor of the weight above one and a half of it", at_least=1, at_most=1000
+    )
+    critic_coef: float = described(0.5, "weight of the value loss", at_least=0, at_most=1000)
+    entropy_eps: float = described(0.0, "weight of the entropy bonus", at_least=0, at_most=1000)
     normalize_advantage: bool = described(True, "scale advantages within each minibatch")
     implementation: Literal["plugrl", "torchrl"] = described(
         "plugrl", "whose loss module; that of TorchRL gives the same numbers, slower"
     )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.clip_epsilon < 1:
-            raise ConfigError("clip_epsilon must be between 0 and 1")
-        if not self.kl_target > 0:
-            raise ConfigError("kl_target must be more than 0")
-        if not 0 < self.kl_decrement <= 1 <= self.kl_increment:
-            raise ConfigError("kl_decrement must be in (0, 1] and kl_increment at least 1")
-        for name in ("kl_beta", "critic_coef", "entropy_eps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
 
 
 class PpoLoss(nn.Module):

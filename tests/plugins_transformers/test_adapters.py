@@ -209,7 +209,7 @@ def test_layers_that_cannot_be_adapted(train_service, architecture_spec, name, l
     ("override", "message"),
     [
         ("r=0", "must be at least 1"),
-        ("dropout=1.0", "must be from 0 to below 1"),
+        ("dropout=1.0", "must be below 1"),
         ("target_modules=some", "must be auto or a list"),
         ("target_modules=[]", "must name at least one layer"),
         ("type=prefix", "lora"),

@@ -19,7 +19,7 @@ from plugrl.core.text.models import Models
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from job_models import PREFERENCES, SUPERVISED, group, loaded  # noqa: E402
+from job_models import PREFERENCES, SOURCE, SUPERVISED, group, loaded  # noqa: E402
 
 
 def weights(model):
@@ -192,7 +192,8 @@ def test_a_job_survives_a_kill_at_every_write(tmp_path):
 
 
 def test_a_job_whose_loss_is_not_finite_fails_and_is_made_again_by_a_resume(tmp_path):
-    shared = group(tmp_path, train={"learning_rate": 1e30})
+    wild = {**SOURCE, "config": {**SOURCE["config"], "initializer_range": 1e30}}
+    shared = group(tmp_path, source=wild)
     shared.create_supervised_fine_tune_job({"a": SUPERVISED}, "j")
     with pytest.raises(RunError, match=r"job j of model 'policy' failed \(step \d+ of 6: the "):
         wait_for_jobs([shared])

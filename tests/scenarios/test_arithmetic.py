@@ -81,8 +81,8 @@ def test_pairs_have_the_right_answer_and_one_with_a_digit_that_is_off():
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"digits": 5}, "digits: must be between 1 and 4"),
-        ({"validation": -1}, "validation: must not be negative"),
+        ({"digits": 5}, "digits: must be at most 4"),
+        ({"validation": -1}, "validation: must be at least 0"),
     ],
 )
 def test_impossible_settings_are_refused(config, complaint):

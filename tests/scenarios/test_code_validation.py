@@ -226,7 +226,7 @@ def test_solutions_that_do_not_agree_are_no_problem():
     ("options", "message"),
     [
         ({"train": 3}, "train: must be an even number"),
-        ({"held_out": 1.0}, "held_out: must be between"),
+        ({"held_out": 1.0}, "held_out: must be below 1"),
         ({"min_passed": 1.0}, "min_passed: must be"),
         ({"renamings": 0}, "renamings: must be at least 1"),
         ({"truth_seconds": 0}, "truth_seconds: must be above 0"),

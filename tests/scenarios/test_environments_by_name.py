@@ -46,7 +46,7 @@ def faults(scenario):
         ),
         (
             {"type": "pettingzoo", "environment": CARTPOLES, "num_envs": 0},
-            "num_envs and num_test_envs must be at least 1",
+            "num_envs: must be at least 1, not 0",
         ),
         ({"type": "torchrl"}, "scenario.environment: is missing; name a class such as torchrl"),
         (

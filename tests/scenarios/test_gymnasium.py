@@ -580,10 +580,10 @@ def faults(**changes):
         ),
         ({"id": "Blackjack-v1"}, "observes a Tuple, which networks cannot take; flatten it with"),
         ({"id": ""}, "is missing; name an environment, such as CartPole-v1"),
-        ({"num_envs": 0}, "num_envs and num_test_envs must be at least 1"),
+        ({"num_envs": 0}, "num_envs (Python): must be at least 1"),
         ({"max_episode_steps": 0}, "max_episode_steps (Python): must be at least 1"),
-        ({"max_restarts": -1}, "max_restarts (Python): must not be negative"),
-        ({"step_timeout": 0}, "step_timeout (Python): must be more than 0 seconds"),
+        ({"max_restarts": -1}, "max_restarts (Python): must be at least 0"),
+        ({"step_timeout": 0}, "step_timeout (Python): must be above 0"),
         ({"num_env": 2}, "num_env"),
     ],
 )

@@ -177,8 +177,8 @@ def test_a_goal_that_is_in_two_splits_is_refused(tmp_path):
     ("section", "says"),
     [
         ({"development": 0.5, "test": 0.5}, "must leave something to train on"),
-        ({"test": -0.1}, "must not be negative"),
-        ({"split_seed": -1}, "split_seed.*must not be negative"),
+        ({"test": -0.1}, "must be at least 0"),
+        ({"split_seed": -1}, "split_seed.*must be at least 0"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(section, says):

@@ -106,7 +106,7 @@ def test_a_reference_that_is_none_is_a_failure_and_no_wrong_answer(reference, op
         ({"group": 2}, "group 2 is none of the pattern's; it has: 0, 1"),
         ({"group": "x"}, "group 'x' is none"),
         ({"time_limit": 0.0}, "time_limit: must be above 0"),
-        ({"tolerance": -1.0}, "must not be negative"),
+        ({"tolerance": -1.0}, "tolerance: must be at least 0"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, says):

@@ -130,7 +130,7 @@ def test_values_are_needed():
     del batch.values["values"]
     with pytest.raises(ContractError, match=r"needs batch.values\['values'\].*value_head=true"):
         weighted()(LOGP, batch)
-    with pytest.raises(ConfigError, match="center_coefficient: must not be negative"):
+    with pytest.raises(ConfigError, match="center_coefficient: must be at least 0"):
         weighted(center_coefficient=-0.1)
 
 

@@ -71,10 +71,11 @@ def test_weight_decay_reaches_every_optimizer(tmp_path, optimizer):
 def test_weight_decay_shrinks_weights(tmp_path):
     # AdamW takes lr * weight_decay of each weight, whatever the gradient.
     start = weights(make_system())
-    options = {"lr": 1e-9, "training_steps": 1, "batch_size": 100}
-    decayed = trained(tmp_path, weight_decay=1e8, **options)
+    options = {"lr": 1e-3, "training_steps": 1, "batch_size": 100}
+    plain = trained(tmp_path / "plain", **options)
+    decayed = trained(tmp_path / "decayed", weight_decay=100.0, **options)
     name = "model.layers.0.mlp.up_proj.weight"
-    torch.testing.assert_close(decayed[name], start[name] * 0.9, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(decayed[name], plain[name] - start[name] * 0.1, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
@@ -199,10 +200,11 @@ def test_evaluations_without_prompts_are_refused(tmp_path, every, message):
         ({"schedule": "cosin"}, "schedule is 'cosin'; it is one of constant, linear, cosine"),
         ({"mixed_precision": "bf61"}, "mixed_precision is 'bf61'; it is one of no, bf16, fp16"),
         ({"best_by": "toxicity"}, "best_by is 'toxicity'; it is one of reward, score, success"),
-        ({"max_grad_norm": 0.0}, "max_grad_norm is 0.0; it must be above 0, or null"),
-        ({"weight_decay": -1.0}, "weight_decay is -1.0; it must not be negative"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm is 0.0; it must be above 0"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0; it must be at least 0"),
+        ({"early_stopping_patience": 2, "eval_every": 0}, "needs eval_every above 0"),
         ({"warmup_steps": 1000}, "warmup_steps is 1000; it must be below training_steps, 1000"),
-        ({"early_stopping_patience": 0}, "early_stopping_patience must be at least 1"),
+        ({"early_stopping_patience": 0}, "early_stopping_patience is 0; it must be at least 1"),
         ({"eval_evry": 3}, "HFASTConfiguration has no field 'eval_evry'.*did you mean eval_every"),
     ],
 )

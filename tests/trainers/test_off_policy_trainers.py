@@ -23,9 +23,7 @@ from plugrl.core.tensordict.environment.vector_environment import (
     VectorEnvironment,
 )
 from plugrl.core.tensordict.off_policy import ReplayConfig
-from plugrl.trainers.dqn import DqnConfig
 from plugrl.trainers.sac import SacConfig
-from plugrl.trainers.td3 import Td3Config
 
 
 class Aiming(VectorEnvironment):
@@ -342,24 +340,9 @@ def test_actions_of_the_wrong_kind_are_refused(name: str, action: Any, message: 
         made(name, {}, action).train()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ReplayConfig(buffer_size=0), "buffer_size must be at least 1"),
-        (lambda: ReplayConfig(gradient_steps=0), "gradient_steps must be at least 1, or -1"),
-        (lambda: ReplayConfig(learning_starts=-1), "learning_starts must not be negative"),
-        (lambda: DqnConfig(exploration_final_eps=2), "exploration_final_eps must be between"),
-        (lambda: DqnConfig(target_update_interval=0), "target_update_interval must be at least"),
-        (lambda: SacConfig(tau=0), "tau must be more than 0"),
-        (lambda: SacConfig(alpha=0), "alpha must be more than 0"),
-        (lambda: Td3Config(policy_delay=0), "policy_delay must be at least 1"),
-        (lambda: Td3Config(action_noise=-1), "action_noise must not be negative"),
-        (lambda: Td3Config(critic_hidden=[0]), "critic_hidden must be widths"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make()
+def test_no_update_after_a_step_makes_no_sense() -> None:
+    with pytest.raises(ConfigError, match="gradient_steps is 0, so that nothing would be learned"):
+        ReplayConfig(gradient_steps=0)
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_epochs", 1), ("lmbda", 1), ("compile", True)])

@@ -312,9 +312,9 @@ def test_kto_without_a_reference_point_is_named():
     ("name", "options", "complaint"),
     [
         ("dpo", {"beta": 0.0}, "beta: must be above 0"),
-        ("dpo", {"label_smoothing": 0.5}, "label_smoothing: must be from 0 to below 0.5"),
+        ("dpo", {"label_smoothing": 0.5}, "label_smoothing: must be below 0.5"),
         ("ipo", {"beta": -1.0}, "beta: must be above 0"),
-        ("kto", {"undesirable_weight": -1.0}, "undesirable_weight: must not be negative"),
+        ("kto", {"undesirable_weight": -1.0}, "undesirable_weight: must be at least 0"),
         ("kto", {"desirable_weight": 0.0, "undesirable_weight": 0.0}, "must not both be 0"),
     ],
 )

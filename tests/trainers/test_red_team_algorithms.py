@@ -441,10 +441,10 @@ def test_leaving_the_baseline_costs_what_its_coefficient_says():
     ("algorithm", "config", "complaint"),
     [
         (HarnessDpo, {"beta": 0}, "beta: must be above 0"),
-        (HarnessDpo, {"gamma": 2}, "gamma: is 2"),
-        (HarnessIpo, {"min_margin": -1}, "min_margin: must not be negative"),
+        (HarnessDpo, {"gamma": 2}, "gamma: must be at most 1"),
+        (HarnessIpo, {"min_margin": -1}, "min_margin: must be at least 0"),
         (HarnessPpo, {"epochs": 0}, "epochs: must be at least 1"),
-        (HarnessPpo, {"lam": 1.5}, "lam: is 1.5"),
+        (HarnessPpo, {"lam": 1.5}, "lam: must be at most 1"),
         (HarnessGrpo, {"clip_ratio_low": 2}, "clip_ratio_low"),
         (HarnessGrpo, {"betta": 1}, "betta"),
     ],

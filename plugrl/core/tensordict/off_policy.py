@@ -41,14 +41,22 @@ _UNREAD = ("num_epochs", "lmbda", "clip_value", "use_shared_body", "compile")
 class OffPolicyRlConfig(RlConfig):
     """``rl`` with the defaults that suit learning from old steps."""
 
-    num_iterations: int = described(100, "iterations: frames_per_batch steps and their updates")
-    frames_per_batch: int = described(
-        1000, "steps of an iteration over all environments, with those that only begin an episode"
+    num_iterations: int = described(
+        100, "iterations: frames_per_batch steps and their updates", at_least=0, at_most=10**9
     )
-    minibatch_size: int = described(256, "old steps of one update")
-    adam_eps: float = described(1e-8, "epsilon of Adam")
+    frames_per_batch: int = described(
+        1000,
+        "steps of an iteration over all environments, with those that only begin an episode",
+        at_least=1,
+        at_most=10**9,
+    )
+    minibatch_size: int = described(256, "old steps of one update", at_least=1, at_most=10**9)
+    adam_eps: float = described(1e-8, "epsilon of Adam", above=0, at_most=1)
     max_grad_norm: float | None = described(
-        None, "largest gradient norm of a policy, of its critics and so on; null: any"
+        None,
+        "largest gradient norm of a policy, of its critics and so on; null: any",
+        above=0,
+        at_most=1e9,
     )
 
 
@@ -56,21 +64,25 @@ class OffPolicyRlConfig(RlConfig):
 class ReplayConfig:
     """What all learners from old steps have in their own section."""
 
-    buffer_size: int = described(1_000_000, "steps that are kept; the oldest make room")
-    learning_starts: int = described(
-        100, "real steps at random, over all environments, before updates"
+    buffer_size: int = described(
+        1_000_000, "steps that are kept; the oldest make room", at_least=1, at_most=10**9
     )
-    train_freq: int = described(1, "real steps of each environment between updates")
-    gradient_steps: int = described(1, "updates each time; -1: as many as steps were taken")
+    learning_starts: int = described(
+        100,
+        "real steps at random, over all environments, before updates",
+        at_least=0,
+        at_most=10**9,
+    )
+    train_freq: int = described(
+        1, "real steps of each environment between updates", at_least=1, at_most=10**9
+    )
+    gradient_steps: int = described(
+        1, "updates each time; -1: as many as steps were taken", at_least=-1, at_most=10**6
+    )
 
     def __post_init__(self) -> None:
-        for name in ("buffer_size", "train_freq"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.learning_starts < 0:
-            raise ConfigError("learning_starts must not be negative")
-        if self.gradient_steps < 1 and self.gradient_steps != -1:
-            raise ConfigError("gradient_steps must be at least 1, or -1")
+        if self.gradient_steps == 0:
+            raise ConfigError("gradient_steps is 0, so that nothing would be learned; -1 or 1")
 
 
 class OffPolicyLearner(Learner):

@@ -48,10 +48,11 @@ class RemoteLossConfig(PassesConfig):
     aggregation: RemoteAggregation = described(
         "token-mean", "how the loss per token is summed up; token-sum: as the service does"
     )
-    norm_length: int | None = described(None, "length for seq-mean-token-sum-norm")
+    norm_length: int | None = described(
+        None, "length for seq-mean-token-sum-norm", at_least=1, at_most=10**8
+    )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_aggregation(self.aggregation, self.norm_length)
 
 

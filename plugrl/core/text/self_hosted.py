@@ -51,10 +51,11 @@ class AlgorithmConfig(PassesConfig):
     advantage: Any = component("advantage", "grpo", help="from rewards to advantages")
     loss: Any = component("loss", "clipped", help="from log-probabilities to a loss per token")
     aggregation: Aggregation = described("token-mean", "how the loss per token is summed up")
-    norm_length: int | None = described(None, "length for seq-mean-token-sum-norm")
+    norm_length: int | None = described(
+        None, "length for seq-mean-token-sum-norm", at_least=1, at_most=10**8
+    )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_aggregation(self.aggregation, self.norm_length)
 
 

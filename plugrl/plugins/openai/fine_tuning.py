@@ -53,31 +53,44 @@ class OpenAiJobsConfig(FineTuneConfig):
         None, "name of the model to fine-tune; null: that of the inference service"
     )
     suffix: str | None = described(None, "part of the names of the fine-tuned models")
-    min_examples: int = described(10, "jobs with fewer examples are not made; the API needs 10")
-    epochs: int | str = described("auto", "passes over the examples; auto: as the service says")
-    batch_size: int | str = described("auto", "examples of a step; auto: as the service says")
-    learning_rate_multiplier: float | str = described(
-        "auto", "scales the service's learning rate; auto: as the service says"
+    min_examples: int = described(
+        10, "jobs with fewer examples are not made; the API needs 10", at_least=1, at_most=10**9
     )
-    beta: float | str = described("auto", "of preferences: how strongly the model is held")
-    poll_interval: float = described(5.0, "seconds before a job is asked about again; they double")
-    request_timeout: float = described(600.0, "seconds that one try of a request may take")
+    epochs: int | str = described(
+        "auto", "passes over the examples; auto: as the service says", at_least=1, at_most=10**5
+    )
+    batch_size: int | str = described(
+        "auto", "examples of a step; auto: as the service says", at_least=1, at_most=10**6
+    )
+    learning_rate_multiplier: float | str = described(
+        "auto",
+        "scales the service's learning rate; auto: as the service says",
+        above=0,
+        at_most=1000,
+    )
+    beta: float | str = described(
+        "auto", "of preferences: how strongly the model is held", above=0, at_most=1000
+    )
+    poll_interval: float = described(
+        5.0, "seconds before a job is asked about again; they double", above=0, at_most=1e8
+    )
+    request_timeout: float = described(
+        600.0, "seconds that one try of a request may take", above=0, at_most=1e8
+    )
     patience: float = described(
-        120.0, "seconds after a request's first failure, or its first rate limit, that end the run"
+        120.0,
+        "seconds after a request's first failure, or its first rate limit, that end the run",
+        above=0,
+        at_most=1e8,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_address(self.base_url, self.api_key, DEFAULT_KEY)
-        for name in ("request_timeout", "patience"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0")
         for name in ("epochs", "batch_size", "learning_rate_multiplier", "beta"):
             value = getattr(self, name)
             if isinstance(value, str) and value != "auto":
                 raise ConfigError(f"{name} must be auto or a number")
-            if not isinstance(value, str) and not value > 0:
-                raise ConfigError(f"{name} must be above 0")
 
 
 class OpenAiFineTuneService(FineTuneService):

@@ -41,13 +41,23 @@ class OpenAiConfig:
         "sort of server; auto: as it says itself, generic when it does not; chat: one that answers "
         "messages alone",
     )
-    connections: int = described(64, "requests that are open at once; more wait")
-    timeout: float = described(600.0, "seconds that one try of a request may take")
+    connections: int = described(
+        64, "requests that are open at once; more wait", at_least=1, at_most=10**5
+    )
+    timeout: float = described(
+        600.0, "seconds that one try of a request may take", above=0, at_most=1e8
+    )
     patience: float = described(
-        60.0, "seconds without a sign of life, or after a request's first failure, that end the run"
+        60.0,
+        "seconds without a sign of life, or after a request's first failure, that end the run",
+        above=0,
+        at_most=1e8,
     )
     max_context: int | None = described(
-        None, "longest sequence in tokens; null: as the server or the source's configuration says"
+        None,
+        "longest sequence in tokens; null: as the server or the source's configuration says",
+        at_least=2,
+        at_most=10**9,
     )
     logprobs_mode: Literal["raw", "processed"] = described(
         "raw", "vLLM: what it is started with in --logprobs-mode"
@@ -61,13 +71,6 @@ class OpenAiConfig:
 
     def __post_init__(self) -> None:
         check_address(self.base_url, self.api_key, DEFAULT_KEY)
-        if self.connections < 1:
-            raise ConfigError("connections must be at least 1")
-        for name in ("timeout", "patience"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0")
-        if self.max_context is not None and self.max_context < 2:
-            raise ConfigError("max_context must be at least 2")
 
 
 def address_of(config: Any) -> Address:

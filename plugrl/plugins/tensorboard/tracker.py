@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.errors import PluginError
 from plugrl.core.run.atomic_files import dump_yaml
 from plugrl.core.run.tracking.tables import SampleTables, markdown
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
@@ -30,13 +30,9 @@ class TensorBoardTracker(Tracker):
         """Where the event files go and how often they are flushed."""
 
         log_dir: str | None = described(None, "folder; null: `tensorboard` in the run folder")
-        flush_seconds: int = described(30, "seconds between two flushes")
+        flush_seconds: int = described(30, "seconds between two flushes", at_least=1, at_most=10**8)
         samples: bool = described(True, "whether samples are written, as tables")
         config: bool = described(True, "whether the configuration is written, as a text")
-
-        def __post_init__(self) -> None:
-            if self.flush_seconds < 1:
-                raise ConfigError("flush_seconds must be at least 1")
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

@@ -22,7 +22,10 @@ class TinkerJobsConfig(TrainedJobsConfig):
     """Options of the fine-tuning service ``tinker``."""
 
     save_interval: float = described(
-        300.0, "seconds of training after which the service saves the state of a job"
+        300.0,
+        "seconds of training after which the service saves the state of a job",
+        at_least=0,
+        at_most=1e8,
     )
     train: Any = component("train_service", "tinker", help="takes the optimizer steps")
 

@@ -44,7 +44,7 @@ _Given = tuple[list[list[float]], Mapping[str, float]]
 class AdapterTrainConfig(OptimizerConfig, RemoteSettings):
     """The adapter that a service trains, and how long it keeps what it saved."""
 
-    lora_rank: int = described(32, "rank of the adapter")
+    lora_rank: int = described(32, "rank of the adapter", at_least=1, at_most=10**5)
     train_mlp: bool = described(True, "the adapter covers the layers between attentions")
     train_attn: bool = described(True, "the adapter covers attention")
     train_unembed: bool = described(True, "the adapter covers the last layer")
@@ -53,16 +53,20 @@ class AdapterTrainConfig(OptimizerConfig, RemoteSettings):
         "saved state whose weights come first, a path of the service; null: the base model",
     )
     state_ttl: int | None = described(
-        None, "seconds that the service keeps the states of checkpoints; null: for ever"
+        None,
+        "seconds that the service keeps the states of checkpoints; null: for ever",
+        at_least=1,
+        at_most=10**9,
     )
     sampler_ttl: int | None = described(
-        86400, "seconds that the service keeps weights it sampled from; null: for ever"
+        86400,
+        "seconds that the service keeps weights it sampled from; null: for ever",
+        at_least=1,
+        at_most=10**9,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lora_rank < 1:
-            raise ConfigError("lora_rank must be at least 1")
         self.check_path("start_from")
 
 

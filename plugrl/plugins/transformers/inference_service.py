@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 class TransformersInferenceConfig:
     """Options of the inference service ``transformers``."""
 
-    max_batch_size: int = described(256, "sequences decoded at once")
-
-    def __post_init__(self) -> None:
-        if self.max_batch_size < 1:
-            raise ConfigError("max_batch_size must be at least 1")
+    max_batch_size: int = described(256, "sequences decoded at once", at_least=1, at_most=10**6)
 
 
 class TransformersInferenceService(InferenceService):

@@ -46,13 +46,11 @@ class RewardModelConfig:
     )
     checkpoint: str = described("newest", "of run: newest, best or a step")
     model: str = described("policy", "of run: the model, a key of its `models`")
-    batch_size: int = described(16, "answers that are scored at once")
+    batch_size: int = described(16, "answers that are scored at once", at_least=1, at_most=10**6)
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.run is None):
             raise ConfigError("give either path (a folder) or run (a trained reward model)")
-        if self.batch_size < 1:
-            raise ConfigError("batch_size must be at least 1")
 
 
 class RewardModelEvaluator(Evaluator):

@@ -37,14 +37,21 @@ if TYPE_CHECKING:
 class LocalTrainConfig(OptimizerConfig):
     """Options of the train service ``local``."""
 
-    micro_batch_size: int = described(64, "rows of one forward and backward pass")
+    micro_batch_size: int = described(
+        64, "rows of one forward and backward pass", at_least=1, at_most=10**6
+    )
     micro_batch_tokens: int | None = described(
-        None, "tokens of one forward and backward pass; takes the place of micro_batch_size"
+        None,
+        "tokens of one forward and backward pass; takes the place of micro_batch_size",
+        at_least=1,
+        at_most=10**9,
     )
     packing: Literal["auto", "always", "never"] = described(
         "auto", "rows side by side without padding; auto: where the model can"
     )
-    head_chunk_tokens: int = described(2048, "tokens whose logits are in memory at once")
+    head_chunk_tokens: int = described(
+        2048, "tokens whose logits are in memory at once", at_least=1, at_most=10**9
+    )
     gradient_checkpointing: bool = described(
         False, "compute layers again in the backward pass instead of keeping what they need"
     )
@@ -63,10 +70,6 @@ class LocalTrainConfig(OptimizerConfig):
         super().__post_init__()
         if isinstance(self.master_weights, str) and self.master_weights != "auto":
             raise ConfigError("master_weights must be auto, true or false")
-        for name in ("micro_batch_size", "micro_batch_tokens", "head_chunk_tokens"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ConfigError(f"{name} must be at least 1")
 
 
 class LocalTrainService(TrainService):

@@ -16,22 +16,23 @@ from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 class ArithmeticConfig:
     """Sizes of the splits. ``validation`` and ``development`` do not depend on the seed."""
 
-    digits: int = described(2, "digits of each number")
-    validation: int = described(256, "held-out problems that measure the result")
-    development: int = described(256, "held-out problems for decisions during training")
-    demonstrations: int = described(1000, "problems with answers for supervised training")
-    train: int | None = described(None, "problems for reinforcement learning; null: the rest")
+    digits: int = described(2, "digits of each number", at_least=1, at_most=4)
+    validation: int = described(
+        256, "held-out problems that measure the result", at_least=0, at_most=10**8
+    )
+    development: int = described(
+        256, "held-out problems for decisions during training", at_least=0, at_most=10**8
+    )
+    demonstrations: int = described(
+        1000, "problems with answers for supervised training", at_least=0, at_most=10**8
+    )
+    train: int | None = described(
+        None, "problems for reinforcement learning; null: the rest", at_least=0, at_most=10**8
+    )
     pairs: bool = described(
         False,
         "columns chosen and rejected: the right answer, and one with a digit that is off by 1",
     )
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.digits <= 4:
-            raise ConfigError("digits must be between 1 and 4")
-        for name in ("validation", "development", "demonstrations"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
 
 
 class ArithmeticScenario(Scenario):

@@ -15,8 +15,12 @@ from plugrl.scenarios.arithmetic.scenario import ArithmeticConfig, ArithmeticSce
 class ArithmeticClaimsConfig(ArithmeticConfig):
     """Sizes of the splits, in pairs of numbers; each pair gives a right and a wrong claim."""
 
-    validation: int = described(128, "held-out pairs that measure the result")
-    development: int = described(128, "held-out pairs for decisions during training")
+    validation: int = described(
+        128, "held-out pairs that measure the result", at_least=0, at_most=10**8
+    )
+    development: int = described(
+        128, "held-out pairs for decisions during training", at_least=0, at_most=10**8
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,16 +24,13 @@ _CONTEXT = ("round", "speaks", "may_decide", "stance")
 class GraphPairConfig:
     """Options of the body ``graph_pair``."""
 
-    layers: int = described(2, "how far a node sees: rounds of messages along the edges")
-    width: int = described(32, "what is known of each node")
+    layers: int = described(
+        2, "how far a node sees: rounds of messages along the edges", at_least=1, at_most=1000
+    )
+    width: int = described(32, "what is known of each node", at_least=1, at_most=10**6)
     attention: bool = described(False, "let nodes look at those of the other graph afterwards")
-    head_width: int = described(32, "of the hidden layer of each head")
+    head_width: int = described(32, "of the hidden layer of each head", at_least=1, at_most=10**6)
     activation: Activation = described("tanh", "what follows each linear layer")
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "width", "head_width"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
 
 
 class GraphPairBody(Body):

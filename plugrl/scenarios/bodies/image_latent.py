@@ -23,20 +23,30 @@ _MAPS = ("image", "messages", "last_message", ACTION_MASK)
 class ImageLatentConfig:
     """Options of the body ``image_latent``."""
 
-    channels: int = described(16, "channels of the first group; each later one has twice as many")
-    blocks_per_group: int = described(2, "convolutions before the sides are halved")
-    latent_blocks: int = described(2, "convolutions over the small picture and all messages")
-    latent_channels: int = described(16, "what is known of each place in the end")
-    kernel_size: int = described(3, "side of the convolutions, an odd number")
+    channels: int = described(
+        16,
+        "channels of the first group; each later one has twice as many",
+        at_least=1,
+        at_most=10**6,
+    )
+    blocks_per_group: int = described(
+        2, "convolutions before the sides are halved", at_least=1, at_most=1000
+    )
+    latent_blocks: int = described(
+        2, "convolutions over the small picture and all messages", at_least=1, at_most=1000
+    )
+    latent_channels: int = described(
+        16, "what is known of each place in the end", at_least=1, at_most=10**6
+    )
+    kernel_size: int = described(
+        3, "side of the convolutions, an odd number", at_least=1, at_most=999
+    )
     residual: bool = described(False, "add to each convolution what went in, where it fits")
     activation: Activation = described("relu", "what follows each convolution")
 
     def __post_init__(self) -> None:
-        for name in ("channels", "blocks_per_group", "latent_blocks", "latent_channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.kernel_size < 1 or self.kernel_size % 2 == 0:
-            raise ConfigError("kernel_size must be an odd number, at least 1")
+        if self.kernel_size % 2 == 0:
+            raise ConfigError("kernel_size must be an odd number")
 
 
 class ImageLatentBody(Body):

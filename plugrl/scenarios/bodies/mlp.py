@@ -9,7 +9,6 @@ from typing import ClassVar
 from torch import nn
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.parts import Activation, Body, Flatten, layers
 
 
@@ -17,12 +16,8 @@ from plugrl.core.tensordict.agents.parts import Activation, Body, Flatten, layer
 class MlpConfig:
     """Options of the body ``mlp``."""
 
-    hidden: list[int] = described([64, 64], "widths of the layers; empty: none")
+    hidden: list[int] = described([64, 64], "widths of the layers; empty: none", at_least=1)
     activation: Activation = described("tanh", "what follows each layer")
-
-    def __post_init__(self) -> None:
-        if any(width < 1 for width in self.hidden):
-            raise ConfigError("hidden must be widths of at least 1")
 
 
 class MlpBody(Body):

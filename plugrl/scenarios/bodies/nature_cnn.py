@@ -20,14 +20,12 @@ SMALLEST = 36
 class NatureCnnConfig:
     """Options of the body ``nature_cnn``."""
 
-    features: int = described(512, "width of the layer above the convolutions")
+    features: int = described(
+        512, "width of the layer above the convolutions", at_least=1, at_most=10**6
+    )
     channels: Literal["auto", "first", "last"] = described(
         "auto", "where an image has its channels; auto: on its shorter outer side"
     )
-
-    def __post_init__(self) -> None:
-        if self.features < 1:
-            raise ConfigError("features must be at least 1")
 
 
 class NatureCnnBody(Body):

@@ -30,38 +30,47 @@ _FIXED = 20_251_128
 class CodeValidationConfig:
     """Which programs. The held-out ones do not depend on the seed."""
 
-    train: int | None = described(None, "programs for training, half of them wrong; null: all")
-    validation: int | None = described(96, "held-out programs, half of them wrong; null: all")
-    held_out: float = described(0.2, "share of the problems whose programs are held out")
-    min_passed: float = described(0.05, "share of the tests that a wrong program passes, at least")
-    renamings: int = described(4, "sets of variable names for each solution of a built-in problem")
+    train: int | None = described(
+        None, "programs for training, half of them wrong; null: all", at_least=2, at_most=10**8
+    )
+    validation: int | None = described(
+        96, "held-out programs, half of them wrong; null: all", at_least=2, at_most=10**8
+    )
+    held_out: float = described(
+        0.2, "share of the problems whose programs are held out", above=0, below=1
+    )
+    min_passed: float = described(
+        0.05, "share of the tests that a wrong program passes, at least", at_least=0, below=1
+    )
+    renamings: int = described(
+        4,
+        "sets of variable names for each solution of a built-in problem",
+        at_least=1,
+        at_most=10**4,
+    )
     data_files: list[str] = described([], "problems in APPS form, in place of the built-in ones")
     difficulty: str | None = described(None, "only problems of this difficulty, of data_files")
-    max_problems: int | None = described(None, "the first problems of data_files; null: all")
-    max_solutions: int = described(1, "right programs of a problem of data_files, and wrong ones")
-    max_tests: int = described(8, "the first tests of a problem of data_files are run")
-    seconds: float = described(2.0, "processor time of a test of data_files")
-    truth_seconds: float = described(600.0, "time by the clock to run all programs")
+    max_problems: int | None = described(
+        None, "the first problems of data_files; null: all", at_least=2, at_most=10**8
+    )
+    max_solutions: int = described(
+        1, "right programs of a problem of data_files, and wrong ones", at_least=1, at_most=10**6
+    )
+    max_tests: int = described(
+        8, "the first tests of a problem of data_files are run", at_least=1, at_most=10**6
+    )
+    seconds: float = described(2.0, "processor time of a test of data_files", above=0, at_most=1e8)
+    truth_seconds: float = described(
+        600.0, "time by the clock to run all programs", above=0, at_most=1e8
+    )
     sandbox: Any = component("sandbox", "local", help="where programs of data_files run")
     unsafe: bool = described(False, "run them also where the sandbox cannot confine programs")
 
     def __post_init__(self) -> None:
         for name in ("train", "validation"):
             value = getattr(self, name)
-            if value is not None and (value < 2 or value % 2):
-                raise ConfigError(f"{name} must be an even number of at least 2, or null")
-        for name in ("renamings", "max_solutions", "max_tests"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.max_problems is not None and self.max_problems < 2:
-            raise ConfigError("max_problems must be at least 2, one of them held out, or null")
-        for name in ("seconds", "truth_seconds"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0")
-        if not 0 < self.held_out < 1:
-            raise ConfigError("held_out must be between 0 and 1")
-        if not 0 <= self.min_passed < 1:
-            raise ConfigError("min_passed must be at least 0 and below 1")
+            if value is not None and value % 2:
+                raise ConfigError(f"{name} must be an even number, or null")
         if self.difficulty is not None and not self.data_files:
             raise ConfigError("difficulty needs data_files; built-in problems have none")
 

@@ -68,11 +68,17 @@ class LlmJudgeConfig:
         "regex: its first group in the last match is the score; case does not matter",
     )
     json_key: str = described("score", "json: key of the score in the last object of the reply")
-    minimum: float = described(0.0, "lowest score; a lower one is no score")
-    maximum: float = described(1.0, "highest score; a higher one is no score")
+    minimum: float = described(
+        0.0, "lowest score; a lower one is no score", at_least=-1e6, at_most=1e6
+    )
+    maximum: float = described(
+        1.0, "highest score; a higher one is no score", at_least=-1e6, at_most=1e6
+    )
     normalize: bool = described(False, "scale scores from minimum..maximum to 0..1")
-    temperature: float = described(0.0, "sampling temperature of the judge; 0: greedy")
-    max_response_length: int = described(512, "longest reply in tokens")
+    temperature: float = described(
+        0.0, "sampling temperature of the judge; 0: greedy", at_least=0, at_most=100
+    )
+    max_response_length: int = described(512, "longest reply in tokens", at_least=1, at_most=10**8)
 
     def __post_init__(self) -> None:
         named = set(_FIELDS.findall(self.template))
@@ -81,10 +87,6 @@ class LlmJudgeConfig:
         check_number_pattern("pattern", self.pattern, "score")
         if not self.minimum < self.maximum:
             raise ConfigError("minimum must be below maximum")
-        if self.temperature < 0:
-            raise ConfigError("temperature must not be negative")
-        if self.max_response_length < 1:
-            raise ConfigError("max_response_length must be at least 1")
 
 
 class LlmJudgeEvaluator(Evaluator):

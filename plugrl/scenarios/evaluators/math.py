@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult
 from plugrl.core.time_limited_pool import LimitExceededError, shared_pool
 from plugrl.scenarios.evaluators.references import ReferenceEvaluator
@@ -31,22 +30,25 @@ class MathConfig:
         "the last \\boxed{...} of an answer: is judged if there is one, must be there, or is "
         "judged like the rest of the text",
     )
-    correct_reward: float = described(1.0, "reward of a right answer")
-    format_reward: float = described(0.0, "reward of a wrong answer in which something is found")
-    wrong_reward: float = described(0.0, "reward of an answer in which nothing is found")
-    digits: int = described(6, "decimal places by which numbers are compared")
-    time_limit: float = described(5.0, "seconds of processor time for one answer")
+    correct_reward: float = described(1.0, "reward of a right answer", at_least=-1e6, at_most=1e6)
+    format_reward: float = described(
+        0.0, "reward of a wrong answer in which something is found", at_least=-1e6, at_most=1e6
+    )
+    wrong_reward: float = described(
+        0.0, "reward of an answer in which nothing is found", at_least=-1e6, at_most=1e6
+    )
+    digits: int = described(
+        6, "decimal places by which numbers are compared", at_least=1, at_most=1000
+    )
+    time_limit: float = described(
+        5.0, "seconds of processor time for one answer", above=0, at_most=1e8
+    )
     on_timeout: Literal["invalid", "wrong"] = described(
         "invalid", "what an answer is that takes longer: invalid, or wrong"
     )
-    tail: int = described(20_000, "only this many last characters of an answer are read")
-
-    def __post_init__(self) -> None:
-        if self.time_limit <= 0:
-            raise ConfigError("time_limit must be above 0")
-        for name in ("digits", "tail"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
+    tail: int = described(
+        20_000, "only this many last characters of an answer are read", at_least=1, at_most=10**9
+    )
 
 
 class MathEvaluator(ReferenceEvaluator):

@@ -22,7 +22,10 @@ class RegexConfig:
 
     pattern: str = described(r"<answer>(.*?)</answer>", "what is looked for in an answer")
     group: int | str | None = described(
-        None, "number or name of the group; null: the first, or the whole match"
+        None,
+        "number or name of the group; null: the first, or the whole match",
+        at_least=0,
+        at_most=1000,
     )
     match: Literal["first", "last"] = described("last", "which of several matches counts")
     reference_pattern: str | None = described(
@@ -32,16 +35,24 @@ class RegexConfig:
         None, "column with the reference answer; null: that of data.answer_key"
     )
     compare: Literal["text", "number"] = described("text", "compare letter by letter, or by value")
-    tolerance: float = described(1e-6, "numbers: largest difference")
-    relative_tolerance: float = described(0.0, "numbers: further difference, times the reference")
+    tolerance: float = described(1e-6, "numbers: largest difference", at_least=0, at_most=1e9)
+    relative_tolerance: float = described(
+        0.0, "numbers: further difference, times the reference", at_least=0, at_most=1e9
+    )
     strip: bool = described(True, "text: ignore white space around both")
     ignore_case: bool = described(False, "match and compare without regard to case")
     dotall: bool = described(True, "a dot in the pattern matches line breaks too")
     multiline: bool = described(False, "^ and $ match at the ends of lines too")
-    correct_reward: float = described(1.0, "reward of a right answer")
-    format_reward: float = described(0.0, "reward of a wrong answer that the pattern matches")
-    wrong_reward: float = described(0.0, "reward of an answer that the pattern does not match")
-    time_limit: float = described(1.0, "seconds of processor time for matching one text")
+    correct_reward: float = described(1.0, "reward of a right answer", at_least=-1e6, at_most=1e6)
+    format_reward: float = described(
+        0.0, "reward of a wrong answer that the pattern matches", at_least=-1e6, at_most=1e6
+    )
+    wrong_reward: float = described(
+        0.0, "reward of an answer that the pattern does not match", at_least=-1e6, at_most=1e6
+    )
+    time_limit: float = described(
+        1.0, "seconds of processor time for matching one text", above=0, at_most=1e8
+    )
 
     def __post_init__(self) -> None:
         for name in ("pattern", "reference_pattern"):
@@ -49,10 +60,6 @@ class RegexConfig:
             compiled = compiled_pattern(name, written or "")
             if written is not None:
                 self._check_group(name, compiled)
-        if self.time_limit <= 0:
-            raise ConfigError("time_limit must be above 0")
-        if min(self.tolerance, self.relative_tolerance) < 0:
-            raise ConfigError("tolerance and relative_tolerance must not be negative")
 
     def _check_group(self, name: str, compiled: Any) -> None:
         if name != "pattern" or self.group is None:

@@ -24,7 +24,7 @@ class CriterionConfig:
     """One evaluator, and what its reward counts."""
 
     evaluator: Any = component("evaluator", help="what judges by this criterion")
-    weight: float = described(1.0, "its reward counts this many times")
+    weight: float = described(1.0, "its reward counts this many times", at_least=-1e6, at_most=1e6)
     name: str | None = described(None, "name in the metrics; null: the evaluator's type")
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -30,34 +30,40 @@ GROUPS = ("isomorphic", "depth_1", "depth_2", "depth_3_or_more", "wl_equal")
 class GraphIsomorphismConfig(ProtocolTaskConfig):
     """How many pairs of graphs there are, of what sizes, and how hard they are to tell apart."""
 
-    train_size: int = described(10_000, "pairs to train on, an even number")
-    test_size: int = described(1000, "pairs to evaluate on, an even number")
-    min_nodes: int = described(7, "nodes of a graph, at least")
-    max_nodes: int = described(11, "nodes of a graph, at most")
-    edge_probabilities: list[float] = field(
-        default_factory=lambda: [0.2, 0.4, 0.6, 0.8],
-        metadata={"help": "how likely each edge is; each graph has one of them"},
+    train_size: int = described(
+        10_000, "pairs to train on, an even number", at_least=2, at_most=10**8
     )
-    depth_shares: list[float] = field(
-        default_factory=lambda: [0.08, 0.2, 0.72],
-        metadata={
-            "help": "of pairs that are not isomorphic, those that 1, 2 and more rounds of colour "
-            "refinement tell apart; what is left to 1, no number of rounds does"
-        },
+    test_size: int = described(
+        1000, "pairs to evaluate on, an even number", at_least=2, at_most=10**8
     )
-    data_seed: int | None = described(None, "decides the graphs; null: the seed of the run")
+    min_nodes: int = described(7, "nodes of a graph, at least", at_least=2, at_most=64)
+    max_nodes: int = described(11, "nodes of a graph, at most", at_least=2, at_most=64)
+    edge_probabilities: list[float] = described(
+        [0.2, 0.4, 0.6, 0.8],
+        "how likely each edge is; each graph has one of them",
+        above=0,
+        below=1,
+    )
+    depth_shares: list[float] = described(
+        [0.08, 0.2, 0.72],
+        "of pairs that are not isomorphic, those that 1, 2 and more rounds of colour refinement "
+        "tell apart; what is left to 1, no number of rounds does",
+        at_least=0,
+        at_most=1,
+    )
+    data_seed: int | None = described(
+        None, "decides the graphs; null: the seed of the run", at_least=0
+    )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name in ("train_size", "test_size"):
-            if getattr(self, name) < 2 or getattr(self, name) % 2:
+            if getattr(self, name) % 2:
                 raise ConfigError(f"{name} must be an even number: half of the pairs are the same")
-        if not 2 <= self.min_nodes <= self.max_nodes <= 64:
-            raise ConfigError("nodes must be 2 <= min_nodes <= max_nodes <= 64")
-        if not self.edge_probabilities or not all(0 < p < 1 for p in self.edge_probabilities):
-            raise ConfigError("edge_probabilities must be numbers between 0 and 1")
-        shares = self.depth_shares
-        if len(shares) != 3 or min(shares) < 0 or sum(shares) > 1 + 1e-9:
+        if self.max_nodes < self.min_nodes:
+            raise ConfigError("max_nodes must be at least min_nodes")
+        if not self.edge_probabilities:
+            raise ConfigError("edge_probabilities must name at least one")
+        if len(self.depth_shares) != 3 or sum(self.depth_shares) > 1 + 1e-9:
             raise ConfigError("depth_shares must be three shares that are at most 1 together")
 
 

@@ -11,7 +11,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.core.tensordict.environment.vector_environment import AGENT
-from plugrl.scenarios.environment_options import check_copies, check_named, copies_in, named
+from plugrl.scenarios.environment_options import check_named, copies_in, named
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -39,32 +39,38 @@ class GymnasiumConfig:
         "import paths of wrappers, the innermost first, such as "
         "gymnasium.wrappers:FlattenObservation; with arguments: {path: ..., kwargs: {...}}",
     )
-    num_envs: int = described(4, "copies that are stepped together in training")
-    num_test_envs: int | None = described(None, "copies in an evaluation; null: num_envs")
+    num_envs: int = described(
+        4, "copies that are stepped together in training", at_least=1, at_most=10**6
+    )
+    num_test_envs: int | None = described(
+        None, "copies in an evaluation; null: num_envs", at_least=1, at_most=10**6
+    )
     vectorization: Literal["auto", "native", "sync", "async"] = described(
         "auto",
         "native: by the environment's own code for many copies; sync: one after the other; async: "
         "each in a process of its own; auto: native where there is one and from 8 copies on, "
         "else sync",
     )
-    max_episode_steps: int | None = described(None, "time limit; null: the registered one")
+    max_episode_steps: int | None = described(
+        None, "time limit; null: the registered one", at_least=1, at_most=10**9
+    )
     actions: Literal["clip", "rescale"] = described(
         "clip",
         "continuous actions: clip to the bounds, or let policies act in [-1, 1] and rescale",
     )
-    max_restarts: int = described(10, "how often copies that break are built anew in a run")
+    max_restarts: int = described(
+        10, "how often copies that break are built anew in a run", at_least=0, at_most=10**9
+    )
     step_timeout: float = described(
-        60.0, "seconds that a copy in a process of its own may take for a step"
+        60.0,
+        "seconds that a copy in a process of its own may take for a step",
+        above=0,
+        at_most=1e8,
     )
 
     def __post_init__(self) -> None:
         if not self.id:
             raise ConfigError("id is missing; name an environment, such as CartPole-v1")
-        check_copies(self)
-        if self.max_episode_steps is not None and self.max_episode_steps < 1:
-            raise ConfigError("max_episode_steps must be at least 1; null: the registered one")
-        if not self.step_timeout > 0:
-            raise ConfigError("step_timeout must be more than 0 seconds")
         check_named("wrappers", self.wrappers)
 
 

@@ -31,7 +31,10 @@ class ImageClassificationConfig(ProtocolTaskConfig):
     data_folder: str = described("data", "where torchvision keeps its sets", file="optional")
     download: bool = described(False, "let torchvision fetch a set that is not there")
     num_block_groups: int = described(
-        1, "how often the sides are halved before agents point at a place; each is a message"
+        1,
+        "how often the sides are halved before agents point at a place; each is a message",
+        at_least=0,
+        at_most=100,
     )
     binarification_method: Literal["merge", "select_two", "random"] = described(
         "merge",
@@ -39,20 +42,22 @@ class ImageClassificationConfig(ProtocolTaskConfig):
         "being left out (select_two); random: labels by coin, which only memory tells",
     )
     selected_classes: list[int] | None = described(
-        None, "merge: those of label 1; select_two: those of 0 and 1; null: the seed draws them"
+        None,
+        "merge: those of label 1; select_two: those of 0 and 1; null: the seed draws them",
+        at_least=0,
+        at_most=10**6,
     )
     binarification_seed: int | None = described(
-        None, "decides labels and what is left out; null: the seed of the run"
+        None,
+        "decides labels and what is left out; null: the seed of the run",
+        at_least=0,
     )
     make_balanced: bool = described(True, "leave out items until both labels are as frequent")
-    max_train_size: int | None = described(None, "items to train on at most; null: all")
+    max_train_size: int | None = described(
+        None, "items to train on at most; null: all", at_least=2, at_most=10**9
+    )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_block_groups < 0:
-            raise ConfigError("num_block_groups must not be negative")
-        if self.max_train_size is not None and self.max_train_size < 2:
-            raise ConfigError("max_train_size must be at least 2, or null for all")
         selected, method = self.selected_classes, self.binarification_method
         if method == "random" and selected is not None:
             raise ConfigError("selected_classes has no effect on random labels; leave it out")

@@ -10,7 +10,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
-from plugrl.scenarios.environment_options import check_copies, copies_in
+from plugrl.scenarios.environment_options import copies_in
 from plugrl.scenarios.films import film_faults
 from plugrl.scenarios.pettingzoo.maker import MISSING, Maker, installed, spaces_of
 
@@ -30,8 +30,12 @@ class PettingZooConfig:
         file="code",
     )
     env_kwargs: dict[str, Any] = described({}, "what the environment is built with")
-    num_envs: int = described(4, "copies that are stepped together in training")
-    num_test_envs: int | None = described(None, "copies in an evaluation; null: num_envs")
+    num_envs: int = described(
+        4, "copies that are stepped together in training", at_least=1, at_most=10**6
+    )
+    num_test_envs: int | None = described(
+        None, "copies in an evaluation; null: num_envs", at_least=1, at_most=10**6
+    )
     actions: Literal["clip", "rescale"] = described(
         "clip", "continuous actions: clip them to the bounds, or rescale them from [-1, 1]"
     )
@@ -39,13 +43,15 @@ class PettingZooConfig:
         None,
         "cut an episode off after so many steps, moves of a game; null: it ends by itself",
         at_least=1,
+        at_most=10**9,
     )
-    max_restarts: int = described(10, "copies that may break and be built anew in a run")
+    max_restarts: int = described(
+        10, "copies that may break and be built anew in a run", at_least=0, at_most=10**9
+    )
 
     def __post_init__(self) -> None:
         if not self.environment:
             raise ConfigError("environment is missing; name a module such as mpe2.simple_spread_v3")
-        check_copies(self)
 
 
 class PettingZooScenario(Scenario):

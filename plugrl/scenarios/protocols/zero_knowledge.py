@@ -8,7 +8,6 @@ own, and a simulator, which hears only itself, imitates its output. After Hammon
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,16 +39,17 @@ class ZeroKnowledgeConfig:
 
     base: Any = component("protocol", "nip", help="the protocol whose conversations are protected")
     simulator_reward_coefficient: float = described(
-        1.0, "what the likeness of simulator and adversarial verifier counts"
+        1.0,
+        "what the likeness of simulator and adversarial verifier counts",
+        at_least=-1e6,
+        at_most=1e6,
     )
     aux_prover_reward_coefficient: float = described(
-        1.0, "how much of the simulator's reward each prover gets on top of its own"
+        1.0,
+        "how much of the simulator's reward each prover gets on top of its own",
+        at_least=-1e6,
+        at_most=1e6,
     )
-
-    def __post_init__(self) -> None:
-        for name in ("simulator_reward_coefficient", "aux_prover_reward_coefficient"):
-            if not math.isfinite(getattr(self, name)):
-                raise ConfigError(f"{name} must be a number, not {getattr(self, name)}")
 
 
 class ZeroKnowledgeProtocol(Protocol):

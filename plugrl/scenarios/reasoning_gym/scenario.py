@@ -25,15 +25,13 @@ class TaskConfig:
     """One task of reasoning-gym."""
 
     name: str = described("", "name of the task, such as chain_sum")
-    weight: float = described(1.0, "its share of the problems")
+    weight: float = described(1.0, "its share of the problems", above=0, at_most=1e6)
     config: dict[str, Any] = described({}, "the task's own options")
     label: str | None = described(None, "value of the column data_source; null: the name")
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigError("name is missing; name a task of reasoning-gym, such as chain_sum")
-        if self.weight <= 0:
-            raise ConfigError("weight must be above 0")
 
 
 @dataclass
@@ -41,17 +39,20 @@ class ReasoningGymConfig:
     """Which tasks, and how many problems. Held-out problems do not depend on the seed."""
 
     tasks: list[TaskConfig] = described([], "tasks with their shares and options")
-    train: int = described(1000, "problems for training, from the run's seed")
-    validation: int = described(128, "held-out problems; none of them is among the others")
-    demonstrations: int = described(0, "problems with answers for supervised training")
+    train: int = described(
+        1000, "problems for training, from the run's seed", at_least=0, at_most=10**8
+    )
+    validation: int = described(
+        128, "held-out problems; none of them is among the others", at_least=0, at_most=10**8
+    )
+    demonstrations: int = described(
+        0, "problems with answers for supervised training", at_least=0, at_most=10**8
+    )
     template: str = described("{question}", "the prompt; {question} is filled in")
 
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ConfigError("tasks is empty; name at least one, such as [{name: chain_sum}]")
-        for name in ("train", "validation", "demonstrations"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
         if "{question}" not in self.template:
             raise ConfigError("template has no {question}")
 

@@ -47,20 +47,18 @@ class RedTeamConfig:
         None, "what the tester is told, with {COLUMN} filled in; null: as it is"
     )
     categories: list[str] = described([], "categories that are used; empty: all")
-    development: float = described(0.15, "of what is split: share of the development goals")
-    test: float = described(0.25, "of what is split: share of the test goals")
-    split_seed: int = described(0, "decides which goal is in which split")
+    development: float = described(
+        0.15, "of what is split: share of the development goals", at_least=0, below=1
+    )
+    test: float = described(0.25, "of what is split: share of the test goals", at_least=0, below=1)
+    split_seed: int = described(0, "decides which goal is in which split", at_least=0)
 
     def __post_init__(self) -> None:
         several = any(getattr(self.files, split) for split in SPLITS)
         if several and self.file:
             raise ConfigError("file and files are both given; write one of them")
-        if min(self.development, self.test) < 0 or self.development + self.test >= 1:
-            raise ConfigError(
-                "development and test must not be negative, and must leave something to train on"
-            )
-        if self.split_seed < 0:
-            raise ConfigError("split_seed must not be negative")
+        if self.development + self.test >= 1:
+            raise ConfigError("development and test must leave something to train on")
 
 
 class RedTeamScenario(Scenario):

@@ -70,22 +70,25 @@ class ExternalRolloutWorkerConfig(RolloutWorkerConfig):
     tool_parser: Any = component("parser", "hermes", help="reads the calls, if there are tools")
     reasoning_parser: Any = component("parser", help="reads the reasoning; absent: all is content")
     model_names: dict[str, str] = described({}, "other names of models, such as gpt-4o: policy")
-    at_once: int = described(32, "attempts that run at once, in each process")
-    max_requests: int = described(100, "requests of one attempt")
+    at_once: int = described(
+        32, "attempts that run at once, in each process", at_least=1, at_most=10**5
+    )
+    max_requests: int = described(100, "requests of one attempt", at_least=1, at_most=10**6)
     patience: float = described(
-        30.0, "seconds for which the others wait for an attempt that asks nothing"
+        30.0,
+        "seconds for which the others wait for an attempt that asks nothing",
+        above=0,
+        at_most=1e8,
     )
     timeout: float | None = described(
-        600.0, "seconds that one attempt may take, waiting for models left out; null: any"
+        600.0,
+        "seconds that one attempt may take, waiting for models left out; null: any",
+        above=0,
+        at_most=1e8,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("at_once", "max_requests"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.patience <= 0:
-            raise ConfigError("patience must be above 0")
         if bool(self.command) == bool(self.function):
             raise ConfigError("name either command or function, one of them")
         if self.command and not _words(self.command):

@@ -70,10 +70,14 @@ class LlmJudgeScorerConfig(ScorerConfig):
     categories: dict[str, str] = described(
         {}, "patterns of further numbers that the reply has, by category"
     )
-    minimum: float = described(0.0, "lowest number; a lower one is no score")
-    maximum: float = described(1.0, "highest number; a higher one is no score")
+    minimum: float = described(
+        0.0, "lowest number; a lower one is no score", at_least=-1e6, at_most=1e6
+    )
+    maximum: float = described(
+        1.0, "highest number; a higher one is no score", at_least=-1e6, at_most=1e6
+    )
     normalize: bool = described(True, "scale numbers from minimum..maximum to 0..1")
-    max_response_length: int = described(256, "longest reply in tokens")
+    max_response_length: int = described(256, "longest reply in tokens", at_least=1, at_most=10**8)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,8 +90,6 @@ class LlmJudgeScorerConfig(ScorerConfig):
             check_number_pattern(setting, written, "number")
         if not self.minimum < self.maximum:
             raise ConfigError("minimum must be below maximum")
-        if self.max_response_length < 1:
-            raise ConfigError("max_response_length must be at least 1")
 
 
 def check_template(template: str, name: str = "template") -> None:

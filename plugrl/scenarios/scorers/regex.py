@@ -26,7 +26,9 @@ class RegexScorerConfig(FindingConfig):
     ignore_case: bool = described(True, "match without regard to case")
     dotall: bool = described(True, "a dot in a pattern matches line breaks too")
     multiline: bool = described(False, "^ and $ match at the ends of lines too")
-    time_limit: float = described(1.0, "seconds of processor time for one pattern on one text")
+    time_limit: float = described(
+        1.0, "seconds of processor time for one pattern on one text", above=0, at_most=1e8
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,8 +38,6 @@ class RegexScorerConfig(FindingConfig):
         check_patterns("patterns", self.patterns)
         for name, own in self.categories.items():
             check_patterns(f"categories.{name}", own)
-        if not self.time_limit > 0:
-            raise ConfigError("time_limit must be above 0")
 
 
 def check_patterns(setting: str, patterns: Sequence[str]) -> None:

@@ -18,7 +18,9 @@ class PartConfig:
     """One scorer, and what its value counts."""
 
     scorer: Any = component("scorer", help="what scores")
-    weight: float = described(1.0, "its value counts this many times; 0: it is told alone")
+    weight: float = described(
+        1.0, "its value counts this many times; 0: it is told alone", at_least=-1e6, at_most=1e6
+    )
     name: str | None = described(None, "its name as a category; null: the scorer's type")
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
-from plugrl.scenarios.environment_options import check_copies, check_named, copies_in, named
+from plugrl.scenarios.environment_options import check_named, copies_in, named
 from plugrl.scenarios.films import film_faults
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ class TorchrlConfig:
         None, "entry that networks see; null: observation, pixels or the only one"
     )
     num_envs: int | None = described(
-        None, "copies that are stepped together; null: 4, and 1 of what is a batch by itself"
+        None,
+        "copies that are stepped together; null: 4, and 1 of what is a batch by itself",
+        at_least=1,
+        at_most=10**6,
     )
-    num_test_envs: int | None = described(None, "copies in an evaluation; null: num_envs")
+    num_test_envs: int | None = described(
+        None, "copies in an evaluation; null: num_envs", at_least=1, at_most=10**6
+    )
     actions: Literal["clip", "rescale"] = described(
         "clip", "continuous actions: clip them to the bounds, or rescale them from [-1, 1]"
     )
@@ -50,12 +55,13 @@ class TorchrlConfig:
         "who steps the environment in training: code for arrays, or TorchRL's own collector, which "
         "is slower and cannot be resumed in the middle of episodes",
     )
-    max_restarts: int = described(10, "copies that may break and be built anew in a run")
+    max_restarts: int = described(
+        10, "copies that may break and be built anew in a run", at_least=0, at_most=10**9
+    )
 
     def __post_init__(self) -> None:
         if not self.environment:
             raise ConfigError("environment is missing; name a class such as torchrl.envs:GymEnv")
-        check_copies(self)
         check_named("transforms", self.transforms)
 
 

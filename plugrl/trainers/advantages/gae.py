@@ -17,7 +17,7 @@ import torch
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.errors import ContractError
 from plugrl.core.estimators import gae as generalised_advantage
 from plugrl.core.estimators import whiten
 from plugrl.core.text.learn.token_rewards import rewards_of_tokens
@@ -30,17 +30,12 @@ if TYPE_CHECKING:
 class GaeConfig:
     """Options of the advantage ``gae``."""
 
-    gamma: float = described(1.0, "discount of rewards, by trained tokens")
-    lam: float = described(0.95, "weight of longer returns: 0 one step, 1 the whole return")
+    gamma: float = described(1.0, "discount of rewards, by trained tokens", at_least=0, at_most=1)
+    lam: float = described(
+        0.95, "weight of longer returns: 0 one step, 1 the whole return", at_least=0, at_most=1
+    )
     normalize: bool = described(True, "subtract the mean and divide by the deviation of the batch")
-    epsilon: float = described(1e-8, "added to the deviation")
-
-    def __post_init__(self) -> None:
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be from 0 to 1")
-        if self.epsilon < 0:
-            raise ConfigError("epsilon must not be negative")
+    epsilon: float = described(1e-8, "added to the deviation", at_least=0, at_most=1)
 
 
 @traits(Config=GaeConfig, reads=(), needs=("values",))

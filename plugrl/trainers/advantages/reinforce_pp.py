@@ -16,7 +16,6 @@ import torch
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import discounted_sum, group_statistics, whiten
 from plugrl.core.text.learn.token_rewards import add_at_the_end, rewards_of_tokens
 
@@ -28,18 +27,12 @@ if TYPE_CHECKING:
 class ReinforcePpConfig:
     """Options of the advantage ``reinforce_pp``."""
 
-    gamma: float = described(1.0, "discount of a token's return")
+    gamma: float = described(1.0, "discount of a token's return", at_least=0, at_most=1)
     baseline: Literal["none", "group"] = described(
         "none", "what is taken from rewards first: nothing, or the mean of the prompt's group"
     )
     normalize: bool = described(True, "subtract the mean and divide by the deviation of the batch")
-    epsilon: float = described(1e-8, "added to the deviation")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise ConfigError("gamma must be from 0 to 1")
-        if self.epsilon < 0:
-            raise ConfigError("epsilon must not be negative")
+    epsilon: float = described(1e-8, "added to the deviation", at_least=0, at_most=1)
 
 
 @traits(Config=ReinforcePpConfig, reads=())

@@ -16,7 +16,6 @@ import torch
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import group_statistics
 from plugrl.core.text.learn.token_rewards import rewards_of_tokens
 
@@ -29,11 +28,7 @@ class TurnGrpoConfig:
     """Options of the advantage ``turn_grpo``."""
 
     normalize: bool = described(True, "divide by the deviation of the group's turns")
-    epsilon: float = described(1e-6, "added to the deviation")
-
-    def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise ConfigError("epsilon must not be negative")
+    epsilon: float = described(1e-6, "added to the deviation", at_least=0, at_most=1)
 
 
 @traits(Config=TurnGrpoConfig, reads=(), compares_attempts=True)

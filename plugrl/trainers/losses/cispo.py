@@ -13,7 +13,6 @@ import torch
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import k3
 from plugrl.core.text.learn.losses import masked_sum
 
@@ -26,11 +25,9 @@ if TYPE_CHECKING:
 class CispoConfig:
     """Options of the loss ``cispo``."""
 
-    clip_ratio_high: float = described(4.0, "the weight of a token is at most 1 + this")
-
-    def __post_init__(self) -> None:
-        if self.clip_ratio_high < 0:
-            raise ConfigError("clip_ratio_high must not be negative")
+    clip_ratio_high: float = described(
+        4.0, "the weight of a token is at most 1 + this", at_least=0, at_most=1e6
+    )
 
 
 @traits(Config=CispoConfig, reads=("advantages", "old_log_probs"), skips_zero_advantage=True)

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 class GspoConfig(ClipRange):
     """Options of the loss ``gspo``; ratios of sequences need far narrower ranges than of tokens."""
 
-    clip_ratio_low: float = described(3e-4, "the sequence's ratio is clipped below at 1 - this")
-    clip_ratio_high: float = described(4e-4, "the sequence's ratio is clipped above at 1 + this")
+    clip_ratio_low: float = described(
+        3e-4, "the sequence's ratio is clipped below at 1 - this", at_least=0, at_most=1
+    )
+    clip_ratio_high: float = described(
+        4e-4, "the sequence's ratio is clipped above at 1 + this", at_least=0, at_most=1e6
+    )
 
 
 def fill_probe(probe: Batch, logp: torch.Tensor) -> None:

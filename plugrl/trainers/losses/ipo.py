@@ -15,7 +15,6 @@ import torch
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.learn.pairs import Pairs, on_last_token, row_sums
 from plugrl.trainers.losses.preferences import fill_probe, pair_metrics
 
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
 class IpoConfig:
     """Options of the loss ``ipo``."""
 
-    beta: float = described(0.1, "the margin aimed at is 1 / (2 beta), in nats a token")
-
-    def __post_init__(self) -> None:
-        if self.beta <= 0:
-            raise ConfigError("beta must be above 0")
+    beta: float = described(
+        0.1, "the margin aimed at is 1 / (2 beta), in nats a token", above=0, at_most=1000
+    )
 
 
 @traits(

@@ -33,16 +33,15 @@ KL_REFERENCE = "kl_reference"
 class KtoConfig:
     """Options of the loss ``kto``."""
 
-    beta: float = described(0.1, "how strongly the policy is held to the reference")
-    desirable_weight: float = described(1.0, "weight of desirable answers")
-    undesirable_weight: float = described(1.0, "weight of undesirable answers")
+    beta: float = described(
+        0.1, "how strongly the policy is held to the reference", above=0, at_most=1000
+    )
+    desirable_weight: float = described(1.0, "weight of desirable answers", at_least=0, at_most=1e6)
+    undesirable_weight: float = described(
+        1.0, "weight of undesirable answers", at_least=0, at_most=1e6
+    )
 
     def __post_init__(self) -> None:
-        if self.beta <= 0:
-            raise ConfigError("beta must be above 0")
-        for name in ("desirable_weight", "undesirable_weight"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative")
         if not self.desirable_weight + self.undesirable_weight:
             raise ConfigError("desirable_weight and undesirable_weight must not both be 0")
 

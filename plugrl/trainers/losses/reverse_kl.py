@@ -16,7 +16,6 @@ import torch
 
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import clipped_surrogate, k3
 from plugrl.core.text.learn.losses import masked_sum
 
@@ -29,16 +28,13 @@ if TYPE_CHECKING:
 class ReverseKlConfig:
     """Options of the loss ``reverse_kl``."""
 
-    coefficient: float = described(1.0, "factor of the divergence")
+    coefficient: float = described(1.0, "factor of the divergence", above=0, at_most=1000)
     clip_ratio: float | None = described(
-        None, "clip the ratio to the sampler at 1 - this and 1 + this; null: no clip"
+        None,
+        "clip the ratio to the sampler at 1 - this and 1 + this; null: no clip",
+        above=0,
+        at_most=1e6,
     )
-
-    def __post_init__(self) -> None:
-        if self.coefficient <= 0:
-            raise ConfigError("coefficient must be above 0")
-        if self.clip_ratio is not None and self.clip_ratio <= 0:
-            raise ConfigError("clip_ratio must be above 0, or null")
 
 
 def fill_probe(probe: Batch, logp: torch.Tensor) -> None:

@@ -18,10 +18,6 @@ from plugrl.trainers.self_hosted_dpo import DpoConfig, dpo
 class HarnessDpoConfig(PairConfig, DpoConfig):
     """Options of the algorithm ``dpo``."""
 
-    def __post_init__(self) -> None:
-        PairConfig.__post_init__(self)
-        DpoConfig.__post_init__(self)
-
 
 class HarnessDpo(PreferenceAlgorithm):
     """Direct preference optimization on pairs of siblings."""

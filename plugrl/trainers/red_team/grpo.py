@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import group_statistics
 from plugrl.core.text.learn.policy_options import KlLossConfig
 from plugrl.trainers.red_team.policy_gradient import PolicyGradientAlgorithm, PolicyGradientConfig
@@ -30,13 +29,8 @@ class HarnessGrpoConfig(PolicyGradientConfig):
     """Options of the algorithm ``grpo``."""
 
     normalize: bool = described(True, "divide by the siblings' standard deviation")
-    epsilon: float = described(1e-6, "added to the standard deviation")
+    epsilon: float = described(1e-6, "added to the standard deviation", at_least=0, at_most=1)
     kl: KlLossConfig = described(KlLossConfig, "term for leaving the baseline")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epsilon < 0:
-            raise ConfigError("epsilon must not be negative")
 
 
 class HarnessGrpo(PolicyGradientAlgorithm):

@@ -18,10 +18,6 @@ from plugrl.trainers.red_team.preference import PairConfig, PreferenceAlgorithm
 class HarnessIpoConfig(PairConfig, IpoConfig):
     """Options of the algorithm ``ipo``."""
 
-    def __post_init__(self) -> None:
-        PairConfig.__post_init__(self)
-        IpoConfig.__post_init__(self)
-
 
 class HarnessIpo(PreferenceAlgorithm):
     """Identity preference optimization on pairs of siblings."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Term, WeightedLoss
 from plugrl.core.text.learn.policy_options import terms_of
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.trainers.red_team.trees import check_share, means, moved, rows
+from plugrl.trainers.red_team.trees import means, moved, rows
 from plugrl.trainers.self_hosted_grpo import ClippedConfig, clipped
 
 if TYPE_CHECKING:
@@ -26,15 +25,13 @@ if TYPE_CHECKING:
 class PolicyGradientConfig(ClippedConfig):
     """Options of the clipped loss, of returns and of passes."""
 
-    gamma: float = described(1.0, "discount of a later exchange, for each turn in between")
-    epochs: int = described(1, "passes over each experience")
-    entropy_coefficient: float = described(0.0, "factor of the entropy that the loss rewards")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("gamma", self.gamma)
-        if self.epochs < 1:
-            raise ConfigError("epochs must be at least 1")
+    gamma: float = described(
+        1.0, "discount of a later exchange, for each turn in between", at_least=0, at_most=1
+    )
+    epochs: int = described(1, "passes over each experience", at_least=1, at_most=10**5)
+    entropy_coefficient: float = described(
+        0.0, "factor of the entropy that the loss rewards", at_least=0, at_most=1000
+    )
 
 
 class PolicyGradientAlgorithm(HarnessAlgorithm):

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import gae, whiten
 from plugrl.core.text.learn.policy_options import ValueConfig
 from plugrl.trainers.red_team.policy_gradient import PolicyGradientAlgorithm, PolicyGradientConfig
-from plugrl.trainers.red_team.trees import check_share, on_tokens, rows
+from plugrl.trainers.red_team.trees import on_tokens, rows
 
 if TYPE_CHECKING:
     from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
@@ -37,22 +36,18 @@ _ROWS = 64
 class HarnessPpoConfig(PolicyGradientConfig):
     """Options of the algorithm ``ppo``."""
 
-    epochs: int = described(4, "passes over each experience")
+    epochs: int = described(4, "passes over each experience", at_least=1, at_most=10**5)
     advantage: Literal["return_to_go", "gae"] = described(
         "return_to_go", "the return of the turn minus the value; or between that and one step"
     )
-    lam: float = described(0.95, "gae: weight of longer returns, 0 one step, 1 the whole return")
+    lam: float = described(
+        0.95, "gae: weight of longer returns, 0 one step, 1 the whole return", at_least=0, at_most=1
+    )
     normalize: bool = described(
         True, "subtract the mean and divide by the deviation over an experience's tokens"
     )
-    epsilon: float = described(1e-8, "added to the deviation")
+    epsilon: float = described(1e-8, "added to the deviation", at_least=0, at_most=1)
     value: ValueConfig = described(ValueConfig, "loss of the value head")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("lam", self.lam)
-        if self.epsilon < 0:
-            raise ConfigError("epsilon must not be negative")
 
 
 @dataclass

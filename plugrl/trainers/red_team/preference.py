@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.minibatches import UNIT
 from plugrl.core.text.learn.pairs import PREFERRED, row_sums
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.trainers.red_team.trees import check_share, means, moved, reference_of, returns_of, rows
+from plugrl.trainers.red_team.trees import means, moved, reference_of, returns_of, rows
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -33,13 +32,10 @@ class PairConfig:
     by: Literal["reward", "return"] = described(
         "reward", "compare rewards of the exchange alone, or with those that followed"
     )
-    gamma: float = described(1.0, "discount of later exchanges in a return")
-    min_margin: float = described(0.0, "pairs must differ by more than this")
-
-    def __post_init__(self) -> None:
-        check_share("gamma", self.gamma)
-        if self.min_margin < 0:
-            raise ConfigError("min_margin must not be negative")
+    gamma: float = described(1.0, "discount of later exchanges in a return", at_least=0, at_most=1)
+    min_margin: float = described(
+        0.0, "pairs must differ by more than this", at_least=0, at_most=1e6
+    )
 
 
 class PreferenceAlgorithm(HarnessAlgorithm):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch, pad_rows
 
 if TYPE_CHECKING:
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 
 #: Fields of rows that hold one number for each token.
 TOKENWISE = ("ref_log_probs", "advantages", "returns", "old_values")
-
-
-def check_share(name: str, value: float) -> None:
-    """Refuse a discount or a weight outside 0 to 1.
-
-    Raises:
-        ConfigError: it is.
-    """
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{name} is {value}; it must be from 0 to 1")
 
 
 def returns_of(tree: RolloutTree, gamma: float) -> dict[int, float]:

@@ -71,7 +71,7 @@ def test_paths_in_the_sections_of_the_run_stay_right(files, check):
         ),
         (
             "trainer.phases[0].data.batch_size=0",
-            "trainer.phases[0].data.batch_size (command line): must be at least 1",
+            "trainer.phases[0].data.batch_size (command line): must be at least 1, not 0",
         ),
         (
             "data.batch_siz=1",

@@ -12,16 +12,14 @@ import functools
 import inspect
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple
+
+from schemas import roots, schemas_in
 
 import plugrl
-from plugrl.core.config.check import hints_of
-from plugrl.core.config.schemas.sections import COMMON, TEXT
-from plugrl.core.plugins.registry import default_registry
 
 PACKAGE = Path(plugrl.__file__).parent
 
@@ -78,28 +76,6 @@ def _source(file: Path) -> Source:
 def _module(file: Path) -> str:
     parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def roots() -> Iterator[tuple[str, Any, Any]]:
-    """Section or kind, the hint of its schema, and the component that has it, if any."""
-    for section, hint in [*COMMON.items(), *TEXT.items()]:
-        yield section, hint, None
-    registry = default_registry()
-    for record in registry.records():
-        if record.distribution == "plugrl":
-            component = registry.load(record)
-            yield record.kind, getattr(component, "Config", None), component
-
-
-def schemas_in(hint: Any, found: set[type]) -> set[type]:
-    """The dataclasses that a hint names, nested ones included."""
-    for argument in get_args(hint):
-        schemas_in(argument, found)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint not in found:
-        found.add(hint)
-        for nested in hints_of(hint).values():
-            schemas_in(nested, found)
-    return found
 
 
 @functools.cache

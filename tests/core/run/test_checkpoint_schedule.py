@@ -2,8 +2,6 @@
 
 import pytest
 
-from plugrl.core.config.schemas.sections import SettingsConfig
-from plugrl.core.errors import ConfigError
 from plugrl.core.run.checkpoints import schedule as checkpoint_schedule
 from plugrl.core.run.checkpoints.schedule import CheckpointSchedule
 
@@ -69,12 +67,6 @@ def test_neither(clock):
     schedule = CheckpointSchedule(0, 0)
     clock.now += 1e9
     assert not schedule.due(1000, best=True)
-
-
-@pytest.mark.parametrize("minutes", [-1.0, float("nan"), float("inf")])
-def test_minutes_that_are_none(minutes):
-    with pytest.raises(ConfigError, match="checkpoint_minutes must not be negative"):
-        SettingsConfig(checkpoint_minutes=minutes)
 
 
 class Counting:

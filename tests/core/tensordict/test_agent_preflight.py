@@ -81,7 +81,7 @@ FROZEN = {"_default": {"agent_lr_factor": {"actor": 0, "critic": 0}}}
     ("tree", "fault"),
     [
         ({"rl": {"frames_per_batch": 9}}, "rl.frames_per_batch (Python): 9 is no multiple of 2"),
-        ({"rl": {"lr": 0}}, "rl.lr (Python): must be more than 0"),
+        ({"rl": {"lr": 0}}, "rl.lr (Python): must be above 0, not 0.0"),
         ({"agents": {"agent": {"is_random": True}}}, "agents (Python): no agent is trained"),
         ({"agents": FROZEN}, "agents (Python): no agent is trained"),
         (

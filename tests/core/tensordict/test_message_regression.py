@@ -155,7 +155,7 @@ def test_a_run_reports_it(tmp_path: Path) -> None:
             {"message_regression": {"enabled": True, "agents": ["prove"]}},
             "no 'prove'; did you mean prover",
         ),
-        ({"message_regression": {"test_size": 0}}, "test_size.*must be more than 0"),
+        ({"message_regression": {"test_size": 0}}, "test_size.*must be above 0"),
         (
             {
                 "message_regression": {"enabled": True},

@@ -122,7 +122,7 @@ def test_nature_cnn_says_what_it_reads(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("cls", "section", "said"),
     [
-        (MlpBody, {"hidden": [0]}, "hidden: must be widths of at least 1"),
+        (MlpBody, {"hidden": [0]}, r"hidden\[0\]: must be at least 1"),
         (MlpBody, {"activation": "tnah"}, "must be one of tanh, relu"),
         (MlpBody, {"hiden": [3]}, "did you mean hidden"),
         (NatureCnnBody, {"features": 0}, "features: must be at least 1"),

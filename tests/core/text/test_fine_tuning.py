@@ -185,12 +185,6 @@ def test_a_group_says_what_it_lacks():
         group([RUNNING]).switch_to_next_model()
 
 
-@pytest.mark.parametrize("name", ["timeout", "poll_interval", "longest_interval"])
-def test_settings_of_waiting_are_above_zero(name):
-    with pytest.raises(ConfigError, match=f"{name}: must be above 0"):
-        Scripted([], **{name: 0})
-
-
 @pytest.mark.parametrize("name", ["timeout", "longest_interval"])
 def test_no_time_to_wait_ends_before_the_first_pause_does(name):
     with pytest.raises(

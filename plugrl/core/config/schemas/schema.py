@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from plugrl.core.errors import ConfigError
+
 COMPONENT = "plugrl.component_kind"
 #: On a component field: the function or class that the schema brings itself.
 OWN = "plugrl.own_component"
@@ -36,15 +38,16 @@ class Bounds:
     below: float | None = None
 
     def fault(self, value: float) -> str | None:
-        """What is asked of ``value``, such as ``must be at least 1``; None: it is within."""
-        if (
-            (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        ):
-            return None
-        return f"must be {self}"
+        """The bound that ``value`` violates, such as ``must be at least 1``; None: it is within."""
+        if self.at_least is not None and value < self.at_least:
+            return f"must be {Bounds(at_least=self.at_least)}"
+        if self.above is not None and value <= self.above:
+            return f"must be {Bounds(above=self.above)}"
+        if self.at_most is not None and value > self.at_most:
+            return f"must be {Bounds(at_most=self.at_most)}"
+        if self.below is not None and value >= self.below:
+            return f"must be {Bounds(below=self.below)}"
+        return None
 
     def __str__(self) -> str:
         low = {"at least": self.at_least, "above": self.above}
@@ -106,6 +109,19 @@ def described(
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def check_bounds(config: Any) -> None:
+    """Check the numbers of a dataclass that was built in code; what YAML says was checked before.
+
+    Raises:
+        ConfigError: the first number that is outside the bounds of its field.
+    """
+    for field in dataclasses.fields(config):
+        bounds, value = field.metadata.get(BOUNDS), getattr(config, field.name)
+        fault = None if bounds is None or value is None else bounds.fault(value)
+        if fault is not None:
+            raise ConfigError(f"{field.name} is {value}; it {fault}")
 
 
 def phases(help: str = "") -> Any:

@@ -6,7 +6,6 @@ belong to every run.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,48 +51,51 @@ class SettingsConfig:
     torch_threads: int | str = described(
         "auto",
         "threads of torch; auto: all cores for a model of 20 million parameters or more, else one",
+        at_least=1,
+        at_most=1024,
     )
     progress: str = described("auto", "auto, rich, plain or none")
     checkpoint_every: int = described(
-        0, "steps between checkpoints; 0: only after checkpoint_minutes, at stops and at the end"
+        0,
+        "steps between checkpoints; 0: only after checkpoint_minutes, at stops and at the end",
+        at_least=0,
+        at_most=10**9,
     )
     checkpoint_minutes: float = described(
-        5.0, "minutes after which the end of a step saves a checkpoint too; 0: never"
+        5.0,
+        "minutes after which the end of a step saves a checkpoint too; 0: never",
+        at_least=0,
+        at_most=1e6,
     )
     checkpoint_path: str | None = described(
         None, "folder that gets a folder of checkpoints from each run; null: the run folder"
     )
     keep_checkpoints: int | None = described(
-        2, "newest checkpoints that stay on disk, besides the best; null: all"
+        2,
+        "newest checkpoints that stay on disk, besides the best; null: all",
+        at_least=1,
+        at_most=10**6,
     )
-    deadline: float = described(1800.0, "seconds that one phase of a step may take")
-    deadlines: dict[str, float] = described({}, "seconds by phase name, over `deadline`")
+    deadline: float = described(
+        1800.0, "seconds that one phase of a step may take", above=0, at_most=1e8
+    )
+    deadlines: dict[str, float] = described(
+        {}, "seconds by phase name, over `deadline`", above=0, at_most=1e8
+    )
     tracker_timeout: float = described(
-        60.0, "seconds that one call of a tracker, and the end of all of them, may take"
+        60.0,
+        "seconds that one call of a tracker, and the end of all of them, may take",
+        above=0,
+        at_most=1e8,
     )
 
     def __post_init__(self) -> None:
         if isinstance(self.torch_threads, str) and self.torch_threads != "auto":
             raise ConfigError("torch_threads must be a number or auto")
-        if not isinstance(self.torch_threads, str) and self.torch_threads < 1:
-            raise ConfigError("torch_threads must be at least 1")
         if self.progress not in ("auto", "rich", "plain", "none"):
             raise ConfigError("progress must be auto, rich, plain or none")
-        if self.checkpoint_every < 0:
-            raise ConfigError("checkpoint_every must not be negative; 0: only at stops and the end")
-        if not (0 <= self.checkpoint_minutes < math.inf):
-            raise ConfigError("checkpoint_minutes must not be negative; 0: never by time")
         if self.checkpoint_path is not None and not self.checkpoint_path.strip():
             raise ConfigError("checkpoint_path is empty; write a folder, or null for the run's own")
-        if not self.tracker_timeout > 0:
-            raise ConfigError("tracker_timeout must be more than 0")
-        if not self.deadline > 0:
-            raise ConfigError("deadline must be more than 0")
-        for name, seconds in self.deadlines.items():
-            if not seconds > 0:
-                raise ConfigError(f"deadlines must be more than 0, which that of {name} is not")
-        if self.keep_checkpoints is not None and self.keep_checkpoints < 1:
-            raise ConfigError("keep_checkpoints must be at least 1, or null for all")
 
 
 @dataclass
@@ -118,14 +120,13 @@ class HealthCheckConfig:
     """Whether worker processes are alive; the code of an attempt has `rollout_worker.timeout`."""
 
     enabled: bool = described(False, "replace worker processes that give no sign of life")
-    check_interval: float = described(30.0, "seconds between two checks")
-    timeout: float = described(5.0, "seconds in which a process must give a sign of life")
-
-    def __post_init__(self) -> None:
-        if self.check_interval <= 0:
-            raise ConfigError("check_interval must be above 0")
-        if self.timeout < 1:
-            raise ConfigError("timeout must be at least 1: processes give a sign 4 times a second")
+    check_interval: float = described(30.0, "seconds between two checks", above=0, at_most=1e8)
+    timeout: float = described(
+        5.0,
+        "seconds in which a process must give a sign of life, which it does 4 times a second",
+        at_least=1,
+        at_most=1e8,
+    )
 
 
 @dataclass
@@ -135,31 +136,30 @@ class RuntimeMonitorConfig:
     non_finite: Literal["stop", "skip"] = described(
         "stop", "non-finite loss, gradient, reward or log-probability: stop, or skip and count"
     )
-    max_skipped_steps: int = described(10, "skipped steps in a row that end the run")
-    max_invalid_steps: int = described(3, "steps in a row without one valid reward: end the run")
-    max_worker_restarts: int = described(10, "worker processes that may die and be replaced")
+    max_skipped_steps: int = described(
+        10, "skipped steps in a row that end the run", at_least=1, at_most=10**9
+    )
+    max_invalid_steps: int = described(
+        3, "steps in a row without one valid reward: end the run", at_least=1, at_most=10**9
+    )
+    max_worker_restarts: int = described(
+        10, "worker processes that may die and be replaced", at_least=0, at_most=10**9
+    )
     dead_reward_steps: int = described(
-        50, "steps in a row in which every reward is equal: warn once"
+        50, "steps in a row in which every reward is equal: warn once", at_least=1, at_most=10**9
     )
     dead_coefficients: Literal["stop", "warn", "ignore"] = described(
         "stop", "a number of the loss's section reaches no gradient: stop, warn or ignore"
     )
-    dump_steps: list[int] = described([], "steps that are kept in dumps/ for `plugrl replay`")
+    dump_steps: list[int] = described(
+        [], "steps that are kept in dumps/ for `plugrl replay`", at_least=0, at_most=10**9
+    )
     exception_handling: ExceptionHandlingConfig = described(
         ExceptionHandlingConfig, "what a failed attempt means for the run"
     )
     health_check: HealthCheckConfig = described(
         HealthCheckConfig, "whether worker processes are alive"
     )
-
-    def __post_init__(self) -> None:
-        for name in ("max_skipped_steps", "max_invalid_steps", "dead_reward_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.max_worker_restarts < 0:
-            raise ConfigError("max_worker_restarts must not be negative")
-        if any(step < 0 for step in self.dump_steps):
-            raise ConfigError("dump_steps must not be negative")
 
     @classmethod
     def from_tree(cls, tree: dict[str, Any]) -> RuntimeMonitorConfig:
@@ -178,11 +178,19 @@ class CurriculumConfig:
         [], "numbers between the buckets, in order; empty: each value is a bucket"
     )
     advance_at: float | None = described(
-        None, "mean reward of the newest bucket at which the next opens; null: all are open"
+        None,
+        "mean reward of the newest bucket at which the next opens; null: all are open",
+        at_least=-1e6,
+        at_most=1e6,
     )
-    window: int = described(64, "newest problems whose rewards `advance_at` looks at")
+    window: int = described(
+        64, "newest problems whose rewards `advance_at` looks at", at_least=1, at_most=10**6
+    )
     weights: list[float] | None = described(
-        None, "share of each bucket, the easiest first; null: as many as it has problems"
+        None,
+        "share of each bucket, the easiest first; null: as many as it has problems",
+        at_least=0,
+        at_most=1e6,
     )
     resample: Literal["none", "spread", "failure"] = described(
         "none",
@@ -190,9 +198,11 @@ class CurriculumConfig:
         "low (failure)",
     )
     floor: float = described(
-        0.1, "smallest weight of a problem that is resampled; the largest is 1"
+        0.1, "smallest weight of a problem that is resampled; the largest is 1", above=0, at_most=1
     )
-    memory: float = described(0.5, "share of the earlier value in a problem's moving averages")
+    memory: float = described(
+        0.5, "share of the earlier value in a problem's moving averages", at_least=0, below=1
+    )
 
     def __post_init__(self) -> None:
         if self.edges != sorted(set(self.edges)):
@@ -201,16 +211,8 @@ class CurriculumConfig:
             raise ConfigError("edges need column, the difficulty that they are compared with")
         if self.advance_at is not None and self.column is None:
             raise ConfigError("advance_at needs column: there is one bucket without it")
-        if self.window < 1:
-            raise ConfigError("window must be at least 1")
-        if self.weights is not None and not (
-            all(weight >= 0 for weight in self.weights) and sum(self.weights) > 0
-        ):
-            raise ConfigError("weights must not be negative, and one must be above 0")
-        if not 0 < self.floor <= 1:
-            raise ConfigError("floor must be above 0 and at most 1")
-        if not 0 <= self.memory < 1:
-            raise ConfigError("memory must be from 0 to below 1")
+        if self.weights is not None and not any(self.weights):
+            raise ConfigError("weights must have one above 0")
 
 
 @dataclass
@@ -233,15 +235,12 @@ class DataConfig:
     curriculum: CurriculumConfig | None = described(
         None, "draw problems by difficulty or by what was learned; null: epoch by epoch"
     )
-    batch_size: int = described(32, "prompts a step")
-    rollout_repeat_n: int = described(1, "samples a prompt")
+    batch_size: int = described(32, "prompts a step", at_least=1, at_most=10**6)
+    rollout_repeat_n: int = described(1, "samples a prompt", at_least=1, at_most=10**5)
     shuffle: bool = described(True, "reshuffle each epoch from the seed")
     seed: int | None = described(None, "seed of the order; null: the run's seed")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "rollout_repeat_n"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
         if self.type == "files" and not self.data_files:
             raise ConfigError("type is files, so data_files must name at least one file")
 
@@ -254,11 +253,7 @@ class ValidationDataConfig:
         [], "parquet, JSONL or CSV files; empty: the scenario", file="required"
     )
     splits: list[str] = described(["validation"], "splits of the scenario's data, each reported")
-    limit: int | None = described(None, "use only the first problems")
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError("limit must be at least 1, or null for all")
+    limit: int | None = described(None, "use only the first problems", at_least=1, at_most=10**9)
 
 
 @dataclass
@@ -269,15 +264,22 @@ class ValidateConfig:
         True, "whether the run is validated at all; auto: if there are held-out problems"
     )
     validate_before_train: bool = described(True, "validate before the first step")
-    every: int = described(0, "steps between validations; 0: only before and after")
-    temperature: float = described(0.0, "sampling temperature; 0: greedy")
+    every: int = described(
+        0, "steps between validations; 0: only before and after", at_least=0, at_most=10**9
+    )
+    temperature: float = described(0.0, "sampling temperature; 0: greedy", at_least=0, at_most=100)
     samples: int = described(
-        1, "attempts at each problem; several give pass@k and best@k for k = 1, 2, 4, ..."
+        1,
+        "attempts at each problem; several give pass@k and best@k for k = 1, 2, 4, ...",
+        at_least=1,
+        at_most=10**5,
     )
     pass_metric: str | None = described(
         None, "evaluator metric that says whether an attempt passes; null: its reward"
     )
-    pass_threshold: float = described(1.0, "an attempt passes from this value on")
+    pass_threshold: float = described(
+        1.0, "an attempt passes from this value on", at_least=-1e6, at_most=1e6
+    )
     data_source_key: str = described(
         "data_source", "column by whose values metrics are given too, where problems have it"
     )
@@ -288,11 +290,7 @@ class ValidateConfig:
     data: ValidationDataConfig = described(ValidationDataConfig, "the held-out problems")
 
     def __post_init__(self) -> None:
-        if self.every < 0:
-            raise ConfigError("every must not be negative")
         check_temperature(self.temperature)
-        if self.samples < 1:
-            raise ConfigError("samples must be at least 1")
         if self.samples > 1 and self.temperature == 0:
             raise ConfigError(
                 f"samples is {self.samples}, and with temperature 0 they are all equal; set a "
@@ -346,18 +344,18 @@ class AdapterConfig:
     """Small matrices that are trained in place of a model's weights (LoRA, arXiv 2106.09685)."""
 
     type: Literal["lora"] = described("lora", "kind of adapter")
-    r: int = described(8, "rank of the product that is added to a weight")
-    alpha: float = described(16.0, "the product is scaled by alpha / r")
-    dropout: float = described(0.0, "share of the adapter's inputs that are dropped in training")
+    r: int = described(
+        8, "rank of the product that is added to a weight", at_least=1, at_most=10**5
+    )
+    alpha: float = described(16.0, "the product is scaled by alpha / r", above=0, at_most=1e6)
+    dropout: float = described(
+        0.0, "share of the adapter's inputs that are dropped in training", at_least=0, below=1
+    )
     target_modules: list[str] | str = described(
         "auto", "names of layers, such as q_proj; auto: all linear layers but the head"
     )
 
     def __post_init__(self) -> None:
-        if self.r < 1:
-            raise ConfigError("r must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("dropout must be from 0 to below 1")
         if self.target_modules != "auto" and not isinstance(self.target_modules, list):
             raise ConfigError("target_modules must be auto or a list of names")
         if not self.target_modules:
@@ -391,13 +389,19 @@ class TrajectoryPoolConfig:
         "trajectories that agree on these fields or data columns are a group; empty: each alone",
     )
     group_size: int | None = described(
-        None, "attempts of a complete group; null: data.rollout_repeat_n"
+        None, "attempts of a complete group; null: data.rollout_repeat_n", at_least=1, at_most=10**5
     )
     batch_size: int | None = described(
-        None, "trajectories of a training batch; null: all of a loaded batch"
+        None,
+        "trajectories of a training batch; null: all of a loaded batch",
+        at_least=1,
+        at_most=10**9,
     )
     max_idle_batches: int = described(
-        20, "loaded batches in a row that complete no group: the run ends"
+        20,
+        "loaded batches in a row that complete no group: the run ends",
+        at_least=1,
+        at_most=10**6,
     )
     drop_equal_groups: bool = described(
         False,
@@ -416,12 +420,6 @@ class TrajectoryPoolConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("group_size", "batch_size"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.max_idle_batches < 1:
-            raise ConfigError("max_idle_batches must be at least 1")
         if self.check_batch_ready_function != "loaded_batch_finished" and self.batch_size is None:
             rule = self.check_batch_ready_function
             raise ConfigError(
@@ -441,7 +439,10 @@ class WeightConfig:
         "training; fully-async: attempts go on all the time",
     )
     staleness_threshold: int = described(
-        0, "largest version gap of a trained token; trajectories with an older one are dropped"
+        0,
+        "largest version gap of a trained token; trajectories with an older one are dropped",
+        at_least=0,
+        at_most=10**6,
     )
     in_flight: Literal["finish", "restart", "continue"] = described(
         "finish",
@@ -451,11 +452,9 @@ class WeightConfig:
     parity_tolerance: float | None = described(
         None,
         "largest mean log-probability difference after a sync; null: 1e-4, or 0.02 in bfloat16",
+        at_least=0,
+        at_most=100,
     )
-
-    def __post_init__(self) -> None:
-        if self.staleness_threshold < 0:
-            raise ConfigError("staleness_threshold must not be negative")
 
 
 #: Sections that belong to every run, with their schemas (None: a plain value or a mapping).

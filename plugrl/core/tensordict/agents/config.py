@@ -19,12 +19,8 @@ PARTS = ("body", "policy_body", "value_body", "policy_head", "value_head", "solo
 class LrFactors:
     """What multiplies ``rl.lr``; 0 keeps weights as they are."""
 
-    actor: float = described(1.0, "for the policy")
-    critic: float = described(1.0, "for the value")
-
-    def __post_init__(self) -> None:
-        if self.actor < 0 or self.critic < 0:
-            raise ConfigError("factors must not be negative")
+    actor: float = described(1.0, "for the policy", at_least=0, at_most=1000)
+    critic: float = described(1.0, "for the value", at_least=0, at_most=1000)
 
 
 @dataclass
@@ -57,7 +53,7 @@ class AgentConfig:
         True, "begin with orthogonal weights; false: as torch draws them"
     )
     orthogonal_initialisation_gain: float = described(
-        2**0.5, "their gain, but for the last layer of a head"
+        2**0.5, "their gain, but for the last layer of a head", above=0, at_most=1000
     )
     load_from: str | None = described(
         None, "begin with weights of this run: its path, id or experiment"
@@ -69,8 +65,6 @@ class AgentConfig:
     load_parts: list[Part] = described([], "the parts to load; empty: all")
 
     def __post_init__(self) -> None:
-        if not self.orthogonal_initialisation_gain > 0:
-            raise ConfigError("orthogonal_initialisation_gain must be more than 0")
         for name in ("load_policy", "load_parts"):
             if getattr(self, name) and self.load_from is None:
                 raise ConfigError(f"{name} needs load_from, the run to load from")

@@ -13,7 +13,6 @@ from torch import nn
 
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.seeding import seed_of
 
 if TYPE_CHECKING:
@@ -72,22 +71,20 @@ class Body(Component, ABC):
 class HeadConfig:
     """Layers between a body and the numbers that are asked for."""
 
-    hidden: list[int] = described([], "widths of hidden layers")
+    hidden: list[int] = described([], "widths of hidden layers", at_least=1)
     activation: Activation = described("tanh", "what follows each hidden layer")
-    gain: float = described(1.0, "gain of the last layer where it begins orthogonal")
-
-    def __post_init__(self) -> None:
-        if any(width < 1 for width in self.hidden):
-            raise ConfigError("hidden must be widths of at least 1")
-        if not self.gain > 0:
-            raise ConfigError("gain must be more than 0")
+    gain: float = described(
+        1.0, "gain of the last layer where it begins orthogonal", above=0, at_most=1000
+    )
 
 
 @dataclass
 class PolicyHeadConfig(HeadConfig):
     """The head that gives the parameters of a distribution over actions."""
 
-    gain: float = described(0.01, "gain of the last layer where it begins orthogonal")
+    gain: float = described(
+        0.01, "gain of the last layer where it begins orthogonal", above=0, at_most=1000
+    )
 
 
 def layers(features: int, widths: Sequence[int], activation: str) -> list[nn.Module]:

@@ -35,25 +35,22 @@ class MessageRegressionConfig:
 
     enabled: bool = described(False, "train one in each iteration, and report its accuracy")
     agents: list[str] | None = described(None, "whose messages; null: those of all that speak")
-    test_size: float = described(0.2, "part of an iteration's episodes that it is tested on")
+    test_size: float = described(
+        0.2, "part of an iteration's episodes that it is tested on", above=0, below=1
+    )
     reset_on_fit: bool = described(True, "begin anew in each iteration, instead of going on")
-    mlp_num_layers: int = described(2, "hidden layers; 0: none, so that each message has a weight")
-    mlp_hidden_size: int = described(64, "their width")
+    mlp_num_layers: int = described(
+        2, "hidden layers; 0: none, so that each message has a weight", at_least=0, at_most=1000
+    )
+    mlp_hidden_size: int = described(64, "their width", at_least=1, at_most=10**6)
     mlp_activation: Activation = described("relu", "what follows each of them")
-    mlp_num_epochs: int = described(10, "passes over the episodes of an iteration")
-    mlp_batch_size: int = described(512, "episodes of one optimizer step")
-    mlp_learning_rate: float = described(1e-3, "learning rate of Adam")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.test_size < 1:
-            raise ConfigError("test_size must be more than 0 and less than 1")
-        if self.mlp_num_layers < 0:
-            raise ConfigError("mlp_num_layers must not be negative")
-        for name in ("mlp_hidden_size", "mlp_num_epochs", "mlp_batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if not self.mlp_learning_rate > 0:
-            raise ConfigError("mlp_learning_rate must be more than 0")
+    mlp_num_epochs: int = described(
+        10, "passes over the episodes of an iteration", at_least=1, at_most=10**5
+    )
+    mlp_batch_size: int = described(
+        512, "episodes of one optimizer step", at_least=1, at_most=10**9
+    )
+    mlp_learning_rate: float = described(1e-3, "learning rate of Adam", above=0, at_most=10)
 
 
 def first_messages(protocol: Protocol, agent: str, ended: Ended) -> np.ndarray:

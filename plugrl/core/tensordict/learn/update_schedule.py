@@ -17,11 +17,18 @@ class UpdateScheduleConfig:
     """When an agent learns; iterations are counted from 0 within a cycle of ``period``."""
 
     type: ScheduleType = described("constant", "constant: always; else a part of each cycle")
-    period: int | None = described(None, "iterations of a cycle")
-    start: int | None = described(None, "contiguous_periodic: the first iteration with updates")
-    stop: int | None = described(None, "contiguous_periodic: the first one without again")
+    period: int | None = described(None, "iterations of a cycle", at_least=1, at_most=10**9)
+    start: int | None = described(
+        None, "contiguous_periodic: the first iteration with updates", at_least=0, at_most=10**9
+    )
+    stop: int | None = described(
+        None, "contiguous_periodic: the first one without again", at_least=1, at_most=10**9
+    )
     first_agent_num_iterations: int | None = described(
-        None, "alternating_periodic: iterations of the first agent; the rest is the second one's"
+        None,
+        "alternating_periodic: iterations of the first agent; the rest is the second one's",
+        at_least=0,
+        at_most=10**9,
     )
     first_agent: bool = described(True, "alternating_periodic: whether this is the first agent")
 
@@ -34,10 +41,8 @@ class UpdateScheduleConfig:
             if name not in needs and getattr(self, name) is not None:
                 takes = ", ".join(needs) or "nothing else"
                 raise ConfigError(f"{name} is not read by {self.type}, which takes {takes}")
-        if not needs:
+        if self.period is None:
             return
-        if self.period is None or self.period < 1:
-            raise ConfigError("period must be at least 1")
         start, stop = _part(self.__dict__)
         if 0 <= start < stop <= self.period:
             return

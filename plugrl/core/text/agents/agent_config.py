@@ -44,10 +44,14 @@ class ToolSection:
 class SamplingSection:
     """How the agent samples in training; validation keeps its own temperature."""
 
-    temperature: float | None = described(None, "null: rollout_worker.temperature")
-    top_p: float | None = described(None, "null: rollout_worker.top_p")
-    top_k: int = described(0, "0: all tokens")
-    max_tokens: int | None = described(None, "tokens of one turn; null: what the limits leave")
+    temperature: float | None = described(
+        None, "null: rollout_worker.temperature", at_least=0, at_most=100
+    )
+    top_p: float | None = described(None, "null: rollout_worker.top_p", above=0, at_most=1)
+    top_k: int = described(0, "0: all tokens", at_least=0, at_most=10**7)
+    max_tokens: int | None = described(
+        None, "tokens of one turn; null: what the limits leave", at_least=1, at_most=10**8
+    )
     stop: list[str] | str = described([], "strings that end a turn; none: rollout_worker.stop")
     model: Any = described(None, "no effect: rollout_worker.model is asked")
     base_url: Any = described(None, "no effect")
@@ -58,8 +62,6 @@ class SamplingSection:
     max_retries: Any = described(None, "no effect")
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ConfigError("max_tokens must be at least 1")
         self.over(SamplingParams(), is_val=False)
 
     def over(self, sampling: SamplingParams, *, is_val: bool) -> SamplingParams:
@@ -83,8 +85,12 @@ class AgentSection:
     type: Literal["agent"] = described("agent", "what the file describes")
     name: str = described("agent", "for messages")
     description: str = described("", "for people")
-    max_context_tokens: int | None = described(None, "tokens of a whole conversation; null: any")
-    max_iterations: int | None = described(None, "turns; null: rollout_worker.max_turns")
+    max_context_tokens: int | None = described(
+        None, "tokens of a whole conversation; null: any", at_least=1, at_most=10**9
+    )
+    max_iterations: int | None = described(
+        None, "turns; null: rollout_worker.max_turns", at_least=1, at_most=10**4
+    )
     system_prompt: Any = described("", "text, a list of texts or messages, or a file")
     system_prompt_type: Literal["string", "list", "file"] | None = described(
         None, "how to read it; null: a list is a list, and other text is a string"
@@ -96,10 +102,6 @@ class AgentSection:
     tracers: list[Any] = described([], "no effect: every turn is recorded")
 
     def __post_init__(self) -> None:
-        for name in ("max_context_tokens", "max_iterations"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1")
         # In lists, sections are plain mappings that were checked one by one.
         tools: list[Any] = self.tools
         names = [tool["name"] for tool in tools]

@@ -57,18 +57,19 @@ class AgentRolloutWorkerConfig(RolloutWorkerConfig):
     )
     tool_parser: Any = component("parser", "hermes", help="reads the calls, if there are tools")
     reasoning_parser: Any = component("parser", help="reads the reasoning; absent: all is content")
-    max_turns: int = described(10, "replies of one conversation, if agent_config says nothing")
+    max_turns: int = described(
+        10, "replies of one conversation, if agent_config says nothing", at_least=1, at_most=10**4
+    )
     tool_timeout: float | None = described(
-        None, "seconds that a call may take; null: 30, or half of timeout if that is less"
+        None,
+        "seconds that a call may take; null: 30, or half of timeout if that is less",
+        above=0,
+        at_most=1e8,
     )
     error_message: str = described("Error: {error}", "what the model is told of a call that failed")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_turns < 1:
-            raise ConfigError("max_turns must be at least 1")
-        if self.tool_timeout is not None and self.tool_timeout <= 0:
-            raise ConfigError("tool_timeout must be above 0, or null")
         if self.timeout and self.tool_timeout and self.tool_timeout >= self.timeout:
             raise ConfigError("tool_timeout must be below timeout, which ends the whole attempt")
 

@@ -41,22 +41,25 @@ class SpeakingConfig:
         "messages by the chat template of its tokenizer, or as text; auto: by the template, if any",
     )
     separator: str = described("", "what stands between messages that are shown as text")
-    temperature: float = described(1.0, "sampling temperature; 0: greedy")
-    top_p: float = described(1.0, "keep the smallest set of tokens with this much of the mass")
-    top_k: int = described(0, "keep the most probable tokens, this many; 0: all")
-    max_new_tokens: int = described(32, "tokens of a message, at most")
-    min_new_tokens: int = described(0, "tokens of a message, at least")
+    temperature: float = described(1.0, "sampling temperature; 0: greedy", at_least=0, at_most=100)
+    top_p: float = described(
+        1.0, "keep the smallest set of tokens with this much of the mass", above=0, at_most=1
+    )
+    top_k: int = described(
+        0, "keep the most probable tokens, this many; 0: all", at_least=0, at_most=10**7
+    )
+    max_new_tokens: int = described(32, "tokens of a message, at most", at_least=1, at_most=10**8)
+    min_new_tokens: int = described(0, "tokens of a message, at least", at_least=0, at_most=10**8)
     max_prompt_tokens: int | None = described(
-        None, "of what it is shown: older turns are left out, then the beginning; null: what fits"
+        None,
+        "of what it is shown: older turns are left out, then the beginning; null: what fits",
+        at_least=1,
+        at_most=10**8,
     )
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
         sampling_of(self)
-        if self.max_new_tokens < 1:
-            raise ConfigError("max_new_tokens must be at least 1")
-        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
-            raise ConfigError("max_prompt_tokens must be at least 1, or null")
 
 
 @dataclass
@@ -85,15 +88,24 @@ class TargetConfig(SpeakingConfig):
 class RewardConfig:
     """What an exchange is worth: the sum of its parts, each times its weight."""
 
-    score: float = described(1.0, "of the scorer's value")
+    score: float = described(1.0, "of the scorer's value", at_least=-1e6, at_most=1e6)
     categories: dict[str, float] = described(
-        {}, "weights of the scorer's categories, in place of its value; empty: its value"
+        {},
+        "weights of the scorer's categories, in place of its value; empty: its value",
+        at_least=-1e6,
+        at_most=1e6,
     )
     fluency: float = described(
-        0.0, "of exp(mean log-probability of the probe's tokens under the baseline)"
+        0.0,
+        "of exp(mean log-probability of the probe's tokens under the baseline)",
+        at_least=-1e6,
+        at_most=1e6,
     )
     diversity: float = described(
-        0.0, "of how unlike the other probes of that turn a probe is, from 0 to 1"
+        0.0,
+        "of how unlike the other probes of that turn a probe is, from 0 to 1",
+        at_least=-1e6,
+        at_most=1e6,
     )
 
 
@@ -112,22 +124,26 @@ class DialogueConfig:
     )
     scorer: Any = component("scorer", help="how far a dialogue went wrong")
     reward: RewardConfig = described(RewardConfig, "what an exchange is worth")
-    threshold: float = described(0.5, "an exchange with at least this score is a success")
-    tree_width: int = described(2, "ways to go on after each dialogue")
-    tree_depth: int = described(3, "exchanges of a dialogue")
+    threshold: float = described(
+        0.5, "an exchange with at least this score is a success", at_least=-1e6, at_most=1e6
+    )
+    tree_width: int = described(2, "ways to go on after each dialogue", at_least=1, at_most=10**6)
+    tree_depth: int = described(3, "exchanges of a dialogue", at_least=1, at_most=10**6)
     split: str = described("train", "split of the scenario that dialogues are about in training")
     prompt_key: str = described("prompt", "column of what the tester is told")
     category_key: str = described("category", "column of a prompt's category, for reports")
     eval_split: str = described("test", "split that `plugrl eval RUN red_team` is about")
-    eval_attempts: int = described(4, "dialogues about each prompt in that evaluation")
+    eval_attempts: int = described(
+        4, "dialogues about each prompt in that evaluation", at_least=1, at_most=10**6
+    )
     eval_batch: int = described(
-        64, "dialogues that it holds at once; a crash costs those that are not finished"
+        64,
+        "dialogues that it holds at once; a crash costs those that are not finished",
+        at_least=1,
+        at_most=10**6,
     )
 
     def __post_init__(self) -> None:
-        for name in ("tree_width", "tree_depth", "eval_attempts", "eval_batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         # As logarithms: the power itself may take minutes to compute.
         exchanges = max(math.log(self.tree_depth), self.tree_depth * math.log(self.tree_width))
         if exchanges > math.log(LARGEST_TREE) + 1e-9:

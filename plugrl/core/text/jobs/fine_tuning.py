@@ -141,17 +141,16 @@ class FineTuneConfig:
     from_scratch: bool = described(
         True, "begin each job with the model's first weights; false: with those of the job before"
     )
-    min_examples: int = described(1, "jobs with fewer examples are not made")
-    timeout: float = described(86400.0, "seconds in which a job has to end")
-    poll_interval: float = described(1.0, "seconds before a job is asked about again; they double")
-    longest_interval: float = described(60.0, "and grow to these at most")
+    min_examples: int = described(
+        1, "jobs with fewer examples are not made", at_least=1, at_most=10**9
+    )
+    timeout: float = described(86400.0, "seconds in which a job has to end", above=0, at_most=1e8)
+    poll_interval: float = described(
+        1.0, "seconds before a job is asked about again; they double", above=0, at_most=1e8
+    )
+    longest_interval: float = described(60.0, "and grow to these at most", above=0, at_most=1e8)
 
     def __post_init__(self) -> None:
-        if self.min_examples < 1:
-            raise ConfigError("min_examples must be at least 1")
-        for name in ("timeout", "poll_interval", "longest_interval"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0")
         for name in ("timeout", "longest_interval"):
             if getattr(self, name) < self.poll_interval:
                 raise ConfigError(

@@ -35,29 +35,25 @@ logger = logging.getLogger(__name__)
 class TrainedJobsConfig(FineTuneConfig):
     """How a job trains on its examples."""
 
-    epochs: int = described(3, "passes over the examples of a job")
-    batch_size: int = described(16, "examples of an optimizer step")
+    epochs: int = described(3, "passes over the examples of a job", at_least=1, at_most=10**5)
+    batch_size: int = described(16, "examples of an optimizer step", at_least=1, at_most=10**6)
     max_length: int | None = described(
-        None, "tokens of the longest example; longer ones are left out; null: the model's context"
+        None,
+        "tokens of the longest example; longer ones are left out; null: the model's context",
+        at_least=2,
+        at_most=10**8,
     )
     keep: int | None = described(
-        None, "models of jobs that are kept, the newest ones; null: all; a resume needs two"
+        None,
+        "models of jobs that are kept, the newest ones; null: all; a resume needs two",
+        at_least=2,
+        at_most=10**6,
     )
-    save_interval: float = described(60.0, "seconds of training after which a job is saved")
+    save_interval: float = described(
+        60.0, "seconds of training after which a job is saved", at_least=0, at_most=1e8
+    )
     train: Any = component("train_service", "local", help="takes the optimizer steps")
     preference_loss: Any = component("loss", "dpo", help="of preferences, a loss of pairs")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        if self.keep is not None and self.keep < 2:
-            raise ConfigError("keep must be at least 2, or null")
-        if self.max_length is not None and self.max_length < 2:
-            raise ConfigError("max_length must be at least 2")
-        if self.save_interval < 0:
-            raise ConfigError("save_interval must not be negative")
 
 
 @dataclass

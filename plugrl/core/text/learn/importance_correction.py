@@ -16,7 +16,6 @@ from typing import Any, Literal
 import torch
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import LARGEST_LOGRATIO, k3
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.losses import SAMPLER_WEIGHTS
@@ -35,14 +34,8 @@ class SamplerCorrectionConfig:
     mode: Literal["truncate", "mask"] = described(
         "truncate", "ratios outside the bounds: brought to the bound, or left out of the loss"
     )
-    cap: float = described(2.0, "upper bound of the ratio")
-    floor: float = described(0.0, "lower bound of the ratio")
-
-    def __post_init__(self) -> None:
-        if self.cap < 1:
-            raise ConfigError("cap must be at least 1, the ratio of equal weights")
-        if not 0 <= self.floor <= 1:
-            raise ConfigError("floor must be from 0 to 1, the ratio of equal weights")
+    cap: float = described(2.0, "upper bound of the ratio", at_least=1, at_most=1e6)
+    floor: float = described(0.0, "lower bound of the ratio", at_least=0, at_most=1)
 
 
 def correct_for_sampler(batch: Batch, old_log_probs: torch.Tensor, config: Any) -> dict[str, float]:

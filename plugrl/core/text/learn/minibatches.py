@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
 
 
@@ -24,13 +24,8 @@ from plugrl.core.text.batch import Batch
 class PassesConfig:
     """How often a step learns from its trajectories."""
 
-    epochs: int = described(1, "passes over the trajectories of a step")
-    minibatches: int = described(1, "optimizer steps a pass")
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
+    epochs: int = described(1, "passes over the trajectories of a step", at_least=1, at_most=10**5)
+    minibatches: int = described(1, "optimizer steps a pass", at_least=1, at_most=10**6)
 
 
 def splits(passes: Any, seed: Sequence[int], size: int) -> Iterator[np.ndarray[Any, Any]]:

@@ -29,14 +29,18 @@ OptimizerName = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 class ScheduleConfig:
     """Learning rate over optimizer steps: a linear ramp, then constant or a decay."""
 
-    warmup_steps: int = described(0, "optimizer steps of the linear ramp from 0")
+    warmup_steps: int = described(
+        0, "optimizer steps of the linear ramp from 0", at_least=0, at_most=10**9
+    )
     decay: Literal["constant", "linear", "cosine"] = described("constant", "shape after the ramp")
-    total_steps: int | None = described(None, "optimizer step at which the decay ends")
-    final_factor: float = described(0.0, "share of the learning rate at the end of the decay")
+    total_steps: int | None = described(
+        None, "optimizer step at which the decay ends", at_least=1, at_most=10**9
+    )
+    final_factor: float = described(
+        0.0, "share of the learning rate at the end of the decay", at_least=0, at_most=1
+    )
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise ConfigError("warmup_steps must not be negative")
         if self.decay != "constant" and not self.total_steps:
             raise ConfigError(f"decay {self.decay} needs total_steps")
         if self.total_steps is not None and self.total_steps <= self.warmup_steps:
@@ -58,20 +62,16 @@ class ScheduleConfig:
 class OptimizerConfig:
     """AdamW and its learning rate."""
 
-    learning_rate: float = described(1e-6, "AdamW's learning rate")
-    betas: list[float] = described([0.9, 0.999], "AdamW's betas")
-    eps: float = described(1e-8, "AdamW's epsilon")
-    weight_decay: float = described(0.01, "AdamW's weight decay")
-    grad_clip_norm: float = described(1.0, "largest norm of the gradient")
+    learning_rate: float = described(1e-6, "AdamW's learning rate", at_least=0, at_most=10)
+    betas: list[float] = described([0.9, 0.999], "AdamW's betas", at_least=0, below=1)
+    eps: float = described(1e-8, "AdamW's epsilon", above=0, at_most=1)
+    weight_decay: float = described(0.01, "AdamW's weight decay", at_least=0, at_most=100)
+    grad_clip_norm: float = described(1.0, "largest norm of the gradient", above=0, at_most=1e9)
     schedule: ScheduleConfig = described(ScheduleConfig, "learning rate over optimizer steps")
 
     def __post_init__(self) -> None:
-        if self.learning_rate < 0 or not math.isfinite(self.learning_rate):
-            raise ConfigError("learning_rate must be a finite number that is not negative")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError("betas must be two numbers from 0 to below 1")
-        if self.grad_clip_norm <= 0:
-            raise ConfigError("grad_clip_norm must be above 0")
 
 
 @dataclass(frozen=True, slots=True)

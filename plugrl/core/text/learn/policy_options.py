@@ -27,19 +27,19 @@ _KINDS = "kl, abs, mse or low_var_kl; see the page Policy gradients"
 class KlRewardConfig:
     """A penalty in rewards for leaving the reference model."""
 
-    coefficient: float = described(0.0, "factor of the penalty; 0: none")
+    coefficient: float = described(0.0, "factor of the penalty; 0: none", at_least=0, at_most=1000)
     kind: KlKind = described("kl", _KINDS)
     controller: Literal["fixed", "adaptive"] = described(
         "fixed", "whether the coefficient stays, or follows the divergence to the target"
     )
-    target: float = described(6.0, "divergence of a sequence that adaptive holds")
-    horizon: int = described(10000, "sequences over which adaptive adjusts")
+    target: float = described(
+        6.0, "divergence of a sequence that adaptive holds", above=0, at_most=1e6
+    )
+    horizon: int = described(
+        10000, "sequences over which adaptive adjusts", at_least=1, at_most=10**9
+    )
 
     def __post_init__(self) -> None:
-        if self.coefficient < 0:
-            raise ConfigError("coefficient must not be negative")
-        if self.target <= 0 or self.horizon < 1:
-            raise ConfigError("target must be above 0 and horizon at least 1")
         if self.controller == "adaptive" and not self.coefficient:
             raise ConfigError("controller adaptive multiplies coefficient, so it cannot be 0")
 
@@ -48,12 +48,8 @@ class KlRewardConfig:
 class KlLossConfig:
     """A term of the loss for leaving the reference model."""
 
-    coefficient: float = described(0.0, "factor of the term; 0: none")
+    coefficient: float = described(0.0, "factor of the term; 0: none", at_least=0, at_most=1000)
     kind: KlKind = described("low_var_kl", _KINDS)
-
-    def __post_init__(self) -> None:
-        if self.coefficient < 0:
-            raise ConfigError("coefficient must not be negative")
 
 
 @dataclass
@@ -69,37 +65,39 @@ class KlConfig:
 class ValueConfig:
     """The loss of the value head, where the advantage needs one (PPO, arXiv 1707.06347)."""
 
-    coefficient: float = described(0.5, "factor of the value head's loss")
-    clip: float | None = described(0.2, "how far a value moves in an update; null: any way")
-
-    def __post_init__(self) -> None:
-        if self.coefficient <= 0:
-            raise ConfigError("coefficient must be above 0")
-        if self.clip is not None and self.clip <= 0:
-            raise ConfigError("clip must be above 0, or null")
+    coefficient: float = described(0.5, "factor of the value head's loss", above=0, at_most=1000)
+    clip: float | None = described(
+        0.2, "how far a value moves in an update; null: any way", above=0, at_most=1e6
+    )
 
 
 @dataclass
 class OverlongConfig:
     """What happens to answers near the largest length (DAPO, arXiv 2503.14476, section 3.4)."""
 
-    buffer: int = described(0, "tokens before the end over which the penalty grows; 0: none")
-    penalty: float = described(1.0, "largest penalty, taken from the reward")
-    length: int | None = described(None, "largest length; null: rollout_worker.max_response_length")
+    buffer: int = described(
+        0, "tokens before the end over which the penalty grows; 0: none", at_least=0, at_most=10**8
+    )
+    penalty: float = described(
+        1.0, "largest penalty, taken from the reward", at_least=0, at_most=1e6
+    )
+    length: int | None = described(
+        None, "largest length; null: rollout_worker.max_response_length", at_least=1, at_most=10**8
+    )
     filter: bool = described(False, "answers that were cut off train nothing")
 
     def __post_init__(self) -> None:
-        if self.buffer < 0 or self.penalty < 0:
-            raise ConfigError("buffer and penalty must not be negative")
-        if self.length is not None and self.length < max(self.buffer, 1):
-            raise ConfigError("length must be at least 1 and not below buffer")
+        if self.length is not None and self.length < self.buffer:
+            raise ConfigError("length must not be below buffer")
 
 
 @dataclass
 class PolicyOptions:
     """What every policy-gradient trainer can add to its algorithm."""
 
-    entropy_coefficient: float = described(0.0, "factor of the entropy that the loss rewards")
+    entropy_coefficient: float = described(
+        0.0, "factor of the entropy that the loss rewards", at_least=0, at_most=1000
+    )
     kl: KlConfig = described(KlConfig, "penalty for leaving a reference model")
     value: ValueConfig = described(ValueConfig, "loss of the value head, for advantages with one")
     sampler_correction: SamplerCorrectionConfig = described(

@@ -151,13 +151,11 @@ def aggregation_weights(
 
 
 def check_aggregation(aggregation: str, norm_length: int | None) -> None:
-    """Refuse an aggregation without its length, and a length that flips the gradient's sign.
+    """Refuse an aggregation without its length.
 
     Raises:
-        ConfigError: ``norm_length`` is below 1, or is not set where the loss is divided by it.
+        ConfigError: ``norm_length`` is not set where the loss is divided by it.
     """
-    if norm_length is not None and norm_length < 1:
-        raise ConfigError("norm_length must be at least 1, or null")
     if aggregation == "seq-mean-token-sum-norm" and not norm_length:
         raise ConfigError("aggregation seq-mean-token-sum-norm needs norm_length")
 

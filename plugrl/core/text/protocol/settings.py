@@ -18,9 +18,11 @@ class SpeakerConfig:
     model: str | None = described(None, "key of `models`; null: `rollout_worker.model`")
     frozen: bool = described(False, "what it says is not trained, whoever else has its model")
     temperature: float | None = described(
-        None, "sampling temperature in training; null: the common"
+        None, "sampling temperature in training; null: the common", at_least=0, at_most=100
     )
-    max_response_length: int | None = described(None, "longest reply in tokens; null: the common")
+    max_response_length: int | None = described(
+        None, "longest reply in tokens; null: the common", at_least=1, at_most=10**8
+    )
     script: str | None = described(
         None,
         "column with its replies, which are written, not sampled: a text, or one for each turn",
@@ -29,8 +31,6 @@ class SpeakerConfig:
     def __post_init__(self) -> None:
         if self.temperature is not None:
             check_temperature(self.temperature)
-        if self.max_response_length is not None and self.max_response_length < 1:
-            raise ConfigError("max_response_length must be at least 1, or null")
 
 
 @dataclass
@@ -54,7 +54,10 @@ class ProtocolWorkerConfig(RolloutWorkerConfig):
     )
     channel_names: dict[str, str] = described({}, "what channels are called, where not as they are")
     max_retries: int = described(
-        3, "times that a malformed reply is sampled again; then it is an empty message"
+        3,
+        "times that a malformed reply is sampled again; then it is an empty message",
+        at_least=0,
+        at_most=1000,
     )
 
     def __post_init__(self) -> None:
@@ -65,5 +68,3 @@ class ProtocolWorkerConfig(RolloutWorkerConfig):
         words = [word.strip().casefold() for word in (self.accept_word, self.reject_word)]
         if not all(words) or words[0] == words[1]:
             raise ConfigError("accept_word and reject_word must be two different words")
-        if self.max_retries < 0:
-            raise ConfigError("max_retries must not be negative")

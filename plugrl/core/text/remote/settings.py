@@ -32,21 +32,21 @@ class RemoteSettings:
     api_key: str | None = described(None, "environment variable that holds the key")
     base_model: str | None = described(None, "name that the service has for the model")
     max_context: int | None = described(
-        None, "longest sequence in tokens; null: as the service or the source's configuration says"
+        None,
+        "longest sequence in tokens; null: as the service or the source's configuration says",
+        at_least=2,
+        at_most=10**9,
     )
-    timeout: float = described(1200.0, "seconds that one request may take")
-    patience: float = described(60.0, "seconds without a sign of life that end the run")
+    timeout: float = described(1200.0, "seconds that one request may take", above=0, at_most=1e8)
+    patience: float = described(
+        60.0, "seconds without a sign of life that end the run", above=0, at_most=1e8
+    )
 
     def __post_init__(self) -> None:
         parent: Any = super()
         if hasattr(parent, "__post_init__"):
             parent.__post_init__()
         check_address(self.base_url, self.api_key, self.key_example)
-        for name in ("timeout", "patience"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0")
-        if self.max_context is not None and self.max_context < 2:
-            raise ConfigError("max_context must be at least 2")
 
     def check_path(self, name: str) -> None:
         """Check that the setting ``name`` is a path of the service, or null.

@@ -43,39 +43,41 @@ class RolloutWorkerConfig:
 
     evaluator: Any = component("evaluator", help="what rewards an answer")
     model: str = described("policy", "the model that is asked, a key of `models`")
-    temperature: float = described(1.0, "sampling temperature; 0: greedy")
-    top_p: float = described(1.0, "nucleus sampling: keep this probability mass")
+    temperature: float = described(1.0, "sampling temperature; 0: greedy", at_least=0, at_most=100)
+    top_p: float = described(
+        1.0, "nucleus sampling: keep this probability mass", above=0, at_most=1
+    )
     task_name: str | None = described(
         None, "what every problem has as `task_name`, unless its data has one; null: nothing"
     )
-    max_prompt_length: int = described(1024, "longest prompt in tokens")
-    max_response_length: int = described(256, "longest answer in tokens")
+    max_prompt_length: int = described(1024, "longest prompt in tokens", at_least=1, at_most=10**8)
+    max_response_length: int = described(256, "longest answer in tokens", at_least=1, at_most=10**8)
     stop: list[str] | str = described(
         [], "texts that end an answer, with the token that completes one; the answer keeps it"
     )
     stop_token_ids: list[int] = described(
-        [], "tokens that end an answer, besides the end tokens of the model's folder"
+        [],
+        "tokens that end an answer, besides the end tokens of the model's folder",
+        at_least=0,
+        at_most=10**8,
     )
-    processes: int = described(0, "processes that run the worker and its evaluator; 0: the driver")
+    processes: int = described(
+        0,
+        "processes that run the worker and its evaluator; 0: the driver",
+        at_least=0,
+        at_most=10**4,
+    )
     timeout: float | None = described(
-        None, "seconds that one attempt may take, waiting for models left out; null: any"
+        None,
+        "seconds that one attempt may take, waiting for models left out; null: any",
+        above=0,
+        at_most=1e8,
     )
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
-        if not 0 < self.top_p <= 1:
-            raise ConfigError("top_p must be above 0 and at most 1")
-        for name in ("max_prompt_length", "max_response_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
         if not all(stop_texts(self.stop)):
             raise ConfigError("stop must be a text or a list of texts, none of them empty")
-        if min(self.stop_token_ids, default=0) < 0:
-            raise ConfigError("stop_token_ids must be token ids, none of them negative")
-        if self.processes < 0:
-            raise ConfigError("processes must not be negative")
-        if self.timeout is not None and self.timeout <= 0:
-            raise ConfigError("timeout must be above 0, or null")
 
 
 def sampling_of(section: Any) -> SamplingParams:

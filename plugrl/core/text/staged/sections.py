@@ -15,30 +15,34 @@ from plugrl.core.errors import ConfigError
 class PriceConfig:
     """What a million tokens of a model cost, in any one currency."""
 
-    input: float = described(0.0, "a million tokens of prompts")
-    output: float = described(0.0, "a million sampled tokens")
-
-    def __post_init__(self) -> None:
-        if self.input < 0 or self.output < 0:
-            raise ConfigError("prices must not be negative")
+    input: float = described(0.0, "a million tokens of prompts", at_least=0, at_most=1e6)
+    output: float = described(0.0, "a million sampled tokens", at_least=0, at_most=1e6)
 
 
 @dataclass
 class TextRlConfig:
     """Iterations of sampling and fine-tuning, when to test, and what it may cost."""
 
-    num_iterations: int = described(8, "times that rollouts are sampled and models fine-tuned")
+    num_iterations: int = described(
+        8, "times that rollouts are sampled and models fine-tuned", at_least=0, at_most=10**9
+    )
     fine_tune_on_all_previous_rollouts: bool = described(
         False, "learn from the rollouts of all iterations so far, not of the last one alone"
     )
     verifier_guess_replacement_proportion: float = described(
-        0.0, "share of the rollouts in which the verifier is taught the right decision instead"
+        0.0,
+        "share of the rollouts in which the verifier is taught the right decision instead",
+        at_least=0,
+        at_most=1,
     )
     verifier_guess_replacement_annealing: Literal["none", "linear", "exponential"] = described(
         "none", "how that share falls from iteration to iteration"
     )
     verifier_guess_replacement_annealing_rate: float = described(
-        0.1, "linear: what is taken off each iteration; exponential: the part that is"
+        0.1,
+        "linear: what is taken off each iteration; exponential: the part that is",
+        at_least=0,
+        at_most=1,
     )
     save_transcripts: bool = described(True, "write rollouts as readable files too")
     transcript_format: Literal["yaml", "json"] = described("yaml", "form of those files")
@@ -51,26 +55,24 @@ class TextRlConfig:
         True, "false: test on as many problems as an iteration has"
     )
     max_requests: int | None = described(
-        None, "the run ends cleanly before it sends more requests to models; null: any number"
+        None,
+        "the run ends cleanly before it sends more requests to models; null: any number",
+        at_least=1,
     )
     max_tokens: int | None = described(
-        None, "the run ends cleanly once prompts and answers have so many tokens; null: any number"
+        None,
+        "the run ends cleanly once prompts and answers have so many tokens; null: any number",
+        at_least=1,
     )
     max_cost: float | None = described(
-        None, "the run ends cleanly once requests have cost so much, by `prices`; null: anything"
+        None,
+        "the run ends cleanly once requests have cost so much, by `prices`; null: anything",
+        above=0,
+        at_most=1e9,
     )
     prices: dict[str, PriceConfig] = described({}, "prices by model, for `max_cost` and metrics")
 
     def __post_init__(self) -> None:
-        if self.num_iterations < 0:
-            raise ConfigError("num_iterations must not be negative")
-        for name in ("proportion", "annealing_rate"):
-            if not 0 <= getattr(self, f"verifier_guess_replacement_{name}") <= 1:
-                raise ConfigError(f"verifier_guess_replacement_{name} must be from 0 to 1")
-        for name in ("max_requests", "max_tokens", "max_cost"):
-            limit = getattr(self, name)
-            if limit is not None and limit <= 0:
-                raise ConfigError(f"{name} must be above 0, or null")
         if self.max_cost is not None and not self.prices:
             raise ConfigError("max_cost needs prices, such as prices.policy.output=10")
 
@@ -80,7 +82,7 @@ class HeldOutConfig:
     """The held-out episodes; `text_rl.test_scheme` says when they are played."""
 
     enabled: bool = described(True, "false: no held-out episodes; the scheme must be none then")
-    temperature: float = described(0.0, "sampling temperature; 0: greedy")
+    temperature: float = described(0.0, "sampling temperature; 0: greedy", at_least=0, at_most=100)
     score: str | None = described(None, "metric whose best checkpoint is kept; null: test/accuracy")
     score_mode: Literal["max", "min"] = described("max", "whether the best score is the highest")
     data: ValidationDataConfig = described(ValidationDataConfig, "the held-out problems")

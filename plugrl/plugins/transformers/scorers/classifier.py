@@ -56,8 +56,10 @@ class ClassifierScorerConfig(ScorerConfig):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = described(
         "float32", "precision of the weights; auto: as they are saved"
     )
-    batch_size: int = described(32, "texts that are scored at once")
-    max_length: int | None = described(None, "longest text in tokens; null: what the model reads")
+    batch_size: int = described(32, "texts that are scored at once", at_least=1, at_most=10**6)
+    max_length: int | None = described(
+        None, "longest text in tokens; null: what the model reads", at_least=1, at_most=10**8
+    )
     too_long: TooLong = described(
         "cut_end", "what becomes of a longer text: a part of it is read, or it has no score"
     )
@@ -69,8 +71,6 @@ class ClassifierScorerConfig(ScorerConfig):
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in get_args(choices):
                 raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}")
-        if self.batch_size < 1 or (self.max_length is not None and self.max_length < 1):
-            raise ConfigError("batch_size and max_length must be at least 1")
         if len(set(self.labels)) < len(self.labels):
             raise ConfigError("labels names one twice; name each once")
 

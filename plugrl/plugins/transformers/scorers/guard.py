@@ -55,9 +55,12 @@ class GuardScorerConfig(ScorerConfig):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = described(
         "auto", "precision of the weights; auto: as they are saved"
     )
-    batch_size: int = described(8, "dialogues that are judged at once")
+    batch_size: int = described(8, "dialogues that are judged at once", at_least=1, at_most=10**6)
     max_length: int | None = described(
-        None, "longest dialogue in tokens, with its template; null: what the model reads"
+        None,
+        "longest dialogue in tokens, with its template; null: what the model reads",
+        at_least=1,
+        at_most=10**8,
     )
 
     def __post_init__(self) -> None:
@@ -70,8 +73,6 @@ class GuardScorerConfig(ScorerConfig):
             )
         if not self.safe or not self.unsafe or self.safe == self.unsafe:
             raise ConfigError("safe and unsafe must be two words")
-        if self.batch_size < 1 or (self.max_length is not None and self.max_length < 1):
-            raise ConfigError("batch_size and max_length must be at least 1")
 
 
 class GuardScorer(Scorer):

@@ -102,7 +102,7 @@ def test_system_prompts(workspace, tmp_path, monkeypatch, text, system):
         ("system_prompt: [3]", "message 0 is 3"),
         (
             "llm_config: {temperature: -1}",
-            "llm_config.temperature (FILE:1): is -1.0; 0 (greedy) or more",
+            "llm_config.temperature (FILE:1): must be at least 0, not -1.0",
         ),
         ("llm_config: {max_tokens: 0}", "must be at least 1"),
         ("max_iterations: 0", "max_iterations (FILE:1): must be at least 1"),
