@@ -59,7 +59,7 @@ def call(name: str, factory: Callable[..., Any], options: Mapping[str, Any], **m
     """
     try:
         return factory(**options, **more)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ConfigError):
         raise
     except (Exception, SystemExit) as error:
         given = f" with env_kwargs {dict(options)}" if options else ""

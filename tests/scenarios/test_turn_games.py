@@ -1,5 +1,6 @@
 """Games in which agents take turns: whose move it is, what it earns, and who wins."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_what_a_break_cuts_off_is_worth_what_was_seen_last():
     batch, agent = collected(environment, policies, actors, 4)["a"], policies.policies["a"]
     GeneralisedAdvantage(agent, gamma=0.5, lmbda=1.0)(batch)
     assert batch["valid"].tolist() == [[True, False, True, False]]
-    value = float(agent.value(torch.zeros(1, 1)))
+    value = agent.value(torch.zeros(1, 1)).item()
     # Both saw the number 0 last.
     expected = 1 + 0.5 * value - value
     assert batch["advantage"][0, ::2, 0].tolist() == pytest.approx([expected, expected])
@@ -424,6 +425,13 @@ def test_what_is_no_game_is_refused_with_the_remedy(name, options, message):
         game(name, **options)
 
 
+def test_a_package_that_a_game_needs_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shimmy", None)
+    needs = r'needs shimmy, which is not installed; run: pip install "pettingzoo\[classic\]"'
+    with pytest.raises(ConfigError, match=f"^classic/hanabi-v5 {needs}$"):
+        game("hanabi_v5")
+
+
 def faults(scenario, **sections):
     with pytest.raises(ConfigError) as refused:
         prepare(
@@ -449,6 +457,25 @@ def faults(scenario, **sections):
 )
 def test_faults_are_found_before_the_run(scenario, sections, message):
     assert message in faults(scenario, **sections)
+
+
+def test_masks_beside_observations_count_too():
+    environment = talks([FREE], "MaskInInfo", max_episode_steps=6)
+    assert environment.spaces["a"].layout.fields == {"action_mask": (3,), "observation": (1,)}
+    assert environment.reset(1)["a"].tolist() == [[0, 1, 1, 0]]
+    assert environment.step(same(environment, 1))["b"].observation.tolist() == [[1, 0, 1, 1]]
+    policies = build_agents(environment.spaces, {"_default": {"is_random": True}})
+    actors = {
+        name: RandomActor(agent, np.random.default_rng(1))
+        for name, agent in policies.policies.items()
+    }
+    collected(environment, policies, actors, 60)
+    calls = [action for _, action in environment._copies[0].environment.calls if action is not None]
+    # One call was made before, by hand, in a game that was left.
+    assert len(calls) == 61
+    assert {(number % 6 % 3, action) for number, action in enumerate(calls[1:])} == {
+        (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1),
+    }  # fmt: skip
 
 
 def test_two_choices_in_a_move_are_masked_each():

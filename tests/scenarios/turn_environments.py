@@ -126,6 +126,23 @@ class TwoChoices(Talks):
         return MultiDiscrete([2, 1])
 
 
+class MaskInInfo(Talks):
+    """Tells the mask of who moves beside what it observes: the number of the move is forbidden."""
+
+    def observation_space(self, agent):
+        return Box(0, 1e6, (1,), np.float32)
+
+    def observe(self, agent):
+        mask = [int(choice != self.place % 3) for choice in range(3)]
+        self.infos = {each: {} for each in self.agents}
+        self.infos[self.agent_selection] = {"action_mask": np.array(mask, np.int8)}
+        return np.array([self.place], np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.observe(self.agent_selection)
+
+
 def at_once(**options):
     """Tic-tac-toe as an environment of agents that act at once, as PettingZoo converts it."""
     return turn_based_aec_to_parallel(raw_env(**options))

@@ -104,6 +104,7 @@ class EpisodesConfig:
         None,
         "who acts for the others while each trained agent plays its share of the episodes: random, "
         "or a hand-made policy as agents.NAME.scripted names it; null: their own policies",
+        file="code",
     )
     film: Literal["none", "gif", "mp4"] = described(
         "none", "write a film of one more episode into samples/ at each evaluation"

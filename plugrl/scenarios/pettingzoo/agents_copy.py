@@ -35,11 +35,14 @@ class Seat(NamedTuple):
         agent: its identifier.
         space: what it observes.
         layout: the parts that its observations consist of; None: they have no parts.
+        mask: numbers of the ``action_mask`` that its ``infos`` have beside what it observes; None:
+            they have none.
     """
 
     agent: Hashable
     space: Space[Any]
     layout: Layout | None = None
+    mask: int | None = None
 
 
 class AgentsCopy(EpisodeCopy):
@@ -119,7 +122,7 @@ class AgentsCopy(EpisodeCopy):
 
     def _nothing(self, name: str) -> np.ndarray:
         """An observation for an agent that is not there."""
-        _, space, layout = self._seats[name]
+        _, space, layout, _ = self._seats[name]
         if layout is not None:
             return np.zeros(layout.size, np.float32)
         start = getattr(space, "start", 0) if isinstance(space, Discrete | MultiDiscrete) else 0

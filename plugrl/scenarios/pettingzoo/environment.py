@@ -52,7 +52,7 @@ class PettingZooEnvironment(EpisodesEnvironment):
         self._seats = seats_of(first, maker.name)
         self._build = partial(maker.build, render=render)
         self._limit = max_episode_steps
-        spaces = spaces_of(first, maker.name, rescale=rescale)
+        spaces = spaces_of(first, maker.name, self._seats, rescale=rescale)
         super().__init__(maker.name, spaces, num_envs, max_restarts=max_restarts, first=first)
 
     def _new_copy(self, index: int, crashes: Crashes) -> AgentsCopy:

@@ -11,10 +11,12 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from gymnasium import spaces
+
 from plugrl.core.config.schemas.plain_values import is_code_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.tensordict.environment.layout import Layout
+from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 from plugrl.core.tensordict.environment.spaces import WRAP, Spaces
 from plugrl.core.wording import did_you_mean
 from plugrl.scenarios.import_by_name import call, find, submodules
@@ -122,13 +124,33 @@ def _registered(name: str) -> Callable[..., Any]:
             if "v" in name.rpartition("-")[2] and "Available version" in str(error):
                 raise ConfigError(f"{name} is not registered: {one_line(error)}") from error
             continue
-        return partial(pettingzoo.make, sort, name)
+        return partial(_made, sort, name)
     known = [*pettingzoo.parallel_registry, *pettingzoo.aec_registry]
     close = did_you_mean(name, known)
     raise ConfigError(
         f"PettingZoo has no environment {name!r}{close}"
         + ("" if close else "; name its module, or register it in a file given with -p")
     )
+
+
+def _made(sort: Any, name: str, **options: Any) -> Any:
+    """An environment of PettingZoo's registry.
+
+    Raises:
+        ConfigError: a package that it needs is not installed.
+    """
+    import pettingzoo
+
+    try:
+        return pettingzoo.make(sort, name, **options)
+    except Exception as error:
+        lacking = error.__cause__ or error.__context__
+        if not isinstance(lacking, ModuleNotFoundError):
+            raise
+        raise ConfigError(
+            f"{name} needs {str(lacking.name).partition('.')[0]}, which is not installed; run: "
+            f'pip install "pettingzoo[{name.partition("/")[0]}]"'
+        ) from error
 
 
 def _suggested(module: ModuleType, name: str) -> str:
@@ -197,28 +219,30 @@ def agents_of(environment: Any, name: str) -> dict[str, Hashable]:
     return {str(agent): agent for agent in possible}
 
 
-def spaces_of(environment: Any, name: str, *, rescale: bool = False) -> dict[str, Spaces]:
+def spaces_of(
+    environment: Any, name: str, seats: Mapping[str, Seat], *, rescale: bool = False
+) -> dict[str, Spaces]:
     """The spaces of each agent, and what its arrays are turned into.
 
     Raises:
         ConfigError: a space is of a kind that networks cannot take; the message names it.
     """
-    spaces = {}
-    for agent, (original, observation, layout) in seats_of(environment, name).items():
+    found = {}
+    for agent, seat in seats.items():
         who = f"{name} (agent {agent!r})"
-        action = raw_spaces(environment, name, original)[1]
+        action = raw_spaces(environment, name, seat.agent)[1]
         _refuse_kind(action, f"{who} acts in")
-        if layout is None:
-            _refuse_kind(observation, f"{who} observes")
-        spaces[agent] = Spaces(
+        if seat.layout is None:
+            _refuse_kind(seat.space, f"{who} observes")
+        found[agent] = Spaces(
             who,
-            observation if layout is None else layout.space(),
+            seat.space if seat.layout is None else seat.layout.space(),
             action,
             rescale=rescale,
             remedies=WRAP,
-            layout=layout,
+            layout=seat.layout,
         )
-    return spaces
+    return found
 
 
 def seats_of(environment: Any, name: str) -> dict[str, Seat]:
@@ -229,17 +253,38 @@ def seats_of(environment: Any, name: str) -> dict[str, Seat]:
             networks cannot take.
     """
     seats = {}
+    masked = takes_turns(environment) and _has_masks_in_infos(environment)
     for agent, original in agents_of(environment, name).items():
-        observation, _ = raw_spaces(environment, name, original)
-        layout = _layout(observation, f"{name} (agent {agent!r})")
-        seats[agent] = Seat(original, observation, layout)
+        who = f"{name} (agent {agent!r})"
+        observation, action = raw_spaces(environment, name, original)
+        mask = _choices(action)
+        if not masked or mask is None or isinstance(observation, spaces.Dict):
+            seats[agent] = Seat(original, observation, _layout(observation, who))
+            continue
+        parts = {"observation": observation, ACTION_MASK: spaces.MultiBinary(mask)}
+        seats[agent] = Seat(original, observation, _layout(spaces.Dict(parts), who), mask)
     return seats
+
+
+def _has_masks_in_infos(environment: Any) -> bool:
+    """Whether an environment of turns masks actions in ``infos``, seen after a reset."""
+    try:
+        environment.reset(seed=0)
+        return any(ACTION_MASK in info for info in environment.infos.values())
+    except (Exception, SystemExit):
+        # The first episode meets it again, where it can be told what broke.
+        return False
+
+
+def _choices(action: Any) -> int | None:
+    """How many numbers a mask of an action has; None: it is not masked."""
+    if isinstance(action, spaces.Discrete):
+        return int(action.n)
+    return int(action.nvec.sum()) if isinstance(action, spaces.MultiDiscrete) else None
 
 
 def _layout(space: Any, who: str) -> Layout | None:
     """The parts of a ``Dict`` of arrays; None: the space is no ``Dict``."""
-    from gymnasium import spaces
-
     if not isinstance(space, spaces.Dict):
         return None
     for key, part in space.items():
@@ -270,8 +315,6 @@ def raw_spaces(environment: Any, name: str, agent: Hashable) -> tuple[Any, Any]:
 
 
 def _refuse_kind(space: Any, what: str) -> None:
-    from gymnasium import spaces
-
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return
     has = f" of {', '.join(map(str, space))}" if isinstance(space, spaces.Dict) else ""

@@ -12,7 +12,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
 from plugrl.scenarios.environment_options import copies_in
 from plugrl.scenarios.films import film_faults
-from plugrl.scenarios.pettingzoo.maker import MISSING, Maker, installed, spaces_of
+from plugrl.scenarios.pettingzoo.maker import MISSING, Maker, installed, seats_of, spaces_of
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -85,7 +85,8 @@ class PettingZooScenario(Scenario):
             )
             return
         try:
-            spaces_of(environment, maker.name, rescale=section.actions == "rescale")
+            seats = seats_of(environment, maker.name)
+            spaces_of(environment, maker.name, seats, rescale=section.actions == "rescale")
         except ConfigError as error:
             yield f"{check.path}.environment", str(error)
             return

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+import numpy as np
+
 from plugrl.core.errors import PlugrlError
 from plugrl.core.tensordict.environment.copies import Crashes
+from plugrl.core.tensordict.environment.layout import ACTION_MASK
 from plugrl.scenarios.pettingzoo.agents_copy import AgentsCopy, Outcome, Seat, own_copy
 
 
@@ -152,7 +155,13 @@ class TurnCopy(AgentsCopy):
             outcome.observation = self.last[name]
 
     def _observed(self, name: str, agent: Hashable) -> Any:
-        return self._shown(name, self.environment.observe(agent))
+        observation, mask = self.environment.observe(agent), self._seats[name].mask
+        if mask is not None:
+            info = self._by_agent("infos").get(agent) or {}
+            # PettingZoo's players take a missing mask for one that allows all.
+            allowed = info.get(ACTION_MASK, np.ones(mask))
+            observation = {"observation": observation, ACTION_MASK: allowed}
+        return self._shown(name, observation)
 
     def _is_dead(self, agent: Hashable) -> bool:
         name = self._own[agent]
