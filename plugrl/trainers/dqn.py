@@ -162,7 +162,7 @@ class DqnTrainer(OffPolicyTrainer):
 
     @classmethod
     def check_actions(cls, agent: Agent) -> None:
-        """Refuse actions that are not one of several."""
+        """Refuse actions that are not one of several, and masks, which random ones would break."""
         if not isinstance(agent.distribution, Categorical):
             remedy = (
                 "sac, td3 or vanilla_ppo" if isinstance(agent.spaces.action, Box) else "vanilla_ppo"
@@ -170,6 +170,11 @@ class DqnTrainer(OffPolicyTrainer):
             raise ConfigError(
                 f"dqn chooses one of several actions, and those of agent {agent.name} are "
                 f"{space_text(agent.spaces.action)}; take {remedy}"
+            )
+        if agent.mask is not None:
+            raise ConfigError(
+                "dqn explores by actions at random, some of which the action_mask of agent "
+                f"{agent.name} forbids; take vanilla_ppo, a2c or reinforce"
             )
 
     def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:

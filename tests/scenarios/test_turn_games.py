@@ -1,5 +1,6 @@
 """Games in which agents take turns: whose move it is, what it earns, and who wins."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -457,6 +458,14 @@ def faults(scenario, **sections):
 )
 def test_faults_are_found_before_the_run(scenario, sections, message):
     assert message in faults(scenario, **sections)
+
+
+@pytest.mark.parametrize("trainer", ["dqn", "sac", "td3"])
+def test_trainers_that_would_break_the_rules_are_refused_before_the_run(trainer):
+    tree = {"trainer": trainer, "scenario": {"type": "pettingzoo", "environment": "tictactoe_v3"}}
+    with pytest.raises(ConfigError) as said:
+        prepare(tree)
+    assert re.search(r"^trainer.*agent player_1.*; take (dqn or )?vanilla_ppo", str(said.value))
 
 
 def test_masks_beside_observations_count_too():
