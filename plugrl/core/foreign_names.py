@@ -116,5 +116,10 @@ IMPORTS: Mapping[str, str] = {
     "Algorithm": _ALIAS + "HarnessAlgorithm",
     "Graph": _ALIAS + "RolloutTree",
     "Node": _ALIAS + "RolloutNode",
+    "DetoxifyScorer": "scorer: {type: classifier} in the configuration, with the model",
+    "LlamaGuardScorer": "scorer: {type: guard} in the configuration, with the model",
+    "ASTEvaluator": _ALIAS + "evaluate_red_team",
+    "HFEvaluationSystem": _ALIAS + "load_run",
+    "ADV_BENCH_PROMPTS": "scenario: {type: red_team}, which reads prompts of yours from files",
     "logger": 'logging.getLogger("plugrl.mine"), whose lines are in log.txt of the run',
 }
