@@ -197,6 +197,39 @@ def test_a_whole_task(task):
     assert line.endswith("plugrl starts no machines; leave it out")
 
 
+def test_all_that_is_wrong_comes_in_one_report(task):
+    """What schemas, files, the agent and its tools, and the model have to say, at once."""
+    (task / "my_task.yaml").write_text(FULL)
+    agent = task / "agent_workspace" / "agent_config.yaml"
+    agent.write_text(AGENT + "tools:\n  - {name: add, binding: 'custom_tools:add'}\n")
+    words = {
+        "seed": "seed=x",
+        "data.data_files[0]": "data.data_files=[none.parquet]",
+        "validate.data.data_files[0]": "validate.data.data_files=[none.jsonl]",
+        "resource": "resource.inference.served_model_name=x",
+        "rollout_worker.tokenizer": "trainer.total_train_steps=1",  # "model" is no folder
+        "rollout_worker.agent_config": "trainer.total_train_steps=1",  # nor is there a tool
+        "settings.device": "settings.device=tpu",
+    }
+    with pytest.raises(ConfigError) as caught:
+        prepare("recipe/my_task/my_task.yaml", list(words.values()), setup=True)
+    assert {line.partition(" (")[0] for line in caught.value.faults} == {
+        name.replace("agent_config", "nexau_agent_config_path") for name in words
+    }
+
+
+def test_what_may_follow_from_a_known_fault_is_not_told(task):
+    """A misspelt key is no missing one, and what a wrong value decides is not asked."""
+    (task / "my_task.yaml").write_text(MINIMAL.replace("data_files", "data_fles"))
+    with pytest.raises(ConfigError) as caught:
+        prepare("recipe/my_task/my_task.yaml")
+    assert len(caught.value.faults) == 1
+    (task / "my_task.yaml").write_text(MINIMAL.replace("data:", "dta:"))
+    with pytest.raises(ConfigError) as caught:
+        prepare("recipe/my_task/my_task.yaml")
+    assert len(caught.value.faults) == 1
+
+
 def test_the_own_base_of_a_project_comes_before_ours(task):
     (task.parent / "common").mkdir()
     base = "rollout_worker: {max_prompt_length: 77}\ntrainer: {type: self_hosted_grpo}\n"

@@ -110,7 +110,7 @@ def prepare(
     if isinstance(disable, list):
         registry.disable([name for name in disable if isinstance(name, str)])
     plugins = load_hook_plugins(registry, strict=section.get("strict") is True)
-    validated = validate(composed, registry)
+    validated = validate(composed, registry, preflight=preflight)
     if preflight:
         name = str(composed.source) if composed.source is not None else "the configuration"
         raise_faults(find_faults(validated, registry), f"{name} is wrong")

@@ -48,10 +48,11 @@ def check_phases(root: RootChecker) -> list[tuple[str, ValidatedConfig]] | None:
         phase.run()
     _root_sections(root, phases)
     root.place_unknown(_places(root, path, phases))
-    if not checker.faults:
-        root.filled["trainer"][key] = [phase.written() for phase in phases]
-        return [(phase.name, phase.root.result(phase.inner)) for phase in phases]
-    return []
+    trainer = root.filled.get("trainer")
+    if not isinstance(trainer, dict):
+        return []
+    trainer[key] = [phase.written() for phase in phases]
+    return [(phase.name, phase.root.result(phase.inner)) for phase in phases]
 
 
 class _Phase:

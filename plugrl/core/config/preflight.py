@@ -6,15 +6,19 @@ runs after the schemas and before a run folder is made, and its faults read like
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.config.bad import Touched
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
     PYTHON,
     Fault,
+    KeyPath,
+    fault_at,
     keys_of,
     nearest,
 )
@@ -82,17 +86,73 @@ class Preflight:
 
 def find_faults(validated: ValidatedConfig, registry: Registry) -> list[Fault]:
     """Ask every component that the configuration picks, those of phases included."""
+    return list(_found(validated, registry, _ask))
+
+
+def find_more_faults(
+    validated: ValidatedConfig, registry: Registry, known: Sequence[Fault]
+) -> list[Fault]:
+    """Ask what can be asked about a configuration with faults, so that one report tells them all.
+
+    What looks at a value that is wrong is not asked on, and what may follow from a known fault is
+    not told: whatever is around or below it, or beside a key that nobody knows.
+    """
+    if any(not fault.path or fault.path.startswith("defaults") for fault in known):
+        return []
+    around = [_cause(fault) for fault in known]
+    found: list[Fault] = []
+    # Of a section that is wrong as a whole nothing can be asked.
+    with contextlib.suppress(Touched, PlugrlError, LookupError, AttributeError, TypeError):
+        found.extend(_found(validated, registry, _ask_in_part))
+    return [fault for fault in found if not any(_concerns(fault.path, each) for each in around)]
+
+
+def _cause(fault: Fault) -> KeyPath:
+    """What a fault makes doubtful: its own path, or the section in which a key was misspelt."""
+    path = keys_of(fault.path)
+    if fault.unknown is None and "unknown key" not in fault.message:
+        return path
+    if len(path) == 1 and fault.suggestion:
+        return keys_of(fault.suggestion.partition(" or ")[0])
+    return path[:-1] or path
+
+
+def _concerns(path: str, cause: KeyPath) -> bool:
+    keys = keys_of(path)
+    size = min(len(keys), len(cause))
+    return keys[:size] == cause[:size]
+
+
+def _found(
+    validated: ValidatedConfig,
+    registry: Registry,
+    ask: Callable[[ValidatedConfig, Registry, str, Any], Iterable[Finding]],
+) -> Iterator[Fault]:
     faults = [Fault(path, _origin(validated, path), text) for path, text in _device(validated)]
     for path, record in validated.records.items():
         if validated.phases and path != "trainer":
             # Sections at the root belong to the phases, which look at them merged.
             continue
-        for where, message in _ask(validated, registry, path, registry.load(record)):
-            faults.append(Fault(where, _origin(validated, where), message))
+        for where, message in ask(validated, registry, path, record):
+            faults.append(fault_at(validated.origins, keys_of(where), message))
     for number, (_, phase) in enumerate(validated.phases):
-        for fault in find_faults(phase, registry):
+        for fault in _found(phase, registry, ask):
             faults.append(_moved(fault, validated, number))
-    return _told_once(faults)
+    yield from _told_once(faults)
+
+
+def _ask_in_part(
+    validated: ValidatedConfig, registry: Registry, path: str, record: Any
+) -> Iterator[Finding]:
+    findings = _ask(validated, registry, path, record)
+    while True:
+        try:
+            yield next(findings)
+        except StopIteration:
+            return
+        except Exception:
+            # It needs a value that is wrong.
+            return
 
 
 def _told_once(faults: Sequence[Fault]) -> list[Fault]:
@@ -109,8 +169,9 @@ def _told_once(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def _ask(
-    validated: ValidatedConfig, registry: Registry, path: str, component: Any
+    validated: ValidatedConfig, registry: Registry, path: str, record: Any
 ) -> Iterator[Finding]:
+    component = registry.load(record)
     ask = getattr(component, "preflight", None)
     if ask is None:
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from plugrl.core.config.check import Checker
 from plugrl.core.config.phases import check_phases
+from plugrl.core.config.preflight import find_more_faults
 from plugrl.core.config.root import RootChecker
 from plugrl.core.config.sources.compose import ComposedConfig
 from plugrl.core.config.sources.origins import (
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from plugrl.core.plugins.registry import Registry
 
 
-def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
+def validate(
+    composed: ComposedConfig, registry: Registry, *, preflight: bool = False
+) -> ValidatedConfig:
     """Check a composed configuration and fill in the defaults.
 
+    With ``preflight`` a configuration with faults is asked for those too that its components find.
     Plugins that ``plugins.disable`` names are blocked in ``registry`` first.
 
     Raises:
@@ -47,6 +51,8 @@ def validate(composed: ComposedConfig, registry: Registry) -> ValidatedConfig:
     if not faults:
         root.cross_check()
         faults = checker.faults
+    elif preflight and root.cls is not None:
+        faults += find_more_faults(root.result(phases or []), registry, faults)
     faults = _told_once([_with_removal(fault, root) for fault in faults], checker)
     if checker.plugin_error is not None and all(
         fault.message == str(checker.plugin_error) for fault in faults

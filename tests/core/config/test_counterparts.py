@@ -262,7 +262,8 @@ def test_names_of_the_model_are_its_source(folder):
         assert (source["path"], source["config"]) == ("model", {})
     assert lines(f"{TOKENIZER}=one", f"{INNER}.model=two") == [
         f"{INNER}.model (command line): differs from models.policy.source.path, one (command "
-        "line); write it once, there"
+        "line); write it once, there",
+        f"{TOKENIZER} (command line): one: there is no such folder; models are never downloaded",
     ]
     assert lines(f"{TOKENIZER}=3") == [f"{TOKENIZER} (command line): must be text, not 3"]
     line = lines(f"{TOKENIZER}=one", "models.judge.source.path=two")[0]
