@@ -68,7 +68,7 @@ def test_what_is_listed_is_what_is_meant():
         graph_isomorphism_nip graph_isomorphism_solo math_parquet opd pendulum_sac pendulum_td3
         quickstart reasoning_gym red_team_quickstart red_team_quickstart_grpo
         red_team_quickstart_ipo red_team_quickstart_ppo remote_api remote_opd remote_sft
-        reward_model sft tinker_grpo tinker_opd tinker_sft two_cartpoles_ppo"""
+        reward_model sft tictactoe_ppo tinker_grpo tinker_opd tinker_sft two_cartpoles_ppo"""
     assert expected.split() == NAMES
     assert (RECIPES / "common").is_dir()
 

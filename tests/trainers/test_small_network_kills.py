@@ -46,6 +46,13 @@ TRAINERS: dict[str, dict[str, Any]] = {
         "rl": {"frames_per_batch": 64, "num_epochs": 1},
         "message_regression": {"enabled": True, "reset_on_fit": False, "test_size": 0.5},
     },
+    "self_play": {
+        "trainer": "vanilla_ppo",
+        "scenario": {"type": "pettingzoo", "environment": "tictactoe_v3", "num_envs": 8},
+        "agents": {"_default": {"policy": "player"}},
+        "rl": {"frames_per_batch": 128},
+        "validate": {"every": 1, "episodes": 4, "opponent": "random"},
+    },
     "alone": {
         "trainer": {
             "type": "sequence",
