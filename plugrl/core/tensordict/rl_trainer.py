@@ -330,16 +330,18 @@ class TensorDictRlTrainer(TensorDictTrainer):
         with self._timed("validate", metrics), torch.no_grad():
             scores = self._evaluation.run(iteration)
             self._film(iteration)
-        score = self._score_of(scores)
-        logger.info("%s: evaluation %.4g", self.run.label(iteration), score)
+        name = self._score_name
+        score = scores[name]
+        logger.info("%s: %s %.4g", self.run.label(iteration), name, score)
         self.run.report_score(score)
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
         return metrics | scores
 
-    def _score_of(self, scores: Mapping[str, float]) -> float:
-        """The number of an evaluation by which a checkpoint is the best."""
+    @property
+    def _score_name(self) -> str:
+        """The metric of an evaluation by which a checkpoint is the best."""
         name = self.scenario_instance.test_environment.score or "mean_episode_return"
-        return scores[f"validation/{name}"]
+        return f"validation/{name}"
 
     def _film(self, iteration: int) -> None:
         kind = self.hyper_params.validate.film
@@ -381,9 +383,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     def _shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
         # Of all agents together: beside a bar there is no room for each.
-        names = {"rollout": "mean_episode_return", "validation": "evaluation"}
-        returns = {name: metrics.get(f"{at}/mean_episode_return") for at, name in names.items()}
-        return {name: value for name, value in returns.items() if value is not None}
+        names = ("rollout/mean_episode_return", self._score_name)
+        return {name: metrics[name] for name in names if name in metrics}
 
     def state_dict(self) -> dict[str, Any]:
         """Policies, optimizers, environments, normalisers, generators and counters."""

@@ -150,9 +150,11 @@ def test_what_is_shown_meanwhile_is_the_mean_of_all_agents_to_four_digits(
     trained(instance)
     # Episodes of two steps earn 1 + 2 and a hundredth of that: 1.515 in the mean.
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("Training: 2/2  mean_episode_return 1.515  evaluation 1.515  ")
-    assert [line for line in caplog.messages if "evaluation" in line] == [
-        "step 2: evaluation 1.515"
+    assert last.startswith(
+        "Training: 2/2  rollout/mean_episode_return 1.515  validation/mean_episode_return 1.515  "
+    )
+    assert [line for line in caplog.messages if "validation/" in line] == [
+        "step 2: validation/mean_episode_return 1.515"
     ]
 
 
