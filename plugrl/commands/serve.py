@@ -55,10 +55,10 @@ def command(
     from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.run.process.signals import raise_on_sigterm
     from plugrl.core.text.agents.parsing import make_parser
-    from plugrl.core.text.endpoint.server import MISSING, installed
+    from plugrl.core.text.endpoint.server import MISSING, is_installed
     from plugrl.core.text.endpoint.serving import serving, token_of_environment
 
-    if not installed():
+    if not is_installed():
         raise PluginError(MISSING)
     token = token_of_environment()
     calls = [make_parser({"type": tool_parser})]

@@ -49,7 +49,7 @@ def check_named(option: str, values: list[Any]) -> None:
             )
 
 
-def named(value: Any) -> tuple[str, dict[str, Any]]:
+def import_path_and_arguments(value: Any) -> tuple[str, dict[str, Any]]:
     """Import path and keyword arguments of what :func:`check_named` let pass."""
     if isinstance(value, str):
         return value, {}

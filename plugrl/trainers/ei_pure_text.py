@@ -107,14 +107,16 @@ class ExpertIterationTrainer(PureTextRlTrainer):
             order = generator.permutation(len(rollouts))
             replaced, others = order[:number], np.sort(order[number:])
         rewards = returns_of(rollouts)[others, place]
-        chosen = others[selected(rewards, self.config, generator)]
+        chosen = others[select_rollouts(rewards, self.config, generator)]
         return [
             *with_right_decision(rollouts, replaced.tolist(), place, self._decision_text),
             *supervised_examples(rollouts, chosen.tolist(), place),
         ]
 
 
-def selected(rewards: np.ndarray, section: Any, generator: np.random.Generator) -> np.ndarray:
+def select_rollouts(
+    rewards: np.ndarray, section: Any, generator: np.random.Generator
+) -> np.ndarray:
     """Places of the rollouts to learn from, given the rewards ``[n]`` of an agent.
 
     Args:

@@ -422,7 +422,7 @@ class HarnessTrainer(Trainer):
             return {}
         metrics: dict[str, float] = {}
         with self._timed("validate", metrics):
-            found, trees = self._evaluated()
+            found, trees = self._run_evaluation()
         self._report_evaluation(step, found, trees, "test")
         return metrics | found
 
@@ -433,7 +433,7 @@ class HarnessTrainer(Trainer):
         samples = [dialogue_sample(tree, step) for tree in trees[:_SHOWN]]
         report_evaluation(self.run, step, scores, samples, name=name)
 
-    def _evaluated(self) -> tuple[dict[str, float], list[RolloutTree]]:
+    def _run_evaluation(self) -> tuple[dict[str, float], list[RolloutTree]]:
         section = self.environment.config
         prompts = self._prompts(section.get("eval_split", "test"))
         return held_out(self.environment, prompts, attempts=section.get("eval_attempts", 4))
@@ -446,7 +446,7 @@ class HarnessTrainer(Trainer):
         """
         self._load_weights()
         with self._closed_in_a_run():
-            metrics, trees = self._evaluated()
+            metrics, trees = self._run_evaluation()
         for tree in trees:
             self.run.sample("evaluation", dialogue_sample(tree, max(self._step, 0)))
         return metrics

@@ -88,7 +88,7 @@ class MaltTrainer(PureTextRlTrainer):
     async def _rollouts_of(self, task: RolloutTask) -> NestedArrayDict:
         """The leaves of a problem's tree, with ``tree`` and ``node_id``."""
         count = self.config.num_responses_per_timestep
-        leaves = await grown(self._parts.worker.begin(task), count)
+        leaves = await grow_tree(self._parts.worker.begin(task), count)
         rollouts = self._as_rollouts(task, [episode for episode, _ in leaves])
         numbers = np.full(tuple(rollouts.batch_size), -1, np.int64)
         for row, (_, path) in enumerate(leaves):
@@ -113,7 +113,7 @@ class MaltTrainer(PureTextRlTrainer):
             group.create_dpo_fine_tune_job(examples, self._get_fine_tune_job_name(group))
 
 
-async def grown(root: Episode, count: int) -> list[tuple[Episode, list[int]]]:
+async def grow_tree(root: Episode, count: int) -> list[tuple[Episode, list[int]]]:
     """The leaves below an episode that has not ended, each with its path of node numbers.
 
     All branches play a round at the same time. Nodes are numbered in the order of growth.

@@ -120,7 +120,7 @@ class RolloutAnalysisTrainer(Trainer):
         with closing(models):
             for path in files[self._step :]:
                 with self.run.phase("analysis"):
-                    self._metrics = self._analysed(path, models)
+                    self._metrics = self._analyse(path, models)
                 self._step += 1
                 self._complete = self._step == len(files)
                 self.run.end_step(self._step, self._metrics)
@@ -131,7 +131,7 @@ class RolloutAnalysisTrainer(Trainer):
         """Whether the last file is analysed."""
         return self._complete
 
-    def _analysed(self, path: Path, models: Models) -> dict[str, float]:
+    def _analyse(self, path: Path, models: Models) -> dict[str, float]:
         protocol = _protocol_of(path)
         questions = questions_for(self.config.questions, protocol)
         rollouts = NestedArrayDict.load(path)[: self.config.max_rollouts]
@@ -207,14 +207,14 @@ def _run_with_rollouts(reference: str, runs_folder: str) -> Path:
     """
     root = Path(runs_folder)
     for run in reversed(find_all(root)):
-        if reference in ("latest", run.experiment) and _saved(Path(run.path)):
+        if reference in ("latest", run.experiment) and _rollout_files(Path(run.path)):
             return Path(run.path)
     if reference == "latest":
         raise UsageError(f"no run in {root} has saved rollouts; {_WHO}")
     return find(reference, root)
 
 
-def _saved(folder: Path) -> list[Path]:
+def _rollout_files(folder: Path) -> list[Path]:
     return sorted([*folder.glob("rollouts/*.npz"), *folder.glob("phase-*/rollouts/*.npz")])
 
 
@@ -225,7 +225,7 @@ def _files(folder: Path, section: Any) -> list[Path]:
         UsageError: it has saved none.
         ConfigError: it has not saved these.
     """
-    found = _saved(folder)
+    found = _rollout_files(folder)
     if not found:
         raise UsageError(f"{folder} has no saved rollouts; {_WHO}")
     if section.files:

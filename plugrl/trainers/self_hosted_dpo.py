@@ -32,7 +32,7 @@ from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainerConfig
 from plugrl.trainers.kit import FROZEN, JUDGED
-from plugrl.trainers.losses.kto import KL_REFERENCE, mismatched
+from plugrl.trainers.losses.kto import KL_REFERENCE, mismatched_batch
 from plugrl.trainers.losses.preferences import fill_probe, pair_metrics
 from plugrl.trainers.preference import PreferenceAlgorithmConfig, PreferenceTrainer
 
@@ -183,7 +183,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
             return torch.zeros(batch.values["input_ids"].shape)
         if self._scores is None:
             self._scores = self._new_scores()
-        self._frozen.checked(self.config.algorithm.reference, batch)
+        self._frozen.checked_service(self.config.algorithm.reference, batch)
         return self._scores.log_probs(batch, keep=keep)
 
     @cached_property
@@ -202,7 +202,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
     def _reference_point(self, part: Batch) -> float:
         """The mean log-ratio of prompts with answers to others, at least 0."""
         limit = self.models[part.metadata["model"]].inference.max_sequence_length
-        other = mismatched(part, limit)
+        other = mismatched_batch(part, limit)
         if other is None:
             return 0.0
         service = self.models[part.metadata["model"]].trained()

@@ -89,7 +89,7 @@ def test_seeds_differ_by_stream_and_fit_31_bits():
 
 def test_requests_of_one_prompt_and_one_way_of_sampling_are_one_call():
     asked = [request((2,)), request((3,)), request((2,)), request((2,), temperature=0.0)]
-    assert wire.grouped(asked) == [[0, 2], [1], [3]]
+    assert wire.group_by_prompt(asked) == [[0, 2], [1], [3]]
 
 
 @pytest.mark.parametrize("given", [[None, -1.0, -2.0], [-1.0, -2.0]])

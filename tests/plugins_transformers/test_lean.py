@@ -5,7 +5,7 @@ import torch
 
 from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.plugins.transformers.engine.lean import LeanBody
+from plugrl.plugins.transformers.engine.lean import FastBody
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.loading import load_model
 
@@ -29,7 +29,7 @@ def test_the_parameters_of_the_model_stay_what_they_are(
     monkeypatch.setattr("plugrl.plugins.transformers.engine.lean.is_small", lambda _: small)
     model = load_model(architecture_spec(name))
     before = [(n, p, p.data_ptr(), p.stride(), p.clone()) for n, p in model.named_parameters()]
-    lean = LeanBody(model)
+    lean = FastBody(model)
     lean.sequences(torch.tensor([[3, 1, 4]]), torch.arange(3)[None])
     after = list(model.named_parameters())
     assert len(after) == len(before)
@@ -79,8 +79,8 @@ def test_whole_sequences_are_those_of_the_model(any_engine, side):
 
 
 def test_a_model_that_gives_other_results_is_not_taken(spec, engine, monkeypatch):
-    expected, whole = ask(engine), LeanBody.step
-    monkeypatch.setattr(LeanBody, "step", lambda self, *rest: whole(self, *rest) * 1.01)
+    expected, whole = ask(engine), FastBody.step
+    monkeypatch.setattr(FastBody, "step", lambda self, *rest: whole(self, *rest) * 1.01)
     other = TransformersInferenceService({})
     other.load(spec())
     assert other._runner._lean is None

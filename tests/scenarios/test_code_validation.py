@@ -13,10 +13,10 @@ import pytest
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.scenarios.code_validation import scenario
 from plugrl.scenarios.code_validation.bank import PROBLEMS
-from plugrl.scenarios.code_validation.examined import examined
-from plugrl.scenarios.code_validation.mutants import mutants, normalised
+from plugrl.scenarios.code_validation.examined import examine_problems
+from plugrl.scenarios.code_validation.mutants import mutants, normalise
 from plugrl.scenarios.code_validation.problem import Problem
-from plugrl.scenarios.code_validation.renaming import renamed
+from plugrl.scenarios.code_validation.renaming import rename_variables
 from plugrl.scenarios.code_validation.scenario import CodeValidationScenario, _built_in
 from plugrl.scenarios.code_validation.truth import answers, share
 
@@ -85,16 +85,16 @@ def test_mutants_are_programs_that_people_would_write():
 
 
 def test_other_names_for_variables_leave_arguments_and_results_alone():
-    source = normalised(
+    source = normalise(
         "def f(k, text):\n    n = k\n    m = [n for _ in text]\n    return len(m) + n"
     )
-    changed = renamed(source, (3,))
+    changed = rename_variables(source, (3,))
     assert changed != source
     assert changed.startswith("def f(k, text):")
     names = {}
     exec(changed, names)
     assert names["f"](2, "abc") == 5
-    assert renamed(source, (3,)) == changed != renamed(source, (4,))
+    assert rename_variables(source, (3,)) == changed != rename_variables(source, (4,))
 
 
 def test_programs_that_never_end_or_take_all_memory_do_not_spoil_the_others():
@@ -217,9 +217,9 @@ def test_solutions_that_do_not_agree_are_no_problem():
         )  # fmt: skip
 
     with pytest.raises(RunError, match="solutions of problem 'f' do not agree"):
-        examined([problem("def f(n):\n    return n + (n < 9)", 2)], 1, 0.0, 60.0)
+        examine_problems([problem("def f(n):\n    return n + (n < 9)", 2)], 1, 0.0, 60.0)
     with pytest.raises(RunError, match="does not give what its examples say"):
-        examined([problem("def f(n):\n    return 1 + n", 3)], 1, 0.0, 60.0)
+        examine_problems([problem("def f(n):\n    return 1 + n", 3)], 1, 0.0, 60.0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.scenarios.bodies.image_latent import ImageLatentBody
 from plugrl.scenarios.image_classification.images import Images, load_images
 from plugrl.scenarios.image_classification.scenario import ImageClassificationScenario
-from plugrl.scenarios.image_classification.two_labels import chosen_classes, kept, two_labels
+from plugrl.scenarios.image_classification.two_labels import chosen_classes, kept_items, two_labels
 
 
 def digits(train: bool) -> Images:
@@ -135,7 +135,7 @@ def test_the_seed_draws_classes_that_nobody_names() -> None:
 )
 def test_what_stays(balance: bool, most: int | None, counts: list[int] | None) -> None:
     labels = np.array([0, 0, 1, 0, 1, 0, 1, 0])
-    places = kept(labels, 3, train=True, balance=balance, most=most)
+    places = kept_items(labels, 3, train=True, balance=balance, most=most)
     assert list(places) == sorted(set(places))
     assert len(places) == (4 if counts is None else sum(counts))
     if counts is not None:

@@ -14,7 +14,7 @@ from plugrl.core.text.staged.sections import TextRlConfig, guess_replacement_pro
 from plugrl.trainers.ei_pure_text import (
     ExpertIterationConfig,
     ExpertIterationTrainer,
-    selected,
+    select_rollouts,
     selection_weights,
 )
 
@@ -26,9 +26,9 @@ def section(**values):
 
 
 def test_threshold_keeps_what_reaches_it():
-    assert selected(REWARDS, section(), np.random.default_rng(0)).tolist() == [0, 2]
+    assert select_rollouts(REWARDS, section(), np.random.default_rng(0)).tolist() == [0, 2]
     lower = section(reward_threshold=0.0)
-    assert selected(REWARDS, lower, np.random.default_rng(0)).tolist() == [0, 2, 3]
+    assert select_rollouts(REWARDS, lower, np.random.default_rng(0)).tolist() == [0, 2, 3]
 
 
 def test_weights_by_hand():
@@ -46,7 +46,7 @@ def test_a_sample_has_its_size_and_follows_the_weights():
         weighting_sample_size_factor=2000.0,
         weighting_epsilon=0.0,
     )
-    drawn = Counter(selected(REWARDS, options, np.random.default_rng(0)).tolist())
+    drawn = Counter(select_rollouts(REWARDS, options, np.random.default_rng(0)).tolist())
     assert sum(drawn.values()) == 8000
     assert drawn[1] == 0
     for place, share in ((0, 2 / 4.9), (2, 1.9 / 4.9), (3, 1 / 4.9)):
@@ -60,14 +60,14 @@ def test_without_replacement_each_is_drawn_once_at_most():
         weighting_sample_size_factor=1.0,
         weighting_epsilon=0.0,
     )
-    drawn = selected(REWARDS, options, np.random.default_rng(0)).tolist()
+    drawn = select_rollouts(REWARDS, options, np.random.default_rng(0)).tolist()
     assert sorted(drawn) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("method", ["threshold", "weighted_sampling"])
 def test_nothing_comes_of_nothing(method):
     options = section(rollout_selection_method=method)
-    assert selected(np.array([]), options, np.random.default_rng(0)).tolist() == []
+    assert select_rollouts(np.array([]), options, np.random.default_rng(0)).tolist() == []
 
 
 def test_more_than_there_is_cannot_be_drawn_without_replacement():

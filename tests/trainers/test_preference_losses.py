@@ -18,7 +18,7 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.pairs import row_sums
 from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.trainers.losses.kto import mismatched
+from plugrl.trainers.losses.kto import mismatched_batch
 from plugrl.trainers.losses.preferences import fill_probe
 from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer
 
@@ -253,14 +253,14 @@ def test_mismatched_answers_by_hand():
             Trajectory([7, 8, 9, 9, 9, 1], [0, 0, 1, 0, 1, 1]),
         ]
     )
-    other = mismatched(made, 6)
+    other = mismatched_batch(made, 6)
     rows = [t.tokens for t in other.to_trajectories()]
     assert rows == [[2, 3, 9, 9, 9, 1], [5, 4, 1], [7, 8, 6, 1]]
     masks = [t.loss_mask for t in other.to_trajectories()]
     assert masks == [[0, 0, 1, 0, 1, 1], [0, 1, 1], [0, 0, 1, 1]]
     # A context that a joined row does not fit into: it is cut, and left out if nothing is left.
-    assert [t.tokens for t in mismatched(made, 2).to_trajectories()] == [[5, 4]]
-    assert mismatched(made.select([0]), 6) is None
+    assert [t.tokens for t in mismatched_batch(made, 2).to_trajectories()] == [[5, 4]]
+    assert mismatched_batch(made.select([0]), 6) is None
 
 
 def test_no_answer_is_joined_with_a_prompt_that_it_was_given_to():
@@ -270,11 +270,11 @@ def test_no_answer_is_joined_with_a_prompt_that_it_was_given_to():
     batch = Batch.from_trajectories([Trajectory(tokens, mask) for tokens in rows])
     # Of prompt 2 3 neither 7 nor 8, of prompt 4 5 neither 8 nor 9.
     expected = [[2, 3, 9], [2, 3, 9], [4, 5, 7], [4, 5, 7]]
-    assert [t.tokens for t in mismatched(batch, 6).to_trajectories()] == expected
+    assert [t.tokens for t in mismatched_batch(batch, 6).to_trajectories()] == expected
     # All that there is was given to the only prompt.
-    assert mismatched(batch.select([0, 1]), 6) is None
+    assert mismatched_batch(batch.select([0, 1]), 6) is None
     # The first prompt has all the answers, the second does not.
-    some = mismatched(batch.select([0, 1, 2]), 6)
+    some = mismatched_batch(batch.select([0, 1, 2]), 6)
     assert [t.tokens for t in some.to_trajectories()] == [[4, 5, 7]]
 
 

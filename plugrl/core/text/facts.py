@@ -26,12 +26,12 @@ class Facts(dict[str, Any]):
         self._mirrored: torch.Tensor | None = None
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, self._mirror(value) if key == "advantages" else value)
+        super().__setitem__(key, self._share_advantages(value) if key == "advantages" else value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
 
-    def _mirror(self, written: Any) -> Any:
+    def _share_advantages(self, written: Any) -> Any:
         mask = self._values.get("loss_mask")
         held = self._values.get("advantages")
         try:

@@ -84,7 +84,7 @@ class Conversation:
         """
         self.calls.result(LOAD, self._transport.submit(lambda: self._move(control, version)))
 
-    def renamed(self, version: int) -> None:
+    def switch_model(self, version: int) -> None:
         """Answers are those of another model from now on, whose version is ``version``."""
         self._version, self._loaded = version, None
 
@@ -108,7 +108,7 @@ class Conversation:
                 url,
                 body,
                 read=lambda said: read(said, version),
-                before=self._restored,
+                before=self._reload_weights,
                 lost=self._note_loss,
             )
         finally:
@@ -131,13 +131,13 @@ class Conversation:
             self._gate.clear()
         try:
             if self._frozen:
-                await self._drained()
+                await self._wait_for_open()
             await self._load(control)
             self._version, self._loaded, self._lost = version, control, False
         finally:
             self._gate.set()
 
-    async def _drained(self) -> None:
+    async def _wait_for_open(self) -> None:
         try:
             async with asyncio.timeout(self._address.timeout):
                 await self._idle.wait()
@@ -181,7 +181,7 @@ class Conversation:
         """The server may have been started anew, with the weights of its own folder."""
         self._lost = self._loaded is not None
 
-    async def _restored(self) -> None:
+    async def _reload_weights(self) -> None:
         """Load the weights again into a server that was lost."""
         if not self._lost:
             return

@@ -168,11 +168,11 @@ class OpenAiFineTuneService(FineTuneService):
         how = wire.method(prefers, self._numbers())
 
         async def make() -> str:
-            uploaded = await self._uploaded(file, len(lines))
+            uploaded = await self._find_upload(file, len(lines))
             if uploaded is None:
                 answer = await self._ask(f"take the file {file}", _FILES, wire.upload(file, lines))
                 uploaded = wire.identity(answer, "a file")
-            return await self._made(name, base, uploaded, how)
+            return await self._create_job(name, base, uploaded, how)
 
         return self._wait(make)
 
@@ -187,7 +187,7 @@ class OpenAiFineTuneService(FineTuneService):
             before = await self._job(job)
             kind = (before.get("method") or {}).get("type")
             how = wire.method(kind == "dpo", self._numbers())
-            return await self._made(name, base, str(before.get("training_file")), how)
+            return await self._create_job(name, base, str(before.get("training_file")), how)
 
         return self._wait(make)
 
@@ -276,7 +276,7 @@ class OpenAiFineTuneService(FineTuneService):
         path = f"{_JOBS}/{quote(job)}/events?limit=1"
         try:
             found = await self._ask(f"name events of job {job}", path, patience=0.0)
-            return next(iter(wire.listed(found, "events")), None)
+            return next(iter(wire.read_list(found, "events")), None)
         except PlugrlError as error:
             logger.debug("job %s: no event: %s", job, error)
             return None
@@ -286,43 +286,45 @@ class OpenAiFineTuneService(FineTuneService):
         for _ in range(_PAGES):
             query = urlencode({f"metadata[{wire.NAME}]": name, "limit": _PAGE, **after})
             page = await self._ask("name its fine-tuning jobs", f"{_JOBS}?{query}")
-            jobs = wire.listed(page, "fine-tuning jobs")
+            jobs = wire.read_list(page, "fine-tuning jobs")
             # A server that does not know the filter names all jobs.
             for job in jobs:
-                if wire.called(job, name):
+                if wire.has_name(job, name):
                     return wire.identity(job, "a job")
             if not page.get("has_more") or not jobs:
                 return None
             after = {"after": wire.identity(jobs[-1], "a job")}
         return None
 
-    async def _uploaded(self, file: str, size: int) -> str | None:
+    async def _find_upload(self, file: str, size: int) -> str | None:
         """The file that a process which was killed before it made the job has uploaded."""
         query = urlencode({"purpose": wire.PURPOSE, "limit": _PAGE, "order": "desc"})
-        found = wire.listed(await self._ask("name its files", f"{_FILES}?{query}"), "files")
+        found = wire.read_list(await self._ask("name its files", f"{_FILES}?{query}"), "files")
         for entry in found:
             whole = entry.get("bytes") == size and entry.get("status") != "error"
             if entry.get("filename") == file and whole:
                 return wire.identity(entry, "a file")
         return None
 
-    async def _made(self, name: str, base: str | None, file: str, how: Mapping[str, Any]) -> str:
+    async def _create_job(
+        self, name: str, base: str | None, file: str, how: Mapping[str, Any]
+    ) -> str:
         model = base or self._begin or self._model
         body = wire.request(name, model, file, how, self._spec.seed, self.config.suffix)
         tries = iter(range(1_000_000))
 
         async def look() -> None:
             if next(tries) and (found := await self._find(name)) is not None:
-                raise _Made(found)
+                raise _JobRequest(found)
 
         try:
             answer = await self._ask(f"make job {name}", _JOBS, body, before=look)
-        except _Made as made:
+        except _JobRequest as made:
             return made.job
         return wire.identity(answer, "a job")
 
 
-class _Made(Exception):
+class _JobRequest(Exception):
     """An earlier try has made the job."""
 
     def __init__(self, job: str) -> None:

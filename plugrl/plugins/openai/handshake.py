@@ -28,7 +28,7 @@ NEEDS = "use a vLLM that has return_token_ids (0.10.2 or newer) or SGLang"
 
 
 @dataclass(frozen=True)
-class Found:
+class ServerModel:
     """The sort of a server, the name of the model, and the length of its context if it says.
 
     ``listed``: whether the server has a list of models.
@@ -54,7 +54,7 @@ def cards(server: Conversation) -> Any:
         raise
 
 
-def look(cards: Any, config: Any, url: str) -> Found:
+def look(cards: Any, config: Any, url: str) -> ServerModel:
     """What the list of a server's models says.
 
     Args:
@@ -73,7 +73,7 @@ def look(cards: Any, config: Any, url: str) -> Found:
     names = [entry["id"] for entry in entries]
     model = config.model
     if not names and (model is None or engine not in OPEN):
-        raise ConfigError(_unlisted(url, model))
+        raise ConfigError(_unlisted_fault(url, model))
     if model is None:
         if len(names) != 1:
             raise ConfigError(
@@ -87,18 +87,18 @@ def look(cards: Any, config: Any, url: str) -> Found:
     card = next((entry for entry in entries if entry["id"] == model), {})
     length = card.get("max_model_len")
     context = length if isinstance(length, int) else None
-    return Found(engine, str(model), context, listed=bool(names))
+    return ServerModel(engine, str(model), context, listed=bool(names))
 
 
-def _unlisted(url: str, model: str | None) -> str:
-    remedy = unversioned(url)
+def _unlisted_fault(url: str, model: str | None) -> str:
+    remedy = address_hint(url)
     if not remedy:
         what = "write the name of the model into model" if model is None else "see its log"
         remedy = f"check that it is a server of OpenAI's interface, or {what}"
     return f"base_url: the server at {url} gives no list of models at {url}/models; {remedy}"
 
 
-def unversioned(url: str) -> str:
+def address_hint(url: str) -> str:
     """What to do about an address without the end that such addresses have; empty: it has it."""
     if _VERSIONED.search(url):
         return ""
@@ -111,7 +111,7 @@ def unknown_model(url: str, model: str, names: list[str]) -> str:
     return f"model: the server at {url} has no model {model!r}; it has: {has}{close}"
 
 
-def dialect_of(found: Found, config: Any, tokenizer: Tokenizer) -> wire.Dialect:
+def dialect_of(found: ServerModel, config: Any, tokenizer: Tokenizer) -> wire.Dialect:
     """How the server is asked."""
     if found.engine == "vllm":
         processed = config.logprobs_mode == "processed"
@@ -125,7 +125,7 @@ def dialect_of(found: Found, config: Any, tokenizer: Tokenizer) -> wire.Dialect:
     return kinds[found.engine](found.model, tokenizer)
 
 
-def check_trained(name: str, found: Found, dialect: wire.Dialect, url: str) -> None:
+def check_trained(name: str, found: ServerModel, dialect: wire.Dialect, url: str) -> None:
     """Refuse a server whose answers cannot be trained on, or that takes no weights.
 
     Raises:

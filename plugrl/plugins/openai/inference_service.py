@@ -83,7 +83,7 @@ class OpenAiInferenceService(InferenceService):
         self._context = self._known_context(spec, found)
         self._try_out(spec, found)
 
-    def _known_context(self, spec: ModelSpec, found: handshake.Found) -> int:
+    def _known_context(self, spec: ModelSpec, found: handshake.ServerModel) -> int:
         limits = [self.config.max_context, found.context, context_length(spec.source)]
         known = [int(limit) for limit in limits if limit]
         if not known:
@@ -93,7 +93,7 @@ class OpenAiInferenceService(InferenceService):
             )
         return min(known) - self._dialect.reserve
 
-    def _try_out(self, spec: ModelSpec, found: handshake.Found) -> None:
+    def _try_out(self, spec: ModelSpec, found: handshake.ServerModel) -> None:
         """Ask for one token, so that whatever is wrong shows before anything else is done."""
         prompt = [self._tokenizer.eos_token_id] * 2
         one = SamplingParams(temperature=0.0, max_new_tokens=1)
@@ -101,7 +101,7 @@ class OpenAiInferenceService(InferenceService):
         try:
             self.generate([GenerationRequest(prompt, one, stream)])
         except Refused as error:
-            remedy = "" if found.listed else handshake.unversioned(self._address.base)
+            remedy = "" if found.listed else handshake.address_hint(self._address.base)
             ask = f"is {found.model!r} a model of it, and the engine {found.engine}?"
             raise ConfigError(f"models.{spec.name}.inference: {error}; {remedy or ask}") from error
         self.scores_prompts = self._dialect.exact
@@ -135,7 +135,7 @@ class OpenAiInferenceService(InferenceService):
                 this, or it refuses the key.
             RunError: it fails, is silent, or does not answer in time.
         """
-        prepared = [(request, self._prepared(request)) for request in requests]
+        prepared = [(request, self._request_body(request)) for request in requests]
         futures = [self._submit(request, body) for request, body in prepared]
         try:
             return [self._server.calls.result(ANSWER, future) for future in futures]
@@ -150,7 +150,7 @@ class OpenAiInferenceService(InferenceService):
             ConfigError: as :meth:`generate`.
             RunError: as :meth:`generate`.
         """
-        future = self._submit(request, self._prepared(request))
+        future = self._submit(request, self._request_body(request))
         return await self._server.calls.awaited(ANSWER, future)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class OpenAiInferenceService(InferenceService):
         if hasattr(self, "_server"):
             self._server.close()
 
-    def _prepared(self, request: GenerationRequest) -> dict[str, Any]:
+    def _request_body(self, request: GenerationRequest) -> dict[str, Any]:
         length, asked = len(request.prompt_tokens), request.sampling.max_new_tokens
         room = min(asked, self._context - length)
         if room < min(asked, 1):
@@ -252,7 +252,7 @@ class OpenAiInferenceService(InferenceService):
                 f"model and cannot be asked for {path}; use a server that has several"
             )
         self._dialect.model = path
-        self._server.renamed(version)
+        self._server.switch_model(version)
         self.version = version
 
     def import_weights(self, handed: Mapping[str, Any]) -> None:

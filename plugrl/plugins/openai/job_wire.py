@@ -117,7 +117,7 @@ def request(
     return body | ({"suffix": suffix[:_SUFFIX]} if suffix else {})
 
 
-def listed(answer: Any, what: str) -> list[Mapping[str, Any]]:
+def read_list(answer: Any, what: str) -> list[Mapping[str, Any]]:
     """The entries of a list.
 
     Raises:
@@ -141,7 +141,7 @@ def identity(answer: Any, what: str) -> str:
     return found
 
 
-def called(job: Mapping[str, Any], name: str) -> bool:
+def has_name(job: Mapping[str, Any], name: str) -> bool:
     """Whether a job is the one called ``name``."""
     about = job.get("metadata")
     return isinstance(about, Mapping) and about.get(NAME) == name

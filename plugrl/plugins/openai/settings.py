@@ -120,7 +120,9 @@ def findings(check: Preflight) -> Iterator[Finding]:
         yield from _training_findings(config, path, name)
     if config.engine == "vllm":
         yield from _sampling_findings(check, config, name)
-    stopped = [at for at, own in _sampled(check, name).items() if own.get("stop_token_ids")]
+    stopped = [
+        at for at, own in _sampling_sections(check, name).items() if own.get("stop_token_ids")
+    ]
     engine = _engine(config) if stopped and not lacks else config.engine
     for section_path in stopped if engine in ("generic", "chat") else ():
         yield (
@@ -148,7 +150,7 @@ def _engine(config: Any) -> str:
 def _sampling_findings(check: Preflight, config: Any, name: str) -> Iterator[Finding]:
     """Sampling with which vLLM's log-probabilities are others; its first request would fail."""
     processed = config.logprobs_mode == "processed"
-    for path, section in _sampled(check, name).items():
+    for path, section in _sampling_sections(check, name).items():
         heat, top_k, top_p = (section.get(key) for key in ("temperature", "top_k", "top_p"))
         if not processed and heat not in (None, 0, 1):
             yield (
@@ -168,7 +170,7 @@ def _sampling_findings(check: Preflight, config: Any, name: str) -> Iterator[Fin
                 )
 
 
-def _sampled(check: Preflight, name: str) -> dict[str, Any]:
+def _sampling_sections(check: Preflight, name: str) -> dict[str, Any]:
     """Sections that say how a model is sampled, by path."""
     root, found = check.root, {}
     if root.rollout_worker.get("model") == name:

@@ -54,7 +54,7 @@ class Address:
         """Where the server's other interfaces are."""
         return self.base.removesuffix("/v1")
 
-    def hidden(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """``text`` without the key."""
         return text.replace(self.key, "<key>") if self.key else text
 
@@ -155,7 +155,7 @@ class Transport:
             await client.aclose()
         loop.stop()
 
-    def _connected(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
+    def _connect(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
         if self._client is None or self._room is None:
             import httpx
 
@@ -217,10 +217,10 @@ class Transport:
                             lost()
                         raise
         except Again as failure:
-            raise self._given_up(what, url, failure, tries) from failure
+            raise self._give_up_error(what, url, failure, tries) from failure
         raise RunError(f"nothing was asked of {url}")
 
-    def _given_up(self, what: str, url: str, failure: Again, tries: _Tries) -> RunError:
+    def _give_up_error(self, what: str, url: str, failure: Again, tries: _Tries) -> RunError:
         asked = failure.after
         wait = "" if asked is None else f", and asks for {asked:g} seconds of waiting"
         spent = f" ({tries.count} tries in {tries.seconds:.0f} seconds)" if tries.count > 1 else ""
@@ -236,7 +236,7 @@ class Transport:
     async def _once(self, what: str, url: str, content: Content | None) -> Any:
         import httpx
 
-        client, room = self._connected()
+        client, room = self._connect()
         async with room:
             try:
                 async with asyncio.timeout(self.address.timeout):
@@ -261,20 +261,21 @@ class Transport:
     def _read(self, what: str, url: str, response: httpx.Response) -> Any:
         status = response.status_code
         if status in (401, 403):
-            raise self._denied(url, status)
+            raise self._access_error(url, status)
         if status >= 500 or status in _AGAIN:
-            raise Again(f"answers {status}{self._said(response)}", _asked_wait(response.headers))
+            raise Again(f"answers {status}{self._reason(response)}", _retry_after(response.headers))
         if status >= 300:
             raise Refused(
-                f"the server at {url} answers {status} when asked to {what}{self._said(response)}",
+                f"the server at {url} answers {status} when asked to {what}"
+                f"{self._reason(response)}",
                 status,
             )
         try:
             return response.json() if response.content.strip() else None
         except ValueError:
-            raise Again(f"answers what is no JSON{self._said(response)}") from None
+            raise Again(f"answers what is no JSON{self._reason(response)}") from None
 
-    def _denied(self, url: str, status: int) -> ConfigError:
+    def _access_error(self, url: str, status: int) -> ConfigError:
         name = self.address.key_name
         if not self.address.key:
             return ConfigError(
@@ -286,7 +287,7 @@ class Transport:
             "valid key"
         )
 
-    def _said(self, response: httpx.Response) -> str:
+    def _reason(self, response: httpx.Response) -> str:
         """What an answer says of its failure, on one short line."""
         try:
             value = response.json()
@@ -294,7 +295,7 @@ class Transport:
             text = error.get("message", error.get("detail", "")) if hasattr(error, "get") else error
         except (ValueError, AttributeError):
             text = response.text
-        line = " ".join(self.address.hidden(str(text)).split())
+        line = " ".join(self.address.redact(str(text)).split())
         return f": {line[:300]}" if line else ""
 
 
@@ -311,7 +312,7 @@ def _refused(error: Exception) -> str:
     return f"cannot be reached ({' '.join(text.split())[:200]})"
 
 
-def _asked_wait(headers: Any) -> float | None:
+def _retry_after(headers: Any) -> float | None:
     """The seconds of ``Retry-After``; a date, which is the header's other form, is not read."""
     value = headers.get("retry-after", "").strip()
     try:

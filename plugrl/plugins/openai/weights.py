@@ -117,7 +117,7 @@ class WeightFolder:
             target = self._folder() / f"weights-{version}-{self._number}"
             begun = target.with_name(f"{target.name}.tmp")
             begun.mkdir()
-            save_file(_apart(weights), begun / "model.safetensors", metadata={"format": "pt"})
+            save_file(_untie(weights), begun / "model.safetensors", metadata={"format": "pt"})
             begun.rename(target)
         except OSError as error:
             raise RunError(
@@ -145,7 +145,7 @@ class WeightFolder:
             shutil.rmtree(before, ignore_errors=True)
 
 
-def _apart(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _untie(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors on the CPU; of those that are one, which tied weights are, the first."""
     seen: set[tuple[Any, ...]] = set()
     apart = {}

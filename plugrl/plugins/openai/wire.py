@@ -263,21 +263,21 @@ class Generic(Dialect):
             )
         body: dict[str, Any] = {
             "model": self.model,
-            **self._asked(as_text(self._tokenizer, request.prompt_tokens), room),
+            **self._prompt_fields(as_text(self._tokenizer, request.prompt_tokens), room),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": seed_of(request),
         }
         return body | ({"stop": list(sampling.stop)} if sampling.stop else {})
 
-    def _asked(self, prompt: str, room: int) -> dict[str, Any]:
+    def _prompt_fields(self, prompt: str, room: int) -> dict[str, Any]:
         """The fields that say what is to be continued, and for how long."""
         return {"prompt": prompt, "max_tokens": room}
 
     def read(self, answer: Any, request: GenerationRequest) -> Answer:
         """The text of the first choice in tokens; the log-probabilities are all 0."""
         choice = _first_choice(answer)
-        text = self._said(choice)
+        text = self._answer_text(choice)
         if not isinstance(text, str):
             raise Missing("a text")
         writable = getattr(self._tokenizer, "writable", lambda text: text)
@@ -289,7 +289,7 @@ class Generic(Dialect):
             tokens.append(end)
         return Answer(tokens, [0.0] * len(tokens), finish)
 
-    def _said(self, choice: Mapping[str, Any]) -> Any:
+    def _answer_text(self, choice: Mapping[str, Any]) -> Any:
         """The text of a choice."""
         return choice.get("text")
 
@@ -307,10 +307,10 @@ class Chat(Generic):
         """Where requests go."""
         return f"{base}/chat/completions"
 
-    def _asked(self, prompt: str, room: int) -> dict[str, Any]:
+    def _prompt_fields(self, prompt: str, room: int) -> dict[str, Any]:
         return {"messages": messages_of(prompt), "max_completion_tokens": room}
 
-    def _said(self, choice: Mapping[str, Any]) -> Any:
+    def _answer_text(self, choice: Mapping[str, Any]) -> Any:
         message = choice.get("message")
         if not isinstance(message, Mapping):
             return None

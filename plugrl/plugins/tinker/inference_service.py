@@ -151,7 +151,7 @@ class TinkerInferenceService(InferenceService):
             RunError: the service fails or is silent.
         """
         version = self.version
-        groups = wire.grouped(requests)
+        groups = wire.group_by_prompt(requests)
         sent = [self._send(requests[group[0]], len(group)) for group in groups]
         answers: list[Completion | None] = [None] * len(requests)
         for group, future in zip(groups, sent, strict=True):

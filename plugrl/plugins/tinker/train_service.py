@@ -131,12 +131,12 @@ class TinkerTrainService(RemoteTrainService):
         )
         self._training: Any = self._calls.call(
             f"make an adapter of rank {self.config.lora_rank} for {self.config.base_model}",
-            lambda: self._made(self._connection.client, spec.seed & 0x7FFFFFFF),
+            lambda: self._create_client(self._connection.client, spec.seed & 0x7FFFFFFF),
         )
         if self.config.start_from:
             self._load(self.config.start_from, optimizer=False).result()
 
-    def _made(self, client: Any, seed: int) -> Any:
+    def _create_client(self, client: Any, seed: int) -> Any:
         config = self.config
         return client.create_lora_training_client(
             base_model=config.base_model,

@@ -95,7 +95,7 @@ def seed_of(request: GenerationRequest) -> int:
     return int(stream_seeds([request.stream])[0]) & 0x7FFFFFFF
 
 
-def grouped(requests: Sequence[GenerationRequest]) -> list[list[int]]:
+def group_by_prompt(requests: Sequence[GenerationRequest]) -> list[list[int]]:
     """The numbers of requests that one call can answer: those of one prompt, in their order."""
     groups: dict[Any, list[int]] = {}
     for number, request in enumerate(requests):

@@ -71,9 +71,9 @@ class TrackioTracker(Tracker):
             )
         for module in (trackio, run, utils):
             # They print to the terminal; as globals of the modules these names come first.
-            module.print = _quiet
+            module.print = _silence
             if hasattr(module, "_emit_nonfatal_warning"):
-                module._emit_nonfatal_warning = _warned
+                module._emit_nonfatal_warning = _warn
         self._trackio = trackio
         self._run: Any = None
         self._held = -1
@@ -90,7 +90,7 @@ class TrackioTracker(Tracker):
             group=section.group,
             space_id=section.space_id,
             server_url=section.server_url,
-            config=_unreserved(run.config) if section.config else None,
+            config=_without_reserved(run.config) if section.config else None,
             resume="allow",
             embed=False,
             auto_log_gpu=False,
@@ -137,15 +137,15 @@ class TrackioTracker(Tracker):
             raise RuntimeError(text)
 
 
-def _quiet(*arguments: Any, **options: Any) -> None:
+def _silence(*arguments: Any, **options: Any) -> None:
     pass
 
 
-def _warned(message: str, *arguments: Any, **options: Any) -> None:
+def _warn(message: str, *arguments: Any, **options: Any) -> None:
     with contextlib.suppress(IndexError):
         del _warnings[100:]
     _warnings.append(str(message))
 
 
-def _unreserved(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_reserved(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if not key.startswith("_")}

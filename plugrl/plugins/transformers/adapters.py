@@ -94,7 +94,7 @@ class Adapter:
             layer.lora_dropout.train(active)
 
     @torch.no_grad()
-    def merged(self) -> dict[str, torch.Tensor]:
+    def merged_weights(self) -> dict[str, torch.Tensor]:
         """All weights of the model by their own names, with the adapter's product added.
 
         They are computed apart, in float32: the frozen weights stay as they are, bit for bit.

@@ -272,7 +272,7 @@ class LocalTrainService(TrainService):
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The current weights by name, with the adapter's part added if there is one."""
-        return self._own_weights if self._adapter is None else self._adapter.merged()
+        return self._own_weights if self._adapter is None else self._adapter.merged_weights()
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
@@ -375,7 +375,7 @@ def _save_merged(model: PreTrainedModel, adapter: Adapter) -> None:
 
     def save_pretrained(folder: str | Path, **kwargs: Any) -> Any:
         return type(model).save_pretrained(
-            model, folder, **{"state_dict": adapter.merged(), **kwargs}
+            model, folder, **{"state_dict": adapter.merged_weights(), **kwargs}
         )
 
     model.save_pretrained = save_pretrained  # type: ignore[method-assign,assignment]

@@ -42,7 +42,7 @@ class WeaverTrainService(TinkerTrainService):
     connection: ClassVar[type[RemoteConnection]] = Connection
     vendor: ClassVar[str] = Connection.vendor
 
-    def _made(self, client: Any, seed: int) -> Any:
+    def _create_client(self, client: Any, seed: int) -> Any:
         from weaver import types
 
         config = self.config

@@ -15,8 +15,8 @@ from plugrl.core.sandbox.jobs import ProgramLimits, Runner
 from plugrl.core.sandboxes import Programs, make_confined_sandbox
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.data.files import place_of_problem, read_files
-from plugrl.scenarios.code_validation.examined import Examined, Program
-from plugrl.scenarios.code_validation.mutants import mutants, normalised
+from plugrl.scenarios.code_validation.examined import ExaminedProblem, Program
+from plugrl.scenarios.code_validation.mutants import mutants, normalise
 from plugrl.scenarios.code_validation.truth import Deadline, in_parallel
 from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests
 
@@ -61,7 +61,7 @@ class _Row:
 
 def read_apps(
     files: Sequence[str], options: AppsOptions, sandbox: Mapping[str, Any]
-) -> list[Examined]:
+) -> list[ExaminedProblem]:
     """The problems of files, with programs that were run to know which are right.
 
     A row has ``question``, ``solutions`` and ``input_output``; ``problem_id``, ``difficulty`` and
@@ -78,12 +78,15 @@ def read_apps(
             nothing confines them.
         RunError: no box can be made.
     """
-    rows = [_row(item, place_of_problem(item, n)) for n, item in enumerate(_chosen(files, options))]
+    rows = [
+        _row(item, place_of_problem(item, n))
+        for n, item in enumerate(_chosen_items(files, options))
+    ]
     deadline = Deadline(options.truth_seconds)
     place = make_confined_sandbox(sandbox, unsafe=options.unsafe)
     box = Programs(place, ProgramLimits(seconds=options.seconds))
 
-    def work(row: _Row) -> Examined:
+    def work(row: _Row) -> ExaminedProblem:
         return _examine(row, box, options, deadline)
 
     found = in_parallel(work, rows, deadline)
@@ -98,15 +101,15 @@ def read_apps(
     return usable
 
 
-def first_of(files: Sequence[str], options: AppsOptions) -> Examined:
+def first_of(files: Sequence[str], options: AppsOptions) -> ExaminedProblem:
     """The first problem of files, none of whose programs was run: both are its first solution."""
-    item = _chosen(files, options)[0]
+    item = _chosen_items(files, options)[0]
     row = _row(item, place_of_problem(item, 0))
     program = Program(row.solutions[0])
-    return Examined(row.name, row.question, (program,), (program,))
+    return ExaminedProblem(row.name, row.question, (program,), (program,))
 
 
-def _chosen(files: Sequence[str], options: AppsOptions) -> list[DataItem]:
+def _chosen_items(files: Sequence[str], options: AppsOptions) -> list[DataItem]:
     items = [
         item
         for item in read_files(files)
@@ -160,7 +163,7 @@ def _programs(value: Any, column: str, place: str) -> list[str]:
     )
 
 
-def _examine(row: _Row, box: Runner, options: AppsOptions, deadline: Deadline) -> Examined:
+def _examine(row: _Row, box: Runner, options: AppsOptions, deadline: Deadline) -> ExaminedProblem:
     tests = row.tests[: options.max_tests]
 
     def passed(program: str) -> float:
@@ -169,10 +172,10 @@ def _examine(row: _Row, box: Runner, options: AppsOptions, deadline: Deadline) -
         return sum(good) / len(good)
 
     right: list[str] = []
-    for program in _parsed(row.solutions):
+    for program in _parse_programs(row.solutions):
         if len(right) < options.max_solutions and passed(program) == 1:
             right.append(program)
-    candidates = [(program, "") for program in _parsed(row.wrong)]
+    candidates = [(program, "") for program in _parse_programs(row.wrong)]
     for number, program in enumerate(right):
         changed = mutants(program)
         order = np.random.default_rng([number, *row.name.encode()]).permutation(len(changed))
@@ -188,15 +191,15 @@ def _examine(row: _Row, box: Runner, options: AppsOptions, deadline: Deadline) -
         share = passed(program)
         if least <= share < 1:
             wrong.append(Program(program, share, change))
-    return Examined(row.name, row.question, tuple(map(Program, right)), tuple(wrong))
+    return ExaminedProblem(row.name, row.question, tuple(map(Program, right)), tuple(wrong))
 
 
-def _parsed(programs: Sequence[str]) -> list[str]:
+def _parse_programs(programs: Sequence[str]) -> list[str]:
     """The programs that are Python of today, without comments and as mutants are laid out."""
     found = []
     for program in programs:
         try:
-            found.append(normalised(program))
+            found.append(normalise(program))
         except (SyntaxError, ValueError, RecursionError):
             continue
     return found

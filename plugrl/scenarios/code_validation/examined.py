@@ -11,7 +11,7 @@ import numpy as np
 from plugrl.core.errors import RunError
 from plugrl.scenarios.code_validation.mutants import Mutant, mutants
 from plugrl.scenarios.code_validation.problem import Problem
-from plugrl.scenarios.code_validation.renaming import renamed
+from plugrl.scenarios.code_validation.renaming import rename_variables
 from plugrl.scenarios.code_validation.truth import Deadline, answers, in_parallel, share
 
 
@@ -32,7 +32,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ExaminedProblem:
     """A problem with programs that are right and others that are wrong.
 
     Attributes:
@@ -48,9 +48,9 @@ class Examined:
     wrong: tuple[Program, ...]
 
 
-def examined(
+def examine_problems(
     problems: Sequence[Problem], renamings: int, min_passed: float, seconds: float
-) -> tuple[Examined, ...]:
+) -> tuple[ExaminedProblem, ...]:
     """Run all programs of ``problems``: their solutions with other names, and mutants of these.
 
     A mutant that passes all tests is left out, for nobody knows whether it is right; so is one
@@ -68,16 +68,16 @@ def examined(
     """
     deadline = Deadline(seconds)
 
-    def work(problem: Problem) -> Examined:
+    def work(problem: Problem) -> ExaminedProblem:
         return _examine(problem, renamings, min_passed)
 
     return tuple(in_parallel(work, list(problems), deadline))
 
 
-def _examine(problem: Problem, renamings: int, min_passed: float) -> Examined:
+def _examine(problem: Problem, renamings: int, min_passed: float) -> ExaminedProblem:
     right, wrong = _candidates(problem, renamings)
     found = answers([*right, *(each.program for each in wrong)], problem.name, problem.cases())
-    expected = _expected(problem, found[0])
+    expected = _expected_outputs(problem, found[0])
     if any(answer != expected for answer in found[: len(right)]):
         raise RunError(
             f"scenario code_validation: the solutions of problem {problem.name!r} do not agree; "
@@ -89,7 +89,7 @@ def _examine(problem: Problem, renamings: int, min_passed: float) -> Examined:
         for mutant, passed in zip(wrong, shares, strict=True)
         if min_passed <= passed < 1
     )
-    return Examined(problem.name, problem.question, tuple(map(Program, right)), kept)
+    return ExaminedProblem(problem.name, problem.question, tuple(map(Program, right)), kept)
 
 
 def _candidates(problem: Problem, renamings: int) -> tuple[list[str], list[Mutant]]:
@@ -98,7 +98,7 @@ def _candidates(problem: Problem, renamings: int) -> tuple[list[str], list[Mutan
     wrong: list[Mutant] = []
     name = list(problem.name.encode())
     for number, solution in enumerate(problem.solutions):
-        own = [renamed(solution, (number, turn, *name)) for turn in range(renamings)]
+        own = [rename_variables(solution, (number, turn, *name)) for turn in range(renamings)]
         changed = [mutants(text) for text in own]
         order = np.random.default_rng([number, *name]).permutation(min(map(len, changed)))
         wrong += [changed[turn % renamings][place] for turn, place in enumerate(order)]
@@ -106,7 +106,7 @@ def _candidates(problem: Problem, renamings: int) -> tuple[list[str], list[Mutan
     return list(dict.fromkeys(right)), wrong
 
 
-def _expected(problem: Problem, found: str) -> str:
+def _expected_outputs(problem: Problem, found: str) -> str:
     """What the first solution gave, which must be what the examples say."""
     said = [json.dumps(result, sort_keys=True) for _, result in problem.examples]
     if found.split("\n")[: len(said)] != said:

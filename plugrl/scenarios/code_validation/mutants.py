@@ -51,7 +51,7 @@ class Mutant:
     change: str
 
 
-def normalised(program: str) -> str:
+def normalise(program: str) -> str:
     """``program`` as the mutants of it are laid out, without comments.
 
     Raises:
@@ -71,7 +71,7 @@ def mutants(program: str) -> list[Mutant]:
     Raises:
         SyntaxError: it is no Python.
     """
-    tree = ast.parse(normalised(program))
+    tree = ast.parse(normalise(program))
     source = ast.unparse(tree)
     before, odd = source.splitlines(), len(_ODD.findall(source))
     found: dict[str, Mutant] = {}
@@ -162,7 +162,7 @@ def _calls(node: ast.Call) -> Iterator[_Change]:
             if last >= 0:
                 for step in (1, -1):
                     moved = list(node.args)
-                    moved[last] = _moved(node.args[last], step)
+                    moved[last] = _shifted(node.args[last], step)
                     yield _with(args=moved)
         case ast.Name(id="sorted"):
             if not node.keywords:
@@ -175,7 +175,7 @@ def _calls(node: ast.Call) -> Iterator[_Change]:
             pass
 
 
-def _moved(bound: ast.expr, step: int) -> ast.expr:
+def _shifted(bound: ast.expr, step: int) -> ast.expr:
     """``bound`` plus ``step`` as one would write it: n + 1 becomes n + 2 or n."""
     match bound:
         case ast.Constant(value=int() as number):

@@ -15,7 +15,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-def renamed(program: str, seed: tuple[int, ...]) -> str:
+def rename_variables(program: str, seed: tuple[int, ...]) -> str:
     """``program`` with other names for its local variables, drawn with ``seed``.
 
     Functions and their arguments, of which a question may speak, stay.

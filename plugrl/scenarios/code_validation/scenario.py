@@ -17,7 +17,7 @@ from plugrl.core.sandboxes import make_sandbox, with_remedy
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.scenarios.code_validation.apps import AppsOptions, first_of, read_apps
 from plugrl.scenarios.code_validation.bank import PROBLEMS
-from plugrl.scenarios.code_validation.examined import Examined, Program, examined
+from plugrl.scenarios.code_validation.examined import ExaminedProblem, Program, examine_problems
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -106,7 +106,7 @@ class CodeValidationScenario(Scenario):
                 running them takes too long.
             RunError: no box can be made.
         """
-        problems = self._examined()
+        problems = self._examined_problems()
         count = max(1, min(len(problems) - 1, round(self.config.held_out * len(problems))))
         if len(problems) < 2:
             raise ConfigError(
@@ -129,11 +129,11 @@ class CodeValidationScenario(Scenario):
             first = first_of(self.config.data_files, self._options())
         else:
             program = (Program(PROBLEMS[0].solutions[0].strip()),)
-            first = Examined(PROBLEMS[0].name, PROBLEMS[0].question, program, program)
+            first = ExaminedProblem(PROBLEMS[0].name, PROBLEMS[0].question, program, program)
         item = _item(first, first.right[0], 1)
         return {"train": [item], "validation": [item]}
 
-    def _examined(self) -> Sequence[Examined]:
+    def _examined_problems(self) -> Sequence[ExaminedProblem]:
         config = self.config
         if config.data_files:
             sandbox = json.dumps(config.sandbox.to_dict())
@@ -144,7 +144,7 @@ class CodeValidationScenario(Scenario):
         return AppsOptions(**{name: self.config[name] for name in AppsOptions.__slots__})
 
     def _items(
-        self, problems: Sequence[Examined], split: str, seed: Sequence[int]
+        self, problems: Sequence[ExaminedProblem], split: str, seed: Sequence[int]
     ) -> list[DataItem]:
         """Programs of ``problems`` in the order of ``seed``, as many right as wrong ones."""
         random = np.random.default_rng(seed)
@@ -161,16 +161,16 @@ class CodeValidationScenario(Scenario):
 
 
 @cache
-def _built_in(renamings: int, min_passed: float, seconds: float) -> tuple[Examined, ...]:
+def _built_in(renamings: int, min_passed: float, seconds: float) -> tuple[ExaminedProblem, ...]:
     """The built-in problems that have wrong programs, run once in a process."""
-    found = examined(PROBLEMS, renamings, min_passed, seconds)
+    found = examine_problems(PROBLEMS, renamings, min_passed, seconds)
     return tuple(each for each in found if each.wrong)
 
 
 @lru_cache(maxsize=4)
 def _of_files(
     files: tuple[tuple[str, int, int], ...], options: AppsOptions, sandbox: str
-) -> list[Examined]:
+) -> list[ExaminedProblem]:
     """The problems of files, run once in a process as long as the files stay as they are."""
     return read_apps([path for path, _, _ in files], options, json.loads(sandbox))
 
@@ -184,7 +184,9 @@ def _identity(path: str) -> tuple[str, int, int]:
     return str(path), found.st_mtime_ns, found.st_size
 
 
-def _pairs(problem: Examined, random: np.random.Generator) -> list[tuple[DataItem, DataItem]]:
+def _pairs(
+    problem: ExaminedProblem, random: np.random.Generator
+) -> list[tuple[DataItem, DataItem]]:
     count = min(len(problem.right), len(problem.wrong))
     drawn = [
         [programs[i] for i in random.permutation(len(programs))[:count]]
@@ -196,7 +198,7 @@ def _pairs(problem: Examined, random: np.random.Generator) -> list[tuple[DataIte
     ]
 
 
-def _item(problem: Examined, program: Program, label: int) -> dict[str, Any]:
+def _item(problem: ExaminedProblem, program: Program, label: int) -> dict[str, Any]:
     return {
         "prompt": f"{problem.question}\n\n```python\n{program.text}\n```\n\nIs the program right?",
         "question": problem.question,

@@ -79,11 +79,13 @@ def answers(programs: Sequence[str], function: str, cases: Sequence[Sequence[Any
     """
     box = Box(ProgramLimits(seconds=20.0, wall_seconds=120.0))
     arguments = [json.dumps(list(case)) for case in cases]
-    found = _judged(box, list(programs), function, arguments)
+    found = _run_programs(box, list(programs), function, arguments)
     return ["\n".join(each) for each in found]
 
 
-def _judged(box: Box, programs: list[str], function: str, arguments: list[str]) -> list[list[str]]:
+def _run_programs(
+    box: Box, programs: list[str], function: str, arguments: list[str]
+) -> list[list[str]]:
     outcome = box.call(_judge(), "judge", [programs, function, arguments, _LINES])
     if outcome.verdict == "done":
         value: list[list[str]] = outcome.value
@@ -95,7 +97,7 @@ def _judged(box: Box, programs: list[str], function: str, arguments: list[str]) 
     return [
         answer
         for part in (programs[:half], programs[half:])
-        for answer in _judged(box, part, function, arguments)
+        for answer in _run_programs(box, part, function, arguments)
     ]
 
 

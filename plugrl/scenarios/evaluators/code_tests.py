@@ -146,7 +146,7 @@ def read_tests(value: Any, *, trusted: bool = False) -> list[Test]:
             its own, is no Python, or only compares.
     """
     if isinstance(value, str):
-        value = _decoded(value)
+        value = _decode_json(value)
     if isinstance(value, Mapping) and "inputs" in value:
         tests = _columns(value)
     elif isinstance(value, (str, Mapping)):
@@ -165,7 +165,7 @@ def _judged_as(test: Test, trusted: bool) -> Test:
         return test
     try:
         fault = fault_of(test.code)
-        idle = _idle(test.code)
+        idle = _always_true_line(test.code)
     except SyntaxError as error:
         raise ValueError(f"assert code in line {error.lineno} is no Python: {error.msg}") from None
     if idle is not None:
@@ -178,7 +178,7 @@ def _judged_as(test: Test, trusted: bool) -> Test:
     return replace(test, trusted=trusted)
 
 
-def _idle(code: str) -> int | None:
+def _always_true_line(code: str) -> int | None:
     """The line of a comparison in code that every program passes; None: it may fail."""
     tree = ast.parse(code)
     if any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(tree)):
@@ -193,7 +193,7 @@ def _idle(code: str) -> int | None:
     )
 
 
-def _decoded(text: str) -> Any:
+def _decode_json(text: str) -> Any:
     if text.lstrip()[:1] not in ("[", "{", '"'):
         return text
     try:
@@ -212,10 +212,10 @@ def _columns(value: Mapping[str, Any]) -> list[Test]:
         if any(o is None for o in expected):
             raise ValueError("tests have no output where null stands; write the text")
         return [InputTest("" if i is None else _text(i), _text(o)) for i, o in pairs]
-    return [CallTest(str(name), list(i), _unwrapped(o)) for i, o in pairs]
+    return [CallTest(str(name), list(i), _unwrap_single(o)) for i, o in pairs]
 
 
-def _unwrapped(expected: Any) -> Any:
+def _unwrap_single(expected: Any) -> Any:
     """Data sets of this form hold a single result in a list of its own."""
     return expected[0] if isinstance(expected, list) and len(expected) == 1 else expected
 

@@ -50,7 +50,7 @@ def grade(answer: str, reference: str, boxed: str, digits: int) -> dict[str, Any
     """
     # It warns that its own time limits are off: they need the main thread, and the helper has one.
     logging.disable(logging.WARNING)
-    gold = _parsed(reference, bare=True)
+    gold = _parse_answer(reference, bare=True)
     if not gold:
         raise ValueError(f"nothing can be read in the reference {reference!r:.80}")
     inside = last_boxed(answer)
@@ -64,9 +64,9 @@ def grade(answer: str, reference: str, boxed: str, digits: int) -> dict[str, Any
         return found | {"extracted": _line(said), "correct": True}
     if whole and _is_expression(said):
         # The full stop of a sentence is no part of it.
-        target = _parsed(said.strip().removesuffix("."), bare=True)
+        target = _parse_answer(said.strip().removesuffix("."), bare=True)
     else:
-        target = _parsed(said, bare=not whole)
+        target = _parse_answer(said, bare=not whole)
     if target:
         found["extracted"] = str(target[-1]) if whole else _line(said)
         found["correct"] = bool(verify(gold, target, float_rounding=digits, timeout_seconds=None))
@@ -86,7 +86,7 @@ def _is_expression(text: str) -> bool:
     return "\n" not in text and not _WORD.search(_COMMAND.sub(" ", text))
 
 
-def _parsed(text: str, *, bare: bool) -> list[Any]:
+def _parse_answer(text: str, *, bare: bool) -> list[Any]:
     """What math-verify finds; ``bare`` text is an answer alone, perhaps LaTeX without dollars."""
     if bare and "$" not in text and "\\boxed" not in text:
         found: list[Any] = parse(f"${text.strip()}$", parsing_timeout=None)

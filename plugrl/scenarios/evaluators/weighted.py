@@ -83,7 +83,7 @@ class WeightedEvaluator(Evaluator):
         names = names_of(self.config.criteria, "evaluator")
         results = await asyncio.gather(
             *(
-                _judged(name, member, data, evaluation_target)
+                _judge_member(name, member, data, evaluation_target)
                 for name, member in zip(names, self._members, strict=True)
             )
         )
@@ -113,7 +113,7 @@ class WeightedEvaluator(Evaluator):
         )
 
 
-async def _judged(
+async def _judge_member(
     name: str, member: Evaluator, data: Mapping[str, Any], target: BaseEvaluationTarget
 ) -> EvaluationRunResult | EvaluationFailedError:
     """A judgement or why there is none: the other members are not cut off in their questions."""

@@ -16,7 +16,7 @@ _MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _CHUNK = 4096
 
 
-def mixed(numbers: np.ndarray) -> np.ndarray:
+def mix_bits(numbers: np.ndarray) -> np.ndarray:
     """Scatter integers over 64 bits, one to one (splitmix64)."""
     x = numbers.astype(np.uint64) + _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _MIXERS[0]
@@ -33,32 +33,32 @@ def first_colours(node_mask: np.ndarray, marks: np.ndarray | None = None) -> np.
         marks: ``[M, N]``, integers; None: all alike.
     """
     colours = np.zeros(node_mask.shape, np.int64) if marks is None else np.asarray(marks)
-    return np.where(node_mask.astype(bool), mixed(colours + 1), np.uint64(0))
+    return np.where(node_mask.astype(bool), mix_bits(colours + 1), np.uint64(0))
 
 
-def refined(adjacency: np.ndarray, colours: np.ndarray) -> np.ndarray:
+def refine(adjacency: np.ndarray, colours: np.ndarray) -> np.ndarray:
     """One round: each node gets a colour of its own colour and those of its neighbours.
 
     Args:
         adjacency: ``[M, N, N]``, 1 where there is an edge.
         colours: ``[M, N]``, 0 where there is no node.
     """
-    told = mixed(colours)
+    told = mix_bits(colours)
     edges = adjacency.astype(bool)
     around = np.empty_like(colours)
     for start in range(0, len(colours), _CHUNK):
         part = slice(start, start + _CHUNK)
         heard = np.where(edges[part], told[part, None, :], np.uint64(0))
         around[part] = heard.sum(-1, dtype=np.uint64)
-    own = mixed(colours ^ _GOLDEN)
-    return np.where(colours == 0, np.uint64(0), mixed(own + around))
+    own = mix_bits(colours ^ _GOLDEN)
+    return np.where(colours == 0, np.uint64(0), mix_bits(own + around))
 
 
 def of_graph(colours: np.ndarray) -> np.ndarray:
     """One number ``[M]`` for the colours ``[M, N]`` of each graph, in whatever order nodes are."""
     there = colours != 0
-    summed = np.where(there, mixed(colours), np.uint64(0)).sum(-1, dtype=np.uint64)
-    return mixed(summed + there.sum(-1).astype(np.uint64))
+    summed = np.where(there, mix_bits(colours), np.uint64(0)).sum(-1, dtype=np.uint64)
+    return mix_bits(summed + there.sum(-1).astype(np.uint64))
 
 
 def signatures(
@@ -78,7 +78,7 @@ def signatures(
     colours = first_colours(node_mask, marks)
     seen = [of_graph(colours)]
     for _ in range(rounds):
-        colours = refined(adjacency, colours)
+        colours = refine(adjacency, colours)
         seen.append(of_graph(colours))
     return np.stack(seen)
 

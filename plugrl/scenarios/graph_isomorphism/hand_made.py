@@ -11,7 +11,7 @@ from plugrl.core.protocol.protocol import Verdict
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, Script
 from plugrl.scenarios.bodies.graph_marks import exchanges
-from plugrl.scenarios.graph_isomorphism.colours import first_colours, mixed, of_graph, refined
+from plugrl.scenarios.graph_isomorphism.colours import first_colours, mix_bits, of_graph, refine
 
 #: What the hand-made verifier sees, in rounds of refinement.
 VERIFIER_LAYERS = 2
@@ -79,11 +79,11 @@ def _allowed(layout: Layout, observation: np.ndarray) -> np.ndarray:
 def _action(spaces: AgentSpaces, named: np.ndarray, decision: np.ndarray | None) -> np.ndarray:
     """Messages ``[N, channels]`` and what is decided; agents that do not decide leave it out."""
     width = spaces.action.shape[0]  # type: ignore[index]
-    columns = [named] if width == named.shape[1] else [named, _undecided(named, decision)]
+    columns = [named] if width == named.shape[1] else [named, _without_decision(named, decision)]
     return np.concatenate(columns, 1).astype(spaces.action.dtype)
 
 
-def _undecided(named: np.ndarray, decision: np.ndarray | None) -> np.ndarray:
+def _without_decision(named: np.ndarray, decision: np.ndarray | None) -> np.ndarray:
     chosen = np.full(len(named), Verdict.UNDECIDED) if decision is None else decision
     return chosen[:, None]
 
@@ -93,12 +93,12 @@ def _colours(layout: Layout, observation: np.ndarray, rounds: int) -> np.ndarray
     messages = torch.from_numpy(np.ascontiguousarray(layout.view(observation, "messages")))
     pairs = exchanges(messages, messages.shape[1] // 2)[0].numpy()
     kinds = pairs.reshape(len(pairs), -1, *pairs.shape[-2:]).astype(np.uint64)
-    names = mixed(np.arange(1, kinds.shape[1] + 1))[:, None, None]
+    names = mix_bits(np.arange(1, kinds.shape[1] + 1))[:, None, None]
     marks = (kinds * names).sum(1, dtype=np.uint64)
     size = layout.fields["node_mask"][-1]
     mask = layout.view(observation, "node_mask").reshape(-1, size)
     adjacency = layout.view(observation, "adjacency").reshape(-1, size, size)
     colours = [first_colours(mask, marks.reshape(-1, size).view(np.int64))]
     for _ in range(rounds):
-        colours.append(refined(adjacency, colours[-1]))
+        colours.append(refine(adjacency, colours[-1]))
     return np.stack(colours).reshape(rounds + 1, -1, 2, size)

@@ -14,7 +14,7 @@ import numpy as np
 
 from plugrl.core.errors import RunError
 from plugrl.core.tensordict.seeding import generator_of
-from plugrl.scenarios.graph_isomorphism.colours import depths, mixed, signatures
+from plugrl.scenarios.graph_isomorphism.colours import depths, mix_bits, signatures
 
 #: Graphs that are drawn at a time for each pair that is missing, and their bounds.
 _DRAWN_EACH, _FEWEST, _MOST = 60, 5000, 60_000
@@ -91,21 +91,21 @@ def _search(recipe: Recipe, missing: list[int], rng: np.random.Generator) -> lis
     """Pairs ``[k, 2, N, N]`` of each depth among newly drawn graphs, at most those missing."""
     # Those that no round tells apart are rare.
     wanted = _MOST if missing[3] > 0 else sum(max(each, 0) for each in missing) * _DRAWN_EACH
-    graphs = _drawn(recipe, min(max(wanted, _FEWEST), _MOST), rng)
+    graphs = _draw_graphs(recipe, min(max(wanted, _FEWEST), _MOST), rng)
     adjacency, node_mask = _parts(graphs)
-    seen, final = _seen(adjacency, node_mask)
+    seen, final = _signatures_seen(adjacency, node_mask)
     # By what two rounds see, so that neither graph of a deep pair looks like one of another split.
-    of_tests = mixed(seen[2]) % np.uint64(_PARTS) == 0
+    of_tests = mix_bits(seen[2]) % np.uint64(_PARTS) == 0
     places = np.flatnonzero(of_tests == recipe.test)
     alike = (
-        _alike(graphs[places], final[places], rng)
+        _indistinguishable_pairs(graphs[places], final[places], rng)
         if missing[3] > 0
         else graphs[:0, None].repeat(2, 1)
     )
     places = places[np.unique(final[places], return_index=True)[1]]
     sizes = node_mask[places].sum(1) * 1000 + adjacency[places].sum((1, 2))
     pairs = []
-    for level, key in enumerate((mixed(sizes), seen[1, places], seen[2, places])):
+    for level, key in enumerate((mix_bits(sizes), seen[1, places], seen[2, places])):
         first, second = places[_neighbours(key, rng)]
         # Graphs that are alike after all rounds are there once, so that all have a depth.
         shallow = seen[level + 1, first] != seen[level + 1, second]
@@ -114,16 +114,16 @@ def _search(recipe: Recipe, missing: list[int], rng: np.random.Generator) -> lis
     return [rng.permutation(p)[: max(m, 0)] for p, m in zip([*pairs, alike], missing, strict=True)]
 
 
-def _seen(adjacency: np.ndarray, node_mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _signatures_seen(adjacency: np.ndarray, node_mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Signatures up to round 3 ``[4, G]``, and ones ``[G]`` that are equal where all rounds are."""
     seen = signatures(adjacency, node_mask, 3)
     _, inverse, count = np.unique(seen[3], return_inverse=True, return_counts=True)
-    final, open = mixed(seen[3]), count[inverse] > 1
+    final, open = mix_bits(seen[3]), count[inverse] > 1
     final[open] = signatures(adjacency[open], node_mask[open], adjacency.shape[-1])[-1]
     return seen, final
 
 
-def _drawn(recipe: Recipe, number: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_graphs(recipe: Recipe, number: int, rng: np.random.Generator) -> np.ndarray:
     """Random graphs ``[G, N, N]``, with ones on the diagonal where there is a node."""
     size = recipe.largest
     sizes = rng.integers(recipe.smallest, size + 1, number)
@@ -150,7 +150,9 @@ def _neighbours(key: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.stack([order[begins], order[begins + 1]])
 
 
-def _alike(graphs: np.ndarray, final: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _indistinguishable_pairs(
+    graphs: np.ndarray, final: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Pairs ``[k, 2, N, N]`` that no round tells apart, and that are not isomorphic.
 
     That they are not is certain: refinement tells them apart once one node is marked, whichever.
@@ -158,12 +160,12 @@ def _alike(graphs: np.ndarray, final: np.ndarray, rng: np.random.Generator) -> n
     _, inverse, count = np.unique(final, return_inverse=True, return_counts=True)
     several = count[inverse] > 1
     graphs, final = graphs[several], final[several]
-    marked = mixed(final)
+    marked = mix_bits(final)
     adjacency, mask = _parts(graphs)
     for node in range(graphs.shape[-1]):
         marks = np.zeros(mask.shape, np.int64)
         marks[:, node] = 1
-        marked += mixed(signatures(adjacency, mask, _MARKED_ROUNDS, marks)[-1])
+        marked += mix_bits(signatures(adjacency, mask, _MARKED_ROUNDS, marks)[-1])
     # A node that is not there cannot be marked: it counts alike in all graphs of a size.
     kinds = np.unique(marked, return_index=True)[1]
     result: np.ndarray = graphs[kinds[_neighbours(final[kinds], rng)].T]

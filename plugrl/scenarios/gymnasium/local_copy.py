@@ -21,7 +21,7 @@ Outcome = tuple[Any, Any, bool, bool, Any]
 SETTINGS = "scenario.id, env_kwargs and wrappers"
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     """A value in a few words."""
     kind = type(value).__name__
     return f"a {kind} of {len(value)} values" if isinstance(value, (tuple, list)) else f"a {kind}"
@@ -76,7 +76,7 @@ class LocalCopy(Copy):
         seed_spaces(self.environment, seed)
         begun = self.environment.reset(seed=seed)
         if not (isinstance(begun, (tuple, list)) and len(begun) == 2):
-            raise self._wrong(f"reset() gave {_told(begun)}, not observation and info")
+            raise self._error(f"reset() gave {_describe(begun)}, not observation and info")
         return begun[0]
 
     def _broke(self, doing: str, error: BaseException) -> None:
@@ -86,16 +86,16 @@ class LocalCopy(Copy):
     def _check(self, stepped: Any) -> None:
         """Refuse what no step of gymnasium gives. The first one is looked at: it costs time."""
         if not (isinstance(stepped, (tuple, list)) and len(stepped) == 5):
-            raise self._wrong(
-                f"step() gave {_told(stepped)}, not observation, reward, terminated, truncated and "
-                "info"
+            raise self._error(
+                f"step() gave {_describe(stepped)}, not observation, reward, terminated, truncated "
+                "and info"
             )
         for name, flag in zip(("terminated", "truncated"), stepped[2:4], strict=True):
             if np.asarray(flag).dtype.kind not in "biuf" or np.shape(flag) != ():
-                raise self._wrong(f"step() gave {_told(flag)} as {name}, not True or False")
+                raise self._error(f"step() gave {_describe(flag)} as {name}, not True or False")
         self._is_new = False
 
-    def _wrong(self, what: str) -> ContractError:
+    def _error(self, what: str) -> ContractError:
         return ContractError(f"environment {self._recipe.id}: {what}; mend the environment")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -73,14 +73,14 @@ class NativeEnvironment(ResumableEnvironment):
         (seed,) = copy_seeds(seed, 1)
         self._seed = self._seed if seed is None else seed
         try:
-            observation = self._begun(seed)
+            observation = self._begin_episodes(seed)
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
             observation = self._rebuilt("reset()", error)
         return {AGENT: observation}
 
-    def _begun(self, seed: int | None) -> np.ndarray:
+    def _begin_episodes(self, seed: int | None) -> np.ndarray:
         seed_spaces(self._vector, seed)
         first = self._vector.reset(seed=seed)[0]
         observed = self._space.observations(first)
@@ -152,7 +152,7 @@ class NativeEnvironment(ResumableEnvironment):
                 self._vector.close()
             try:
                 self._vector = self._recipe.make_vector(self.num_envs)
-                return self._begun(restart_seed(self._seed, self._restarts))
+                return self._begin_episodes(restart_seed(self._seed, self._restarts))
             except (Exception, SystemExit) as again:
                 error = again
 

@@ -49,7 +49,7 @@ class Recipe:
     max_episode_steps: int | None = None
     render_mode: str | None = None
 
-    def drawn(self) -> Recipe:
+    def with_frames(self) -> Recipe:
         """The recipe of a copy whose frames can be looked at."""
         return replace(self, render_mode="rgb_array")
 

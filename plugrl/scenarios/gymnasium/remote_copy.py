@@ -149,7 +149,7 @@ class RemoteCopy:
         try:
             return self._answer()
         except _Lost as lost:
-            return self._replaced(lost)
+            return self._restart(lost)
 
     def begin_step(self, action: Any) -> None:
         """Ask for ``LocalCopy.step``; :meth:`end_step` gives what comes of it."""
@@ -161,16 +161,16 @@ class RemoteCopy:
             outcome: Outcome = self._answer()
             return outcome
         except _Lost as lost:
-            return self._replaced(lost), 0.0, False, True, None
+            return self._restart(lost), 0.0, False, True, None
 
     def _ask(self, *message: Any) -> None:
         try:
-            self._started()
+            self._wait_for_start()
             self._process.send(*message)
         except _Lost as lost:
             self._reason = lost
 
-    def _started(self) -> None:
+    def _wait_for_start(self) -> None:
         """Wait until a new process has made its environment."""
         if not self._is_new:
             return
@@ -191,7 +191,7 @@ class RemoteCopy:
             raise RunError(value)
         return value
 
-    def _replaced(self, lost: _Lost) -> Any:
+    def _restart(self, lost: _Lost) -> Any:
         """The first observation of a new process in place of one that is gone."""
         while True:
             self._restarts += 1

@@ -11,7 +11,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.core.tensordict.environment.vector_environment import AGENT
-from plugrl.scenarios.environment_options import check_named, copies_in, named
+from plugrl.scenarios.environment_options import check_named, copies_in, import_path_and_arguments
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -107,10 +107,10 @@ class GymnasiumScenario(Scenario):
             id=config.id,
             spec=find_spec(config.id),
             options=config.env_kwargs.to_dict(),
-            wrappers=tuple(named(wrapper) for wrapper in config.wrappers),
+            wrappers=tuple(import_path_and_arguments(wrapper) for wrapper in config.wrappers),
             max_episode_steps=config.max_episode_steps,
         )
-        return recipe.drawn() if split == "film" else recipe
+        return recipe.with_frames() if split == "film" else recipe
 
     def _environment(self, split: Split) -> VectorEnvironment:
         from plugrl.scenarios.gymnasium.stepped import SteppedEnvironment

@@ -103,7 +103,7 @@ class ImageClassificationScenario(ProtocolTask):
             _CLASSES.get(config.dataset, 10), method, config.selected_classes, drawn
         )
         places, labels = two_labels.two_labels(images, method, classes, drawn, train=train)
-        kept = two_labels.kept(
+        kept = two_labels.kept_items(
             labels,
             drawn,
             train=train,

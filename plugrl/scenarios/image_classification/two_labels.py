@@ -71,7 +71,7 @@ def two_labels(
     return places, np.isin(images.classes, classes).astype(np.int64)
 
 
-def kept(
+def kept_items(
     labels: np.ndarray, seed: int, *, train: bool, balance: bool, most: int | None
 ) -> np.ndarray:
     """Places, in order, of the items that stay; which ones, the seed decides.

@@ -27,12 +27,14 @@ class PythonicParser(Parser):
             if not stripped.startswith("["):
                 # Prose may begin with a word and a bracket.
                 return ParsedReply(content=text)
-            return ParsedReply(calls=[ToolCall(error=f"the calls are no Python: {_said(error)}")])
+            return ParsedReply(
+                calls=[ToolCall(error=f"the calls are no Python: {_error_text(error)}")]
+            )
         nodes = body.elts if isinstance(body, ast.List) else [body]
         return ParsedReply(calls=[_call(node) for node in nodes])
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(getattr(error, "msg", None) or type(error).__name__)
 
 

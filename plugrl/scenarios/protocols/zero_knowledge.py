@@ -98,11 +98,11 @@ class ZeroKnowledgeProtocol(Protocol):
     def turns(self) -> Sequence[Turn | Sequence[Turn]]:
         """Those of the base, in each copy of its channels."""
         return [
-            self._copied(turn) if isinstance(turn, Mapping) else [*map(self._copied, turn)]
+            self._copy_turn(turn) if isinstance(turn, Mapping) else [*map(self._copy_turn, turn)]
             for turn in self.base.turns()
         ]
 
-    def _copied(self, turn: Turn) -> Turn:
+    def _copy_turn(self, turn: Turn) -> Turn:
         copied: dict[str, list[str]] = {}
         for copy in COPIES:
             for agent, channels in turn.items():
@@ -164,7 +164,7 @@ class ZeroKnowledgeProtocol(Protocol):
         Raises:
             ContractError: there are no signals, or they have another shape.
         """
-        messages, decisions = self._checked(before, signals)
+        messages, decisions = self._validate_signals(before, signals)
         number, channels = len(self.base.agent_names), len(self.base.channels)
         heard = ProtocolSignals(
             messages=messages[:, :number, :channels], decisions=decisions[:, :number]
@@ -176,7 +176,7 @@ class ZeroKnowledgeProtocol(Protocol):
         shared = self.config.aux_prover_reward_coefficient * worth[:, None] * provers
         return np.concatenate([own + shared, -worth[:, None], worth[:, None]], -1)
 
-    def _checked(
+    def _validate_signals(
         self, state: ProtocolState, signals: ProtocolSignals | None
     ) -> tuple[np.ndarray, np.ndarray]:
         if signals is None:

@@ -53,7 +53,7 @@ def _goal(
     return FileItem({**row, "prompt": row[key], "category": str(category or "")}, place)
 
 
-def filled(template: str, item: Mapping[str, Any], setting: str) -> str:
+def fill_template(template: str, item: Mapping[str, Any], setting: str) -> str:
     """``template`` with ``{COLUMN}`` replaced by the columns of a goal.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
-from plugrl.scenarios.red_team.files import filled, read_goals
+from plugrl.scenarios.red_team.files import fill_template, read_goals
 from plugrl.scenarios.red_team.goals import harmless_goals
 
 SPLITS = ("train", "development", "test")
@@ -80,11 +80,13 @@ class RedTeamScenario(Scenario):
         section = self.config
         named = {split: section.files[split] for split in SPLITS if section.files[split]}
         if named:
-            datasets = {split: self._told(self._read(path)) for split, path in named.items()}
+            datasets = {
+                split: self._chosen_goals(self._read(path)) for split, path in named.items()
+            }
             _check_disjoint(datasets, named)
         else:
             goals = harmless_goals() if section.file is None else self._read(section.file)
-            datasets = self._split(self._told(goals))
+            datasets = self._split(self._chosen_goals(goals))
         order = np.random.default_rng([seed, 1]).permutation(len(datasets.get("train", ())))
         if "train" in datasets:
             datasets["train"] = [datasets["train"][i] for i in order]
@@ -93,7 +95,7 @@ class RedTeamScenario(Scenario):
     def _read(self, path: str) -> list[dict[str, Any]]:
         return read_goals(path, self.config.prompt_key, self.config.category_key)
 
-    def _told(self, goals: Sequence[dict[str, Any]]) -> list[DataItem]:
+    def _chosen_goals(self, goals: Sequence[dict[str, Any]]) -> list[DataItem]:
         """Goals of the chosen categories as the tester is told them, each once.
 
         Raises:
@@ -113,7 +115,7 @@ class RedTeamScenario(Scenario):
             if chosen and goal["category"] not in chosen:
                 continue
             if template is not None or "prompt" not in goal:
-                told = filled(TEMPLATE if template is None else template, goal, "template")
+                told = fill_template(TEMPLATE if template is None else template, goal, "template")
                 goal = {**goal, "prompt": told}
             found.setdefault(goal["prompt"], goal)
         return list(found.values())

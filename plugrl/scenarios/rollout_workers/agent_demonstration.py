@@ -56,9 +56,9 @@ class AgentDemonstrationRolloutWorker(AgentRolloutWorker):
         Raises:
             ConfigError: there are no replies, they do not lead to an answer, or they are too long.
         """
-        return super().rollout(task) if task.is_val else self._demonstrated(task)
+        return super().rollout(task) if task.is_val else self._replay_demonstration(task)
 
-    async def _demonstrated(self, task: RolloutTask) -> list[Trajectory]:
+    async def _replay_demonstration(self, task: RolloutTask) -> list[Trajectory]:
         agent = self._make_agent(task, _Script(task, self.config.demonstration_key))
         await agent.arun(self.format_task_query(task.data))
         (conversation,) = agent.conversations

@@ -21,7 +21,7 @@ from plugrl.core.text.agents.parsing import make_parser
 from plugrl.core.text.agents.tools import bind
 from plugrl.core.text.agents.worker import AgentEvaluationTarget
 from plugrl.core.text.endpoint.clients.attempts import SESSIONS, Address
-from plugrl.core.text.endpoint.clients.callables import call, taken
+from plugrl.core.text.endpoint.clients.callables import accepted_arguments, call
 from plugrl.core.text.endpoint.clients.outcomes import (
     AttemptOutcome,
     OutcomeError,
@@ -29,8 +29,8 @@ from plugrl.core.text.endpoint.clients.outcomes import (
     of_value,
 )
 from plugrl.core.text.endpoint.clients.programs import ProgramError, run_program
-from plugrl.core.text.endpoint.clients.slots import Patience, Slots
-from plugrl.core.text.endpoint.server import MISSING, installed
+from plugrl.core.text.endpoint.clients.slots import IdleWatch, Slots
+from plugrl.core.text.endpoint.server import MISSING, is_installed
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
 from plugrl.core.text.rollout.task import RolloutTask
@@ -122,7 +122,7 @@ class ExternalRolloutWorker(RolloutWorker):
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """The extra, the program or function, the models, and who rewards."""
         section, path = check.section, check.path
-        if not installed():
+        if not is_installed():
             yield path, MISSING
         if section.get("reward") == "evaluator" and section.get("evaluator") is None:
             yield f"{path}.evaluator", "is missing, and reward is evaluator; name one"
@@ -148,7 +148,7 @@ class ExternalRolloutWorker(RolloutWorker):
         """
         release = await self._slots.take(task)
         try:
-            with SESSIONS.opened(task, self._offer(task)) as (session, address):
+            with SESSIONS.open_session(task, self._offer(task)) as (session, address):
                 _SESSION.set(session)
                 outcome = await self._outcome(task, session, address)
         finally:
@@ -158,7 +158,9 @@ class ExternalRolloutWorker(RolloutWorker):
         )
         own = [t for t in trajectories if t.model == self.config.model]
         if not own:
-            raise ProgramError(f"it asked nothing of model {self.config.model!r}{_told(session)}")
+            raise ProgramError(
+                f"it asked nothing of model {self.config.model!r}{_session_faults(session)}"
+            )
         task.logged.update(outcome.metrics)
         task.logged.setdefault("turns", float(len(session.recording.turns)))
         task.logged.setdefault("trajectories", float(len(trajectories)))
@@ -187,7 +189,7 @@ class ExternalRolloutWorker(RolloutWorker):
         # As a value: some exceptions would end the event loop.
         running = asyncio.ensure_future(capture_exception(self._run(task, address)))
         fatal = asyncio.ensure_future(session.fatal.wait())
-        patience = Patience(task, session, self.config.patience)
+        patience = IdleWatch(task, session, self.config.patience)
         watching = asyncio.ensure_future(patience.watch())
         try:
             await asyncio.wait({running, fatal}, return_when=asyncio.FIRST_COMPLETED)
@@ -199,7 +201,7 @@ class ExternalRolloutWorker(RolloutWorker):
             assert outcome is not None
             return outcome
         except (ProgramError, OutcomeError) as error:
-            raise type(error)(f"{error}{_told(session)}") from None
+            raise type(error)(f"{error}{_session_faults(session)}") from None
         finally:
             for each in (watching, fatal, running):
                 each.cancel()
@@ -273,14 +275,14 @@ def _variables(task: RolloutTask, address: Address, model: str, problem: str) ->
     return variables
 
 
-def _told(session: Session) -> str:
+def _session_faults(session: Session) -> str:
     """What failed while the program asked, for a message."""
     return f"; it was told: {session.faults[-1]}" if session.faults else ""
 
 
 def _function(name: str, workspace: str | None) -> tuple[Callable[..., Any], tuple[str, ...]]:
     function = bind(name, Path(workspace) if workspace else Path.cwd())
-    return function, taken(function, name)
+    return function, accepted_arguments(function, name)
 
 
 def _words(command: list[str] | str) -> list[str]:

@@ -45,14 +45,14 @@ class FindingScorer(Scorer):
         """Whether one of the things is there."""
 
     @abstractmethod
-    def sought(self, dialogue: Dialogue) -> tuple[Sequence[Any], Mapping[str, Sequence[Any]]]:
+    def search_terms(self, dialogue: Dialogue) -> tuple[Sequence[Any], Mapping[str, Sequence[Any]]]:
         """What is looked for: without a category, and by category.
 
         Raises:
             ValueError: the dialogue does not say it.
         """
 
-    def prepared(self, text: str) -> str:
+    def normalise_text(self, text: str) -> str:
         """The text in the form in which things are looked for."""
         return text
 
@@ -63,8 +63,8 @@ class FindingScorer(Scorer):
 
     def _one(self, dialogue: Dialogue, text: str) -> Score:
         try:
-            general, by_category = self.sought(dialogue)
-            text = self.prepared(text)
+            general, by_category = self.search_terms(dialogue)
+            text = self.normalise_text(text)
             everything = list(dict.fromkeys([*general, *_all(by_category)]))
             categories = {name: self.share(own, text) for name, own in by_category.items()}
             return Score(self.share(everything, text), categories)

@@ -55,7 +55,7 @@ class LexiconScorer(FindingScorer):
     Config: ClassVar[type] = LexiconConfig
     conformance: ClassVar[dict[str, Any]] = {"config": {"words_key": "word"}}
 
-    def sought(self, dialogue: Dialogue) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    def search_terms(self, dialogue: Dialogue) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
         """The words of the configuration, and those of the prompt's column.
 
         Raises:
@@ -66,7 +66,7 @@ class LexiconScorer(FindingScorer):
             words += _words_of(dialogue, self.config.words_key)
         return words, dict(self.config.categories)
 
-    def prepared(self, text: str) -> str:
+    def normalise_text(self, text: str) -> str:
         """The text without its case, if that is to be ignored."""
         return text.casefold() if self.config.ignore_case else text
 

@@ -149,14 +149,14 @@ class LlmJudgeScorer(Scorer):
         greedy = SamplingParams(temperature=0.0, max_new_tokens=self.config.max_response_length)
         sampling = ending(greedy, service.tokenizer)
         rows = [self._tokens(service, text) for text in self._prompts(dialogues)]
-        scores = [Score(failure=self._unfit(service, row)) for row in rows]
+        scores = [Score(failure=self._service_fault(service, row)) for row in rows]
         asked = [i for i, score in enumerate(scores) if not score.failure]
         requests = [GenerationRequest(rows[i], sampling, (0, 0, i, 0, 0)) for i in asked]
         for i, answer in zip(asked, ask_all(name, service, requests), strict=True):
             scores[i] = self._read(service, answer)
         return scores
 
-    def _unfit(self, service: InferenceService, row: Sequence[int]) -> str:
+    def _service_fault(self, service: InferenceService, row: Sequence[int]) -> str:
         room = service.max_sequence_length - self.config.max_response_length
         if row and len(row) <= room:
             return ""
@@ -167,16 +167,16 @@ class LlmJudgeScorer(Scorer):
 
     def _prompts(self, dialogues: Sequence[Dialogue]) -> list[str]:
         texts = self.texts(dialogues)
-        return [self._filled(*pair) for pair in zip(dialogues, texts, strict=True)]
+        return [self._fill_template(*pair) for pair in zip(dialogues, texts, strict=True)]
 
-    def _filled(self, dialogue: Dialogue, text: str) -> str:
+    def _fill_template(self, dialogue: Dialogue, text: str) -> str:
         values: Mapping[str, str] = {
             "prompt": dialogue.prompt,
             "category": dialogue.category,
             "probe": dialogue.probe,
             "response": dialogue.response,
-            "exchange": _told(dialogue.messages[-2:]),
-            "dialogue": _told(dialogue.messages),
+            "exchange": _conversation_text(dialogue.messages[-2:]),
+            "dialogue": _conversation_text(dialogue.messages),
             "text": text,
         }
         # Once over the template: what a dialogue holds in braces stays as it is.
@@ -227,5 +227,5 @@ class LlmJudgeScorer(Scorer):
         return float(scaled if self.config.normalize else number)
 
 
-def _told(messages: Sequence[tuple[str, str]]) -> str:
+def _conversation_text(messages: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{speaker}: {text}" for speaker, text in messages)

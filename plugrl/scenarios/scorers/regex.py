@@ -75,7 +75,7 @@ class RegexScorer(FindingScorer):
             for name, own in written.categories.items()
         }
 
-    def sought(self, dialogue: Dialogue) -> tuple[Sequence[Any], Mapping[str, Sequence[Any]]]:
+    def search_terms(self, dialogue: Dialogue) -> tuple[Sequence[Any], Mapping[str, Sequence[Any]]]:
         """The patterns of the configuration."""
         return self._patterns, self._categories
 

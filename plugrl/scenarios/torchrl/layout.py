@@ -20,7 +20,7 @@ _MASKS = ("mask", "action_mask")
 
 
 @dataclass(frozen=True)
-class Ends:
+class EpisodeFlags:
     """The keys that say that an episode is over, of one place in the tree."""
 
     done: Sequence[Key] = ()
@@ -29,7 +29,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Place:
+class AgentSlot:
     """One agent: its keys, and its index along the agents' dimension of its group or None.
 
     Attributes:
@@ -49,8 +49,8 @@ class Place:
     observed_index: int | None
     reward: Key
     rewarded_index: int | None
-    own: Ends
-    outer: Ends
+    own: EpisodeFlags
+    outer: EpisodeFlags
     mask: Key | None
     observed: Converter
     acted: Converter
@@ -104,20 +104,20 @@ class Layout:
         parents = [key[:-1] for key in actions]
         twice = next((parent for parent in parents if parents.count(parent) > 1), None)
         if twice is not None:
-            names = ", ".join(_dotted(key) for key in actions if key[:-1] == twice)
+            names = ", ".join(_key_name(key) for key in actions if key[:-1] == twice)
             raise ConfigError(
                 f"{self.name} has an agent that acts through several entries ({names}); join them "
                 "with one of scenario.transforms"
             )
 
-    def _places(self, action: Key) -> list[Place]:
+    def _places(self, action: Key) -> list[AgentSlot]:
         parent = action[:-1]
-        spec = _unbatched(self._environment.full_action_spec[action], self.batch, self.name)
+        spec = _without_batch(self._environment.full_action_spec[action], self.batch, self.name)
         count = self._count(parent)
         observation = self._observation(parent)
         reward = _nearest(self._rewards, parent)
         observed = self._environment.full_observation_spec[observation]
-        observed = _unbatched(observed, self.batch, self.name)
+        observed = _without_batch(observed, self.batch, self.name)
         mask = next((key for key in self._observations if key == (*parent, "mask")), None)
         places = []
         for index in range(count or 1):
@@ -130,7 +130,7 @@ class Layout:
             )
             acted = converter(spec if own is None else spec[own], f"{who}: action")
             places.append(
-                Place(
+                AgentSlot(
                     name=name,
                     index=own,
                     action=action,
@@ -157,8 +157,8 @@ class Layout:
         shape = tuple(self._environment.full_action_spec[parent].shape)[len(self.batch) :]
         if len(shape) > 1:
             raise ConfigError(
-                f"{self.name} has agents along {len(shape)} dimensions in {_dotted(parent)!r}; one "
-                "is what can be taken here"
+                f"{self.name} has agents along {len(shape)} dimensions in {_key_name(parent)!r}; "
+                "one is what can be taken here"
             )
         return int(shape[0]) if shape else None
 
@@ -168,7 +168,7 @@ class Layout:
         group = list(self._groups.get(parent[0], ())) if len(parent) == 1 else []
         if count is not None and len(group) == count:
             return str(group[index])
-        return parent[-1] if count is None else f"{_dotted(parent)}_{index}"
+        return parent[-1] if count is None else f"{_key_name(parent)}_{index}"
 
     def _observation(self, parent: Key) -> Key:
         seen = [key for key in self._observations if key[-1] not in _MASKS]
@@ -195,10 +195,10 @@ class Layout:
             else f"{self.name} shows nothing to observe"
         )
 
-    def _ends(self, parent: Key) -> Ends:
+    def _ends(self, parent: Key) -> EpisodeFlags:
         return _ends(key for key in self._dones if key[:-1] == parent)
 
-    def _outer(self, parent: Key) -> Ends:
+    def _outer(self, parent: Key) -> EpisodeFlags:
         return _ends(
             key
             for key in self._dones
@@ -214,19 +214,19 @@ class Layout:
             found |= self._rows(tensordict.get(key), index).reshape(self.rows, -1).any(axis=1)
         return found
 
-    def observation(self, tensordict: TensorDictBase, place: Place) -> np.ndarray:
+    def observation(self, tensordict: TensorDictBase, place: AgentSlot) -> np.ndarray:
         """What an agent sees, ``[rows, *observation]``."""
         tensor = tensordict.get(place.observation)
         if place.observed_index is not None:
             tensor = tensor.select(len(self.batch), place.observed_index)
         return place.spaces.observations(place.observed.array(tensor, (self.rows,)))
 
-    def reward(self, tensordict: TensorDictBase, place: Place) -> np.ndarray:
+    def reward(self, tensordict: TensorDictBase, place: AgentSlot) -> np.ndarray:
         """What an agent earned, ``[rows]``."""
         reward = self._rows(tensordict.get(place.reward), place.rewarded_index)
         return reward.reshape(self.rows, -1).sum(axis=1).astype(np.float32)
 
-    def present(self, tensordict: TensorDictBase, place: Place) -> np.ndarray:
+    def present(self, tensordict: TensorDictBase, place: AgentSlot) -> np.ndarray:
         """Where an agent takes part, ``[rows]``."""
         if place.mask is None:
             return np.ones(self.rows, bool)
@@ -251,12 +251,12 @@ class Layout:
         return array
 
 
-def _ends(keys: Any) -> Ends:
+def _ends(keys: Any) -> EpisodeFlags:
     found = list(keys)
     terminated = [key for key in found if key[-1].endswith("terminated")]
     truncated = [key for key in found if key[-1].endswith("truncated")]
     done = [key for key in found if key not in terminated and key not in truncated]
-    return Ends(done, terminated, truncated)
+    return EpisodeFlags(done, terminated, truncated)
 
 
 def _key(key: Any) -> Key:
@@ -267,7 +267,7 @@ def _keys(tree: Any) -> list[Key]:
     return [_key(key) for key in tree.keys(True, True)]
 
 
-def _dotted(key: Key) -> str:
+def _key_name(key: Key) -> str:
     return ".".join(key)
 
 
@@ -277,7 +277,7 @@ def _nearest(keys: Sequence[Key], parent: Key) -> Key:
     return max(above or keys, key=len)
 
 
-def _unbatched(spec: Any, batch: tuple[int, ...], name: str) -> Any:
+def _without_batch(spec: Any, batch: tuple[int, ...], name: str) -> Any:
     from torchrl.data import Stacked, StackedComposite
 
     if isinstance(spec, Stacked | StackedComposite):

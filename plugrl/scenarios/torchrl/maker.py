@@ -60,8 +60,8 @@ class Maker:
         Raises:
             ConfigError: it cannot be built, or is no ``EnvBase``.
         """
-        made = self._drawn() if render and "render_mode" not in self.options else None
-        made = self._called() if made is None else made
+        made = self._make_with_frames() if render and "render_mode" not in self.options else None
+        made = self._call_factory() if made is None else made
         if not isinstance(made, EnvBase):
             raise ConfigError(
                 f"{self.name} gives a {type(made).__name__}, which is no torchrl.envs.EnvBase; "
@@ -84,13 +84,13 @@ class Maker:
             ) from error
         return transformed
 
-    def _called(self) -> Any:
+    def _call_factory(self) -> Any:
         vector = inspect.isclass(self._factory) and issubclass(self._factory, GymEnv)
         if vector and self.options.get("num_envs"):
             raise ConfigError(_SILENT.format(name=self.name))
         return call(self.name, self._factory, self.options)
 
-    def _drawn(self) -> Any:
+    def _make_with_frames(self) -> Any:
         """With frames; None: it does not take that."""
         with suppress(Exception):
             return self._factory(**self.options, render_mode="rgb_array")

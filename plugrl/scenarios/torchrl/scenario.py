@@ -10,7 +10,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
-from plugrl.scenarios.environment_options import check_named, copies_in, named
+from plugrl.scenarios.environment_options import check_named, copies_in, import_path_and_arguments
 from plugrl.scenarios.films import film_faults
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class TorchrlScenario(Scenario):
         from plugrl.scenarios.torchrl.maker import Maker
 
         section = self.config
-        transforms = [named(each) for each in section.transforms]
+        transforms = [import_path_and_arguments(each) for each in section.transforms]
         return Maker(section.environment, plain(section.env_kwargs), transforms)
 
     def _environment(self, maker: Maker, split: Split) -> VectorEnvironment:

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from plugrl.core.errors import PlugrlError
 from plugrl.core.tensordict.environment.copies import Crashes, EpisodeCopy
 from plugrl.core.tensordict.environment.vector_environment import AgentStep
-from plugrl.scenarios.torchrl.layout import Ends, Layout, Place
+from plugrl.scenarios.torchrl.layout import AgentSlot, EpisodeFlags, Layout
 
 
 class TensorDictCopy(EpisodeCopy):
@@ -45,7 +45,7 @@ class TensorDictCopy(EpisodeCopy):
     def _reset(self) -> None:
         self.episode += 1
         self._random = torch.Generator().manual_seed(self.episode_seed).get_state()
-        with self._apart():
+        with self._own_generator():
             self.environment.set_seed(self.episode_seed)
             self._follow(self.environment.reset())
         self.anew()
@@ -60,7 +60,7 @@ class TensorDictCopy(EpisodeCopy):
         self._alive = {place.name: np.ones(self.rows, bool) for place in self._layout.places}
 
     @contextmanager
-    def _apart(self) -> Iterator[None]:
+    def _own_generator(self) -> Iterator[None]:
         """Let the environment draw from a generator of its own."""
         outer = torch.get_rng_state()
         if self._random is not None:
@@ -81,7 +81,7 @@ class TensorDictCopy(EpisodeCopy):
         assert tensordict is not None, "an episode has begun"
         self._layout.write(tensordict, actions)
         try:
-            with self._apart():
+            with self._own_generator():
                 stepped, following = self._advance(tensordict)
         except PlugrlError:
             raise
@@ -124,11 +124,11 @@ class TensorDictCopy(EpisodeCopy):
         """What a step gave the agents; the observation is what they saw at its end."""
         told = stepped.get("next")
         return {
-            place.name: self._told(place, told, self._layout.present(stepped, place))
+            place.name: self._agent_step(place, told, self._layout.present(stepped, place))
             for place in self._layout.places
         }
 
-    def _told(self, place: Place, told: TensorDictBase, present: np.ndarray) -> AgentStep:
+    def _agent_step(self, place: AgentSlot, told: TensorDictBase, present: np.ndarray) -> AgentStep:
         layout, alive = self._layout, self._alive[place.name]
         own, lost = self._over(told, place.own, place.index)
         outer, lost_all = self._over(told, place.outer, None)
@@ -150,7 +150,7 @@ class TensorDictCopy(EpisodeCopy):
         return step
 
     def _over(
-        self, told: TensorDictBase, ends: Ends, index: int | None
+        self, told: TensorDictBase, ends: EpisodeFlags, index: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Where an episode is over, and where it is so in a state that is worth nothing."""
         flags = self._layout.flags
@@ -180,5 +180,5 @@ class TensorDictCopy(EpisodeCopy):
         }
 
 
-def _all(ends: Ends) -> list[tuple[str, ...]]:
+def _all(ends: EpisodeFlags) -> list[tuple[str, ...]]:
     return [*ends.done, *ends.terminated, *ends.truncated]

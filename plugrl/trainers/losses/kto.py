@@ -95,7 +95,7 @@ def _metrics(
     return metrics
 
 
-def mismatched(batch: Batch, limit: int) -> Batch | None:
+def mismatched_batch(batch: Batch, limit: int) -> Batch | None:
     """Each prompt with the answer of the nearest row before it that was not given to this prompt.
 
     The last row comes before the first. A row's prompt is what stands before its first trained

@@ -11,7 +11,7 @@ from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Term, WeightedLoss
 from plugrl.core.text.learn.policy_options import terms_of
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.trainers.red_team.trees import means, moved, rows
+from plugrl.trainers.red_team.trees import means, rows, to_device
 from plugrl.trainers.self_hosted_grpo import ClippedConfig, clipped
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PolicyGradientAlgorithm(HarnessAlgorithm):
         """The clipped loss and its terms, averaged over tokens."""
         loss = WeightedLoss(clipped, self.config, self.terms)
         logp, extras = self.system.log_probs(batch, loss.needs)
-        batch = moved(batch, logp.device)
+        batch = to_device(batch, logp.device)
         batch.values.update(extras)
         total, metrics = loss(logp, batch)
         return total, means(metrics)

@@ -14,7 +14,7 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.minibatches import UNIT
 from plugrl.core.text.learn.pairs import PREFERRED, row_sums
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.trainers.red_team.trees import means, moved, reference_of, returns_of, rows
+from plugrl.trainers.red_team.trees import means, reference_of, returns_of, rows, to_device
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -87,7 +87,7 @@ class PreferenceAlgorithm(HarnessAlgorithm):
     def step(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
         """The mean loss over pairs."""
         logp, _ = self.system.log_probs(batch)
-        batch = moved(batch, logp.device)
+        batch = to_device(batch, logp.device)
         loss, metrics = WeightedLoss(type(self).loss, self.config)(logp, batch)
         sums = row_sums(logp.detach(), batch.values["loss_mask"])
         chosen = batch.metadata[PREFERRED].to(sums.device) != 0

@@ -63,7 +63,7 @@ def rows(trajectories: Sequence[Trajectory]) -> Batch:
     return batch
 
 
-def moved(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch on the device of what is compared with it."""
     if device.type == "cpu":
         return batch

@@ -8,7 +8,7 @@ from typing import Any
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.dialogue.dialogue import Dialogue
-from plugrl.core.text.dialogue.scorer import LARGEST, Score, bounded
+from plugrl.core.text.dialogue.scorer import LARGEST, Score, number_fault
 from plugrl.core.text.dialogue.tree import RolloutNode
 
 
@@ -17,7 +17,7 @@ def method(owner: Any, name: str) -> str:
     return f"{type(owner).__name__}.{name}{location_suffix(getattr(type(owner), name))}"
 
 
-def checked_children(owner: Any, answer: Any, leaves: int) -> list[list[RolloutNode]]:
+def validate_children(owner: Any, answer: Any, leaves: int) -> list[list[RolloutNode]]:
     """What ``expand`` gave: a list of exchanges for each leaf.
 
     Raises:
@@ -40,7 +40,7 @@ def checked_children(owner: Any, answer: Any, leaves: int) -> list[list[RolloutN
     return [list(nodes) for nodes in answer]
 
 
-def checked_dialogue(owner: Any, answer: Any) -> Dialogue:
+def validate_dialogue(owner: Any, answer: Any) -> Dialogue:
     """What ``advance`` gave.
 
     Raises:
@@ -73,7 +73,7 @@ def check_scores(owner: Any, answer: Any, nodes: Sequence[RolloutNode]) -> None:
             )
 
 
-def checked_steps(owner: Any, answer: Any, name: str) -> list[Any]:
+def validate_steps(owner: Any, answer: Any, name: str) -> list[Any]:
     """What ``flatten`` or ``prepare`` of an algorithm gave: a list of steps.
 
     Raises:
@@ -86,7 +86,7 @@ def checked_steps(owner: Any, answer: Any, name: str) -> list[Any]:
     return list(answer)
 
 
-def checked_logs(owner: Any, logs: Any) -> dict[str, float]:
+def validate_logs(owner: Any, logs: Any) -> dict[str, float]:
     """What ``step`` of an algorithm gave beside the loss, as plain numbers.
 
     Raises:
@@ -108,7 +108,7 @@ def checked_logs(owner: Any, logs: Any) -> dict[str, float]:
     return found
 
 
-def checked_rewards(owner: Any, answer: Any, exchanges: int) -> list[dict[str, float]]:
+def validate_rewards(owner: Any, answer: Any, exchanges: int) -> list[dict[str, float]]:
     """What ``reward`` gave, as named parts of numbers.
 
     Raises:
@@ -142,7 +142,7 @@ def _numbers(owner: Any, parts: Any) -> dict[str, float]:
     for what, number in [*told, ("the sum of the parts", sum(found.values()))]:
         if not abs(number) <= LARGEST:
             raise ContractError(
-                f"{method(owner, 'reward')}: {what} is {number:g}; {bounded(number)}"
+                f"{method(owner, 'reward')}: {what} is {number:g}; {number_fault(number)}"
             )
     return found
 

@@ -18,9 +18,9 @@ from plugrl.core.errors import ConfigError, ContractError, UsageError
 from plugrl.core.text.dialogue.configuration import DialogueConfig
 from plugrl.core.text.dialogue.contracts import (
     check_scores,
-    checked_children,
-    checked_dialogue,
-    checked_rewards,
+    validate_children,
+    validate_dialogue,
+    validate_rewards,
 )
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
 from plugrl.core.text.dialogue.evaluation.metrics import novelty
@@ -151,13 +151,13 @@ class Environment(Component, ABC):
         Raises:
             ConfigError: they are too narrow for it, or have no baseline.
         """
-        fault = unfit(algorithm, self.config)
+        fault = incompatibility(algorithm, self.config)
         if fault is not None:
             raise ConfigError(fault)
         self._compares = algorithm.needs_baseline
 
 
-def unfit(algorithm: Any, section: Any) -> str | None:
+def incompatibility(algorithm: Any, section: Any) -> str | None:
     """Why an algorithm, a class or an instance, cannot learn from such trees; None: it can."""
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     width = section.get("tree_width")
@@ -213,7 +213,7 @@ class DialogueEnvironment(Environment):
         """Fill trees that have nothing but a context."""
         leaves = [Leaf(tree.seed, tree.context, tree.children) for tree in trees]
         for _ in range(self.config.tree_depth):
-            grown = checked_children(self, self.expand(leaves, width), len(leaves))
+            grown = validate_children(self, self.expand(leaves, width), len(leaves))
             leaves = self._next(leaves, grown)
         nodes = [node for tree in trees for node in tree.nodes()]
         self._score_baseline([node for node in nodes if node.valid])
@@ -262,7 +262,7 @@ class DialogueEnvironment(Environment):
             for way, node in enumerate(nodes):
                 if node.valid:
                     after = self.advance(node.context, node.probe, node.response)
-                    context = checked_dialogue(self, after)
+                    context = validate_dialogue(self, after)
                     number = leaf.number * len(nodes) + way
                     following.append(Leaf(leaf.seed, context, node.children, number))
         return following
@@ -317,7 +317,7 @@ class DialogueEnvironment(Environment):
     def _reward(self, nodes: Sequence[RolloutNode]) -> None:
         for turn in sorted({node.turn for node in nodes}):
             level = [node for node in nodes if node.valid and node.turn == turn]
-            answer = checked_rewards(self, self.reward(level), len(level))
+            answer = validate_rewards(self, self.reward(level), len(level))
             for node, parts in zip(level, answer, strict=True):
                 node.rewards = parts
                 node.reward = sum(parts.values())

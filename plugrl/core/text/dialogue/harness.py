@@ -10,7 +10,7 @@ import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.run.saved_state import restore_state
-from plugrl.core.text.dialogue.contracts import checked_logs, checked_steps
+from plugrl.core.text.dialogue.contracts import validate_logs, validate_steps
 from plugrl.core.text.dialogue.evaluation.metrics import tree_metrics
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class Harness:
         self._check_rollouts()
         algorithm, steps = self.algorithm, []
         for tree in self.trees:
-            steps += checked_steps(algorithm, algorithm.flatten(tree), "flatten")
-        steps = checked_steps(algorithm, algorithm.prepare(steps), "prepare")
+            steps += validate_steps(algorithm, algorithm.flatten(tree), "flatten")
+        steps = validate_steps(algorithm, algorithm.prepare(steps), "prepare")
         self.metrics["experience/steps"] = float(len(steps))
         self._count_empty(steps)
         return self._batches(steps, np.random.default_rng(order_seed))
@@ -119,7 +119,7 @@ class Harness:
                 f"{name} returned a loss that is no scalar tensor with a gradient; return "
                 "(loss, logs) with loss.backward() possible"
             )
-        return loss, checked_logs(self.algorithm, logs)
+        return loss, validate_logs(self.algorithm, logs)
 
     def _check_rollouts(self) -> None:
         failures = [node.failure for tree in self.trees for node in tree.nodes()]

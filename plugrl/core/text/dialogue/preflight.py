@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.text.dialogue.environment import unfit
+from plugrl.core.text.dialogue.environment import incompatibility
 from plugrl.core.text.dialogue.prompts import no_room
 from plugrl.core.text.learn.optimizer import OptimizerConfig
 from plugrl.core.text.preflight import context_of, model_findings, split_findings
@@ -94,7 +94,7 @@ def _algorithm_findings(check: Preflight, section: Any) -> Iterator[Finding]:
         yield "trainer.algorithm", "names no algorithm; give one, such as dpo"
         return
     made = algorithm(check.root.trainer.algorithm)
-    fault = unfit(made, section)
+    fault = incompatibility(made, section)
     if fault is not None:
         setting, _, rest = fault.partition(" ")
         yield f"red_team.{setting}", rest

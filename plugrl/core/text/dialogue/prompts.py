@@ -56,7 +56,7 @@ class DialoguePrompts:
         """
         messages = list(dialogue.messages)
         while True:
-            begun, tokens = self._encoded(dialogue.prompt, messages)
+            begun, tokens = self._encode_parts(dialogue.prompt, messages)
             if len(begun) + len(tokens) <= self._room or len(messages) < 3:
                 break
             del messages[:2]
@@ -86,7 +86,7 @@ class DialoguePrompts:
             shown.append({"role": "user", "content": heard})
         return shown
 
-    def _encoded(self, prompt: str, said: Any) -> tuple[list[int], list[int]]:
+    def _encode_parts(self, prompt: str, said: Any) -> tuple[list[int], list[int]]:
         """What every text begins with, such as BOS, and the rest."""
         messages, tokenizer = self.messages(prompt, said), self.service.tokenizer
         if self._chat:

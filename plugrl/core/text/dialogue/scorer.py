@@ -145,7 +145,7 @@ def make_scorer(section: Any, models: Mapping[str, InferenceService] | None = No
     scorer: Scorer = make_component("scorer", section)
     if models is not None:
         scorer.use(models)
-    scorer.combine(lambda place: make_scorer(_at(scorer.config, place), models))
+    scorer.combine(lambda place: make_scorer(_section_at(scorer.config, place), models))
     return scorer
 
 
@@ -159,12 +159,12 @@ def scorer_of_run(factory: Factory, section: Any, path: str, models: Models) -> 
     scorer: Scorer = factory.build("scorer", section, path)
     scorer.use(models.inference)
     scorer.combine(
-        lambda place: scorer_of_run(factory, _at(section, place), f"{path}.{place}", models)
+        lambda place: scorer_of_run(factory, _section_at(section, place), f"{path}.{place}", models)
     )
     return scorer
 
 
-def _at(section: Any, place: str) -> Any:
+def _section_at(section: Any, place: str) -> Any:
     from plugrl.core.config.preflight import section_at
 
     return section_at(section, place)
@@ -191,7 +191,7 @@ def score_dialogues(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score
         place = raised_at(error)
         at = f" ({place})" if place else ""
         return [Score(failure=f"{type(scorer).__name__} raised {one_line(error)}" + at)]
-    name = _named(scorer)
+    name = _scorer_label(scorer)
     if not isinstance(answer, Sequence) or isinstance(answer, (str, bytes)):
         raise ContractError(f"{name} returned {type(answer).__name__}; a list is expected")
     if len(answer) != len(dialogues):
@@ -199,10 +199,10 @@ def score_dialogues(scorer: Scorer, dialogues: Sequence[Dialogue]) -> list[Score
             f"{name} returned {len(answer)} scores for {len(dialogues)} dialogues; one for each "
             "is expected, Score(failure=...) where there is none"
         )
-    return [_checked(score, name) for score in answer]
+    return [_validate_score(score, name) for score in answer]
 
 
-def _named(scorer: Scorer) -> str:
+def _scorer_label(scorer: Scorer) -> str:
     """What messages call a scorer: its method, or its function, with the file and line."""
     function = getattr(type(scorer), "function", None)
     if function is not None:
@@ -210,7 +210,7 @@ def _named(scorer: Scorer) -> str:
     return f"{type(scorer).__name__}.score{location_suffix(type(scorer).score)}"
 
 
-def _checked(score: Any, name: str) -> Score:
+def _validate_score(score: Any, name: str) -> Score:
     """``score`` with plain finite numbers, or the fact that it is none."""
     if not isinstance(score, Score):
         score = Score(score)
@@ -225,11 +225,11 @@ def _checked(score: Any, name: str) -> Score:
         return Score(failure=f"{name} returned {score.value!r:.40}; a number or Score is expected")
     for what, number in (("value", value), *categories.items()):
         if not abs(number) <= LARGEST:
-            return Score(failure=f"{name} returned {what} {number:g}; {bounded(number)}")
+            return Score(failure=f"{name} returned {what} {number:g}; {number_fault(number)}")
     return Score(value, categories)
 
 
-def bounded(number: float) -> str:
+def number_fault(number: float) -> str:
     """What is expected in place of a number that losses cannot be made of."""
     if math.isfinite(number):
         return f"a number below {LARGEST:.1e} is expected"

@@ -18,13 +18,13 @@ from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Head:
+class AnswerHead:
     """What all parts of an answer say: id and time."""
 
     identity: str
     created: int
 
-    def of(self, asked: EndpointRequest, kind: str) -> dict[str, Any]:
+    def fields(self, asked: EndpointRequest, kind: str) -> dict[str, Any]:
         """The fields of one part."""
         return {
             "id": self.identity,
@@ -34,8 +34,8 @@ class Head:
         }
 
 
-def whole(
-    head: Head, asked: EndpointRequest, choices: Sequence[Choice], spell: Tokenizer
+def answer_body(
+    head: AnswerHead, asked: EndpointRequest, choices: Sequence[Choice], spell: Tokenizer
 ) -> dict[str, Any]:
     """A whole answer."""
     chat = isinstance(asked, ChatRequest)
@@ -44,13 +44,13 @@ def whole(
         own: dict[str, Any] = {"index": index, "finish_reason": choice.finish}
         own |= {"message": choice.message} if chat else {"text": choice.text}
         own["logprobs"] = _logprobs(asked, choice, choice.completion.tokens)
-        own |= _exact(asked, choice)
+        own |= _token_fields(asked, choice)
         if not chat:
-            own |= _of_prompt(asked, choice, spell)
+            own |= _prompt_fields(asked, choice, spell)
         told.append(own)
-    answer = head.of(asked, "chat.completion" if chat else "text_completion")
+    answer = head.fields(asked, "chat.completion" if chat else "text_completion")
     answer |= {"choices": told, "usage": usage(asked, choices)}
-    return answer | (_of_prompt(asked, choices[0], spell) if chat else {})
+    return answer | (_prompt_fields(asked, choices[0], spell) if chat else {})
 
 
 def usage(asked: EndpointRequest, choices: Sequence[Choice]) -> dict[str, int]:
@@ -61,7 +61,7 @@ def usage(asked: EndpointRequest, choices: Sequence[Choice]) -> dict[str, int]:
 
 
 def events(
-    head: Head, asked: EndpointRequest, choices: Sequence[Choice], spell: Tokenizer
+    head: AnswerHead, asked: EndpointRequest, choices: Sequence[Choice], spell: Tokenizer
 ) -> Iterator[str]:
     """The events of a stream, one after the other."""
     chat = isinstance(asked, ChatRequest)
@@ -70,14 +70,14 @@ def events(
         for number, part in enumerate(
             _chat_parts(asked, choice) if chat else _parts(asked, choice)
         ):
-            chunk = head.of(asked, kind) | {"choices": [{"index": index, **part}]}
+            chunk = head.fields(asked, kind) | {"choices": [{"index": index, **part}]}
             if number == 0 and chat and index == 0:
-                chunk |= _of_prompt(asked, choice, spell)
+                chunk |= _prompt_fields(asked, choice, spell)
             elif number == 0 and not chat:
-                chunk["choices"][0] |= _of_prompt(asked, choice, spell)
+                chunk["choices"][0] |= _prompt_fields(asked, choice, spell)
             yield _event(chunk)
     if asked.usage:
-        yield _event(head.of(asked, kind) | {"choices": [], "usage": usage(asked, choices)})
+        yield _event(head.fields(asked, kind) | {"choices": [], "usage": usage(asked, choices)})
     yield "data: [DONE]\n\n"
 
 
@@ -113,7 +113,7 @@ def _piece(asked: EndpointRequest, choice: Choice, piece: Piece) -> dict[str, An
     return told | ({"token_ids": piece.tokens} if asked.return_token_ids else {})
 
 
-def _exact(asked: EndpointRequest, choice: Choice) -> dict[str, Any]:
+def _token_fields(asked: EndpointRequest, choice: Choice) -> dict[str, Any]:
     ids = {"token_ids": choice.completion.tokens} if asked.return_token_ids else {}
     return {**_version(choice), **ids}
 
@@ -125,7 +125,7 @@ def _version(choice: Choice) -> dict[str, Any]:
     return told
 
 
-def _of_prompt(asked: EndpointRequest, choice: Choice, spell: Tokenizer) -> dict[str, Any]:
+def _prompt_fields(asked: EndpointRequest, choice: Choice, spell: Tokenizer) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if asked.return_token_ids:
         told["prompt_token_ids"] = choice.prompt
@@ -147,7 +147,7 @@ def _logprobs(
     if not asked.logprobs:
         return None
     end = start + len(tokens)
-    texts = choice.spelled[start:end]
+    texts = choice.token_texts[start:end]
     values = choice.completion.logprobs[start:end]
     if isinstance(asked, ChatRequest):
         content = [
@@ -160,7 +160,7 @@ def _logprobs(
             for text, value in zip(texts, values, strict=True)
         ]
         return {"content": content, "refusal": None}
-    offset, offsets = sum(map(len, choice.spelled[:start])), []
+    offset, offsets = sum(map(len, choice.token_texts[:start])), []
     for text in texts:
         offsets.append(offset)
         offset += len(text)

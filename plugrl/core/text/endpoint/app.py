@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.endpoint import answers
-from plugrl.core.text.endpoint.faults import ApiError, ended
+from plugrl.core.text.endpoint.faults import ApiError, session_ended
 from plugrl.core.text.endpoint.requests import EndpointRequest, read_chat, read_text
 from plugrl.core.text.endpoint.session import Session
 
@@ -79,29 +79,29 @@ class Application:
         routes = []
         for prefix in ("", "/sessions/{session}"):
             routes += [
-                Route(f"{prefix}/v1/models", self._guarded(self._models)),
-                Route(f"{prefix}/v1/models/{{model:path}}", self._guarded(self._models)),
+                Route(f"{prefix}/v1/models", self._guard(self._models)),
+                Route(f"{prefix}/v1/models/{{model:path}}", self._guard(self._models)),
                 Route(
                     f"{prefix}/v1/chat/completions",
-                    self._guarded(self._answer_of(read_chat)),
+                    self._guard(self._answer_of(read_chat)),
                     methods=["POST"],
                 ),
                 Route(
                     f"{prefix}/v1/completions",
-                    self._guarded(self._answer_of(read_text)),
+                    self._guard(self._answer_of(read_text)),
                     methods=["POST"],
                 ),
             ]
         routes += [
-            Route("/sessions", self._guarded(self._create), methods=["POST"]),
-            Route("/sessions/{session}", self._guarded(self._show), methods=["GET"]),
-            Route("/sessions/{session}", self._guarded(self._end), methods=["DELETE"]),
+            Route("/sessions", self._guard(self._create), methods=["POST"]),
+            Route("/sessions/{session}", self._guard(self._show), methods=["GET"]),
+            Route("/sessions/{session}", self._guard(self._end), methods=["DELETE"]),
             Route("/health", _health),
         ]
         handlers: Any = {HTTPException: _http_error}
         return Starlette(routes=routes, exception_handlers=handlers)
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def _guard(self, handler: Handler) -> Handler:
         async def guarded(request: Request) -> Response:
             try:
                 self._authorize(request)
@@ -163,12 +163,14 @@ class Application:
             session = self._session(request)
             data = await _body(request)
             asked = await asyncio.to_thread(read, data) if len(data) > 2**16 else read(data)
-            choices = await _unless_gone(request, _elsewhere(session, session.answer(asked)))
-            head = answers.Head(f"plugrl-{secrets.token_hex(12)}", int(time.time()))
+            choices = await _run_while_connected(
+                request, _run_in_session_loop(session, session.answer(asked))
+            )
+            head = answers.AnswerHead(f"plugrl-{secrets.token_hex(12)}", int(time.time()))
             offer = session.offer
             spell = offer.tokenizers[offer.names.get(asked.model, asked.model)]
             if not asked.stream:
-                return _json(answers.whole(head, asked, choices, spell))
+                return _json(answers.answer_body(head, asked, choices, spell))
             stream = answers.events(head, asked, choices, spell)
             headers = {"cache-control": "no-cache"}
             return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
@@ -194,20 +196,20 @@ def _turns(session: Session) -> list[dict[str, Any]]:
     return [turn.as_json() for turn in list(session.recording.turns)]
 
 
-async def _elsewhere(session: Session, work: Coroutine[Any, Any, Any]) -> Any:
+async def _run_in_session_loop(session: Session, work: Coroutine[Any, Any, Any]) -> Any:
     """Do ``work`` in the event loop of the session."""
     if session.loop is None:
         try:
             return await work
         except asyncio.CancelledError:
             if session.closed:
-                raise ended(session.identity) from None
+                raise session_ended(session.identity) from None
             raise
     try:
         future = asyncio.run_coroutine_threadsafe(work, session.loop)
     except RuntimeError:
         work.close()
-        raise ended(session.identity) from None
+        raise session_ended(session.identity) from None
     session.waiting.add(future)
     try:
         if session.closed:
@@ -215,16 +217,16 @@ async def _elsewhere(session: Session, work: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
         if session.closed and future.cancelled():
-            raise ended(session.identity) from None
+            raise session_ended(session.identity) from None
         raise
     finally:
         session.waiting.discard(future)
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+async def _run_while_connected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
     """Do ``work`` as long as the client waits for it."""
     doing = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(request))
+    watching = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({doing, watching}, return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
@@ -236,7 +238,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
         doing.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -43,16 +43,16 @@ class Body:
 
     def text(self, name: str) -> str | None:
         """A parameter that is text."""
-        value: str | None = self._typed(name, "text", lambda value: isinstance(value, str))
+        value: str | None = self._take_typed(name, "text", lambda value: isinstance(value, str))
         return value
 
     def flag(self, name: str) -> bool:
         """A parameter that is true or false; absent: false."""
-        return bool(self._typed(name, "true or false", lambda value: isinstance(value, bool)))
+        return bool(self._take_typed(name, "true or false", lambda value: isinstance(value, bool)))
 
     def whole(self, name: str, low: int, high: int) -> int | None:
         """A whole number within bounds."""
-        found: int | None = self._typed(
+        found: int | None = self._take_typed(
             name,
             f"a whole number from {low} to {high}",
             lambda value: type(value) is int and low <= value <= high,
@@ -66,7 +66,7 @@ class Body:
             # Whole numbers may be too large for a float, and NaN is within no bounds.
             return type(value) in (int, float) and low <= value <= high
 
-        value = self._typed(name, f"a number from {low:g} to {high:g}", fits)
+        value = self._take_typed(name, f"a number from {low:g} to {high:g}", fits)
         return None if value is None else float(value)
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Body:
             several = value if isinstance(value, list) else [value]
             return len(several) <= most and all(isinstance(t, str) and t for t in several)
 
-        value = self._typed(name, f"text, or a list of at most {most} texts, none empty", fits)
+        value = self._take_typed(name, f"text, or a list of at most {most} texts, none empty", fits)
         return (value,) if isinstance(value, str) else tuple(value or ())
 
     def neutral(self, name: str, *values: Any, reason: str) -> None:
@@ -103,10 +103,10 @@ class Body:
         for name, value in self._values.items() if self._suspect else ():
             checked_text(json.dumps(value, ensure_ascii=False), name)
 
-    def _typed(self, name: str, expected: str, fits: Callable[[Any], bool]) -> Any:
+    def _take_typed(self, name: str, expected: str, fits: Callable[[Any], bool]) -> Any:
         value = self.take(name)
         if value is not None and not fits(value):
-            raise invalid(name, f"{name} is {_shown(value)}; {expected} is expected")
+            raise invalid(name, f"{name} is {_describe(value)}; {expected} is expected")
         return value
 
 
@@ -115,7 +115,7 @@ def _equal(value: Any, other: Any) -> bool:
     return type(value) in numbers and type(other) in numbers and bool(value == other)
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, (Mapping, list)):
         return "an object" if isinstance(value, Mapping) else "a list"
     text = json.dumps(value, ensure_ascii=False)

@@ -48,7 +48,7 @@ def unsupported(param: str, message: str) -> ApiError:
     return ApiError(400, message, param, "unsupported_value")
 
 
-def too_long(param: str, length: int, limit: int, setting: str = "") -> ApiError:
+def prompt_too_long(param: str, length: int, limit: int, setting: str = "") -> ApiError:
     """A prompt, which is in the parameter ``param``, leaves no room for an answer."""
     by = f" ({setting})" if setting else ""
     return ApiError(
@@ -60,7 +60,7 @@ def too_long(param: str, length: int, limit: int, setting: str = "") -> ApiError
     )
 
 
-def ended(session: str) -> ApiError:
+def session_ended(session: str) -> ApiError:
     """A session is unknown, or over."""
     return ApiError(
         404, f"there is no open session {session[:64]!r}; it has ended, or never was", None,

@@ -138,12 +138,12 @@ class Recording:
             writer = chat_tokenizer(tokenizer, model)
         except ConfigError as error:
             raise ApiError(400, str(error), "messages", "no_chat_template") from error
-        sent = [_writable(message, writer) for message in messages]
+        sent = [_without_unencodable(message, writer) for message in messages]
         keys = tuple(key_of(message) for message in messages)
-        before = self._said(model, keys)
+        before = self._longest_history(model, keys)
         exact = sent if before is None else [*before.messages, *sent[len(before.keys) :]]
         try:
-            text = _rendered(writer, exact, sent, tools)
+            text = _render_messages(writer, exact, sent, tools)
             if before is not None and text.startswith(before.text):
                 rest = text[len(before.text) :]
                 tokens = tokens_after_reply(writer, before.tokens[-1], writer.encode_chat(rest))
@@ -151,7 +151,7 @@ class Recording:
                     return Prompt(model, [*before.tokens, *tokens], text, exact, keys, before)
             return Prompt(model, writer.encode_chat(text), text, exact, keys)
         except Exception as error:
-            raise _unwritable(error, "messages") from error
+            raise _encoding_error(error, "messages") from error
 
     def text(self, model: str, tokenizer: Tokenizer, prompt: str | list[int]) -> Prompt:
         """The prompt that text or token ids are.
@@ -177,9 +177,9 @@ class Recording:
                     return Prompt(model, [*turn.tokens, *rest], prompt, follows=turn)
             return Prompt(model, tokenizer.encode(prompt), prompt)
         except Exception as error:
-            raise _unwritable(error, "prompt") from error
+            raise _encoding_error(error, "prompt") from error
 
-    def _said(self, model: str, keys: tuple[str, ...]) -> Turn | None:
+    def _longest_history(self, model: str, keys: tuple[str, ...]) -> Turn | None:
         """The turn with the longest history that ``keys`` begin with."""
         found: Turn | None = None
         for turn in self._latest_first():
@@ -221,10 +221,10 @@ class Recording:
                 chains.append(chain)
             chain.append(turn)
             last[turn] = chain
-        return [_trajectory(chain, fields) for chain in chains if _sampled(chain)]
+        return [_trajectory(chain, fields) for chain in chains if _has_answer(chain)]
 
 
-def _sampled(chain: Sequence[Turn]) -> bool:
+def _has_answer(chain: Sequence[Turn]) -> bool:
     return any(turn.completion.tokens for turn in chain)
 
 
@@ -256,7 +256,7 @@ def _trajectory(chain: Sequence[Turn], fields: dict[str, Any]) -> Trajectory:
     )
 
 
-def _rendered(
+def _render_messages(
     writer: ChatTokenizer,
     exact: Sequence[Message],
     sent: Sequence[Message],
@@ -272,7 +272,7 @@ def _rendered(
         return writer.render_chat(sent, tools or None)
 
 
-def _writable(message: Message, writer: ChatTokenizer) -> Message:
+def _without_unencodable(message: Message, writer: ChatTokenizer) -> Message:
     """A message; what the tokenizer cannot write is left out of the results of tools."""
     if message["role"] != "tool":
         return message
@@ -285,7 +285,7 @@ def _visible(tokenizer: Tokenizer, turn: Turn) -> bool:
     return last != tokenizer.eos_token_id and bool(tokenizer.decode([last]))
 
 
-def _unwritable(error: Exception, param: str) -> ApiError:
+def _encoding_error(error: Exception, param: str) -> ApiError:
     if isinstance(error, ApiError):
         return error
     said = (

@@ -33,7 +33,7 @@ class Choice:
         text: what is said; calls and reasoning, if they were looked for, are left out.
         calls: in the form of OpenAI's ``tool_calls``.
         finish: why it ended.
-        spelled: the text of each token alone.
+        token_texts: the text of each token alone.
         pieces: the text in order, for a stream.
         versions: the policy version of each token.
         prompt: tokens of the prompt.
@@ -44,7 +44,7 @@ class Choice:
     prompt: list[int]
     completion: Completion
     versions: list[int]
-    spelled: list[str]
+    token_texts: list[str]
     pieces: list[Piece]
     reasoning: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Choice:
         return message
 
 
-def parsed(
+def split_reply(
     parsers: Sequence[Parser],
     text: str,
     prompt: str,
@@ -115,13 +115,13 @@ def _call(
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": text}}
 
 
-def cut(text: str, stops: Sequence[str]) -> str:
+def cut_at_stop(text: str, stops: Sequence[str]) -> str:
     """``text`` up to the first of the strings that end an answer."""
     places = [place for place in map(text.find, stops) if place >= 0]
     return text[: min(places)] if places else text
 
 
-def spelled(tokenizer: Tokenizer, completion: Completion) -> list[str]:
+def token_texts(tokenizer: Tokenizer, completion: Completion) -> list[str]:
     """The text of each token alone; special ones have none."""
     return [tokenizer.decode([token]) for token in completion.tokens]
 

@@ -24,12 +24,12 @@ _PATIENCE = 10.0
 HEADERS_SECONDS = 30.0
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether what serves is installed."""
     return all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn"))
 
 
-def bound(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0: a free one.
 
     Raises:
@@ -109,7 +109,7 @@ class Server:
     """
 
     def __init__(self, application: Starlette, listening: socket.socket) -> None:
-        if not installed():
+        if not is_installed():
             listening.close()
             raise PluginError(MISSING)
         import uvicorn

@@ -16,10 +16,10 @@ from plugrl.core.errors import UsageError
 from plugrl.core.loaded_run import LoadedRun
 from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint.app import Application
-from plugrl.core.text.endpoint.faults import ended
+from plugrl.core.text.endpoint.faults import session_ended
 from plugrl.core.text.endpoint.recording import Turn
 from plugrl.core.text.endpoint.requests import EndpointRequest
-from plugrl.core.text.endpoint.server import Server, bound
+from plugrl.core.text.endpoint.server import Server, listening_socket
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference import completions
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
@@ -88,7 +88,7 @@ class ServedSessions:
         if identity is None:
             return self._make("")
         if identity not in self._sessions:
-            raise ended(identity)
+            raise session_ended(identity)
         self._sessions.move_to_end(identity)
         return self._sessions[identity]
 
@@ -165,7 +165,7 @@ def serving(
         PluginError: the extra is not installed.
     """
     trainer = text_trainer(saved)
-    listening = bound(host, port)
+    listening = listening_socket(host, port)
     with closing(listening), closing(trainer.loaded_models()) as models:
         services = models.inference
         offer = Offer(

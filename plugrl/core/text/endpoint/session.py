@@ -13,7 +13,7 @@ from plugrl.core.errors import PlugrlError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint import replies
-from plugrl.core.text.endpoint.faults import ApiError, ended, invalid, too_long
+from plugrl.core.text.endpoint.faults import ApiError, invalid, prompt_too_long, session_ended
 from plugrl.core.text.endpoint.messages import read_messages
 from plugrl.core.text.endpoint.recording import Prompt, Recording, Turn
 from plugrl.core.text.endpoint.replies import Choice
@@ -82,7 +82,7 @@ class Session:
 
     Attributes:
         recording: the tokens of everything that was answered.
-        heard: called when a request begins and when it ends.
+        on_activity: called when a request begins and when it ends.
         listener: told of every answer that was recorded.
         waiting: requests of other threads that are on their way into the event loop or back.
         faults: what failed while requests were answered, the latest last.
@@ -101,7 +101,7 @@ class Session:
         self.offer = offer
         self.loop = loop
         self.recording = Recording()
-        self.heard: Callable[[], None] = lambda: None
+        self.on_activity: Callable[[], None] = lambda: None
         self.listener: Callable[[Session, Turn], None] | None = None
         self.waiting: set[Future[Any]] = set()
         self.faults: list[str] = []
@@ -150,11 +150,11 @@ class Session:
             raise ApiError(500, one_line(error), None, "engine_failed") from error
         finally:
             self._open.discard(task)
-            self.heard()
+            self.on_activity()
 
     def _admit(self) -> None:
         if self.closed:
-            raise ended(self.identity)
+            raise session_ended(self.identity)
         if len(self._open) >= MOST_OPEN:
             raise ApiError(429, f"the session has {MOST_OPEN} open requests; wait for some of them")
         most = self.offer.most_requests
@@ -163,7 +163,7 @@ class Session:
                 429, f"the session has used its {most} requests", None, "session_used_up"
             )
         self._count += 1
-        self.heard()
+        self.on_activity()
 
     async def _answer(self, asked: EndpointRequest) -> list[Choice]:
         offer = self.offer
@@ -238,9 +238,9 @@ class Session:
         least = min(1, asked.sampled.get("max_new_tokens", 1))
         if longest is not None and length > longest:
             setting = f"rollout_worker.max_prompt_length={longest}"
-            raise too_long(asked.prompted_by, length, longest, setting)
+            raise prompt_too_long(asked.prompted_by, length, longest, setting)
         if length + least > context:
-            raise too_long(asked.prompted_by, length, context)
+            raise prompt_too_long(asked.prompted_by, length, context)
         return asked.sampling(self.offer.sampling, context - length)
 
     def _choice(
@@ -252,7 +252,7 @@ class Session:
         completion: Completion,
     ) -> Choice:
         said = tokenizer.decode(completion.tokens)
-        text, reasoning = replies.cut(said, sampling.stop), ""
+        text, reasoning = replies.cut_at_stop(said, sampling.stop), ""
         calls: list[dict[str, Any]] = []
         finish = "length" if completion.finish_reason == "length" else "stop"
         if isinstance(asked, ChatRequest):
@@ -260,7 +260,7 @@ class Session:
             parsers = [*self.offer.parsers, *own]
             serial = next(self._serials)
             if parsers:
-                text, reasoning, calls = replies.parsed(
+                text, reasoning, calls = replies.split_reply(
                     parsers, text, prompt.text, asked.tools, serial
                 )
         choice = Choice(
@@ -269,7 +269,7 @@ class Session:
             prompt=prompt.tokens,
             completion=completion,
             versions=completion.versions or [completion.version] * len(completion.tokens),
-            spelled=replies.spelled(tokenizer, completion) if asked.logprobs else [],
+            token_texts=replies.token_texts(tokenizer, completion) if asked.logprobs else [],
             pieces=replies.pieces(tokenizer, completion, text) if asked.stream else [],
             reasoning=reasoning,
             calls=calls,

@@ -68,7 +68,7 @@ def _pair(example: PreferenceExample, tokenizer: ChatTokenizer, group: str) -> I
     for text, liked in ((example.preferred, 1.0), (example.other, 0.0)):
         answer = _answer(tokenizer, text)
         mask = [0] * len(prompt) + [1] * len(answer)
-        yield _written([*prompt, *answer], mask, group, **{PREFERRED: liked})
+        yield _trajectory_of([*prompt, *answer], mask, group, **{PREFERRED: liked})
 
 
 def _replies(
@@ -84,12 +84,12 @@ def _replies(
     for place in example.replies:
         prompt = tokenizer.apply_chat_template(messages[:place])
         if mask and prompt[: len(tokens)] != tokens:
-            yield _written(tokens, mask, group)
+            yield _trajectory_of(tokens, mask, group)
             tokens, mask = [], []
         answer = _answer(tokenizer, _text(messages[place]))
         mask = [*mask, *[0] * (len(prompt) - len(tokens)), *[1] * len(answer)]
         tokens = [*prompt, *answer]
-    yield _written(tokens, mask, group)
+    yield _trajectory_of(tokens, mask, group)
 
 
 def _text(message: Message) -> str:
@@ -100,7 +100,9 @@ def _answer(tokenizer: ChatTokenizer, text: str) -> list[int]:
     return encode_reply(tokenizer, tokenizer.writable(text), chat=True)
 
 
-def _written(tokens: Sequence[int], mask: Iterable[int], group: str, **fields: Any) -> Trajectory:
+def _trajectory_of(
+    tokens: Sequence[int], mask: Iterable[int], group: str, **fields: Any
+) -> Trajectory:
     return Trajectory(
         list(tokens), list(mask), group_id=group, finish_reason=WRITTEN, extra_fields=fields
     )

@@ -46,7 +46,7 @@ class SupervisedExample:
     trained: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        messages = _checked(self.messages)
+        messages = _validate_messages(self.messages)
         places = self.replies
         wrong = [place for place in places if not -1 < place < len(messages)]
         wrong = wrong or [p for p in places if messages[p]["role"] != ASSISTANT]
@@ -77,7 +77,7 @@ class PreferenceExample:
     other: str
 
     def __post_init__(self) -> None:
-        _checked(self.messages)
+        _validate_messages(self.messages)
         if not isinstance(self.preferred, str) or not isinstance(self.other, str):
             raise ContractError("the replies of a preference are texts")
         if self.preferred == self.other:
@@ -87,7 +87,7 @@ class PreferenceExample:
 Examples = Sequence[SupervisedExample | PreferenceExample]
 
 
-def _checked(messages: Sequence[Message]) -> list[Message]:
+def _validate_messages(messages: Sequence[Message]) -> list[Message]:
     try:
         return as_messages(messages, "the conversation of an example")
     except ConfigError as error:

@@ -77,7 +77,7 @@ class SharedModelGroup:
             RunError: the service refuses it.
             ConfigError: an agent is not of this group.
         """
-        self._begin(job_name, self._own(examples_by_agent))
+        self._begin(job_name, self._group_examples(examples_by_agent))
 
     def create_dpo_fine_tune_job(
         self, examples_by_agent: Mapping[str, Sequence[PreferenceExample]], job_name: str
@@ -88,9 +88,9 @@ class SharedModelGroup:
             RunError: the service refuses it.
             ConfigError: an agent is not of this group.
         """
-        self._begin(job_name, self._own(examples_by_agent))
+        self._begin(job_name, self._group_examples(examples_by_agent))
 
-    def _own(self, by_agent: Mapping[str, Sequence[Any]]) -> list[Any]:
+    def _group_examples(self, by_agent: Mapping[str, Sequence[Any]]) -> list[Any]:
         foreign = sorted(set(by_agent) - set(self.agents))
         if foreign:
             raise ConfigError(
@@ -132,7 +132,7 @@ class SharedModelGroup:
         self._job = self._job or self._found()
         status = self.service.status(self._job)
         if self._resumed and not status.is_open and status.state != "succeeded":
-            status = self._repeated(self._job, status)
+            status = self._retry(self._job, status)
         self._resumed = False
         return status
 
@@ -163,7 +163,7 @@ class SharedModelGroup:
             yield f"{self.job_name}-r{number}"
             number += 1
 
-    def _repeated(self, job: str, status: JobStatus) -> JobStatus:
+    def _retry(self, job: str, status: JobStatus) -> JobStatus:
         name = next(name for name in self._names() if self.service.find(name) is None)
         logger.warning(
             "job %s %s (%s); it is made again as %s", job, status.state, status.message, name

@@ -211,19 +211,19 @@ class TrainedJobs(FineTuneService):
     def _part(self, folder: JobFolder, about: Mapping[str, Any]) -> JobStatus:
         held = self._training
         if held is None or held.folder.name != folder.name:
-            held = self._training = self._begun(folder, about)
+            held = self._training = self._open_training(folder, about)
         started = time.monotonic()
         while held.done < len(held.steps):
             self._step(held)
             if time.monotonic() - started >= self.config.save_interval:
                 break
         if held.done == len(held.steps):
-            return self._finished(held)
+            return self._finished_status(held)
         folder.save(held.done, self._state(held))
         said = f"step {held.done} of {len(held.steps)}"
         return JobStatus("running", said, wait=0.0, metrics=dict(held.metrics))
 
-    def _begun(self, folder: JobFolder, about: Mapping[str, Any]) -> _Training:
+    def _open_training(self, folder: JobFolder, about: Mapping[str, Any]) -> _Training:
         """The job with the weights that it begins with, or with what was saved of it."""
         config = self.config
         limit = min(config.max_length or 1 << 62, self._context.inference.max_sequence_length)
@@ -290,7 +290,7 @@ class TrainedJobs(FineTuneService):
             "metrics": held.metrics,
         }
 
-    def _finished(self, held: _Training) -> JobStatus:
+    def _finished_status(self, held: _Training) -> JobStatus:
         message = f"{held.done} steps over {len(held.data.examples)} examples"
         about = {"message": message, "metrics": held.metrics}
         held.folder.finish(held.service.export_weights(), about)

@@ -59,7 +59,7 @@ class Shaper:
         if self._correction is not None and self._correction.level != "none":
             metrics |= self._correct(batch, models)
         if self._kl is not None and (self._kl.reward.coefficient or self._kl.loss.coefficient):
-            batch.values[REF_LOG_PROBS] = self._scored(batch, models)
+            batch.values[REF_LOG_PROBS] = self._score_rows(batch, models)
         return metrics
 
     def _correct(self, batch: Batch, models: Models) -> dict[str, float]:
@@ -71,7 +71,7 @@ class Shaper:
         trained = models[batch.metadata["model"]].trained()
         return correct_for_sampler(batch, trained.compute_log_prob(batch), self._correction)
 
-    def _scored(self, batch: Batch, models: Models) -> torch.Tensor:
+    def _score_rows(self, batch: Batch, models: Models) -> torch.Tensor:
         name = self._kl.model
         if name == batch.metadata["model"]:
             raise ConfigError(

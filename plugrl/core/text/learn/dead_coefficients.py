@@ -44,7 +44,7 @@ def dead_coefficients(loss: WeightedLoss, batch: Batch) -> dict[str, float]:
     return {
         key: value
         for key, value in coefficients.items()
-        if torch.equal(plain, _gradient(_doubled(loss, key), probe, logp))
+        if torch.equal(plain, _gradient(_with_doubled(loss, key), probe, logp))
     }
 
 
@@ -76,7 +76,7 @@ def _coefficients(config: Mapping[str, object], prefix: str = "") -> Iterator[tu
             yield f"{prefix}{key}", value
 
 
-def _doubled(loss: WeightedLoss, key: str) -> WeightedLoss:
+def _with_doubled(loss: WeightedLoss, key: str) -> WeightedLoss:
     values = loss.config.to_dict()
     *parents, last = key.split(".")
     section = values

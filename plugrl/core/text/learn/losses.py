@@ -100,7 +100,7 @@ class WeightedLoss:
         before = _tensors(logp, batch)
         answer = self.function(logp, batch, self.config)
         self._check_unchanged(before)
-        per_token, metrics = self._checked(answer, logp)
+        per_token, metrics = self._validate_output(answer, logp)
         if SAMPLER_WEIGHTS in batch.values:
             per_token = per_token * batch.values[SAMPLER_WEIGHTS]
         for term in self.terms:
@@ -128,7 +128,9 @@ class WeightedLoss:
                     "a new tensor, such as x = x.clamp(max=1) in place of x.clamp_(max=1)"
                 )
 
-    def _checked(self, result: Any, logp: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+    def _validate_output(
+        self, result: Any, logp: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
         expected = f"(per_token, metrics) with per_token of shape {tuple(logp.shape)} is expected"
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise ContractError(f"loss {self.name} returned {type(result).__name__}; {expected}")

@@ -43,12 +43,12 @@ class ReferenceScores:
         kept = self._kept if keep else {}
         rows = _rows(batch)
         missing = {key: row for key, row in rows if key not in kept}
-        kept.update(self._scored(missing))
+        kept.update(self._scored_rows(missing))
         for number, (key, _) in enumerate(rows):
             out[number, mask[number]] = kept[key]
         return out
 
-    def _scored(self, rows: Mapping[str, _Row]) -> dict[str, torch.Tensor]:
+    def _scored_rows(self, rows: Mapping[str, _Row]) -> dict[str, torch.Tensor]:
         found = {}
         for temperature in sorted({row.temperature for row in rows.values()}):
             some = {k: row for k, row in rows.items() if row.temperature == temperature}
@@ -127,7 +127,7 @@ class FrozenModels:
         self._models = models
         self._compared: set[tuple[str, str]] = set()
 
-    def checked(self, name: str, batch: Batch) -> InferenceService:
+    def checked_service(self, name: str, batch: Batch) -> InferenceService:
         """The service of a model, whose tokens mean what those of the batch's model do.
 
         That is looked up on the first batch of each model.
@@ -145,9 +145,9 @@ class FrozenModels:
         """:func:`score_batch` by the model of that name.
 
         Raises:
-            ConfigError: as :meth:`checked`, or a token is outside the model's vocabulary.
+            ConfigError: as :meth:`checked_service`, or a token is outside the model's vocabulary.
         """
-        return score_batch(self.checked(name, batch), batch, rows)
+        return score_batch(self.checked_service(name, batch), batch, rows)
 
 
 def check_same_tokens(

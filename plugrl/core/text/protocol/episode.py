@@ -13,9 +13,9 @@ import numpy as np
 from plugrl.core.errors import ConfigError
 from plugrl.core.protocol.state import ProtocolState, Verdict, scatter
 from plugrl.core.text.agents.conversation import Budget, Conversation
-from plugrl.core.text.protocol.prompts import Heard
+from plugrl.core.text.protocol.prompts import ReceivedMessage
 from plugrl.core.text.protocol.signals import signals_of
-from plugrl.core.text.protocol.speaking import Said, Script, Speaker, Stage
+from plugrl.core.text.protocol.speaking import Script, Speaker, Stage, Statement
 from plugrl.core.text.trajectory import WRITTEN, Trajectory
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Round:
     """
 
     before: ProtocolState
-    said: tuple[Said, ...]
+    said: tuple[Statement, ...]
     rewards: np.ndarray
 
 
@@ -140,7 +140,7 @@ class Episode:
         self.rounds.append(Round(self.state, tuple(said), outcome.rewards[0]))
         self.state = outcome.state
 
-    async def _speak(self, agent: str, ask: Asks) -> Said:
+    async def _speak(self, agent: str, ask: Asks) -> Statement:
         """Let one agent speak, again if what it says is malformed."""
         stage = self.stage
         conversation = self._prompted_conversation(agent, ask)
@@ -160,7 +160,7 @@ class Episode:
             retries += 1
         self._conversations[agent] = tried
         messages = {channel: reply.messages.get(channel, "") for channel in channels}
-        return Said(agent, chat, raw or "", messages, reply.decision, retries, reply.fault)
+        return Statement(agent, chat, raw or "", messages, reply.decision, retries, reply.fault)
 
     def channels(self, agent: str) -> list[str]:
         """Where ``agent`` speaks in the round that comes next."""
@@ -248,7 +248,9 @@ def _spoke(played: Round, agent: str) -> bool:
     return any(said.agent == agent for said in played.said)
 
 
-async def _speak_concurrently(speaking: Sequence[Coroutine[Any, Any, Said]]) -> list[Said]:
+async def _speak_concurrently(
+    speaking: Sequence[Coroutine[Any, Any, Statement]],
+) -> list[Statement]:
     """What all say, at once; where one fails, the others are not waited for."""
     tasks = [asyncio.ensure_future(each) for each in speaking]
     try:
@@ -301,7 +303,7 @@ def template_variables(episode: Episode, agent: str) -> dict[str, Any]:
     }
 
 
-def messages_for(episode: Episode, agent: str) -> list[Heard]:
+def messages_for(episode: Episode, agent: str) -> list[ReceivedMessage]:
     """What others have said to ``agent`` since it was asked last, in the order that it is shown."""
     stage, protocol = episode.stage, episode.stage.protocol
     turns = [n for n, each in enumerate(episode.rounds) if any(s.agent == agent for s in each.said)]
@@ -312,7 +314,9 @@ def messages_for(episode: Episode, agent: str) -> list[Heard]:
     for played in episode.rounds[turns[-1] if turns else 0 :]:
         for channel in (sees[number] for number in order):
             heard += [
-                Heard(stage.reader.channel_name(channel), said.agent, said.messages[channel])
+                ReceivedMessage(
+                    stage.reader.channel_name(channel), said.agent, said.messages[channel]
+                )
                 for said in played.said
                 if said.agent != agent and channel in said.messages
             ]

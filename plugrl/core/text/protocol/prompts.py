@@ -49,7 +49,7 @@ _HEADING = re.compile(r"^\[(\w+)\][ \t]*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedMessage:
     """A message as the agent that hears it is told of it.
 
     Args:

@@ -12,7 +12,7 @@ from plugrl.core.protocol.state import ProtocolSignals, Verdict
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.protocol import Protocol
-    from plugrl.core.text.protocol.speaking import Said
+    from plugrl.core.text.protocol.speaking import Statement
 
 #: Length of the vector of a text.
 SIZE = 256
@@ -25,7 +25,7 @@ def trigram_counts(text: str) -> np.ndarray:
     return np.bincount([zlib.crc32(run) % SIZE for run in runs], minlength=SIZE).astype(np.float64)
 
 
-def signals_of(protocol: Protocol, said: Sequence[Said]) -> ProtocolSignals:
+def signals_of(protocol: Protocol, said: Sequence[Statement]) -> ProtocolSignals:
     """The signals of a round of one episode; agents that did not speak have none."""
     agents, channels = len(protocol.agent_names), len(protocol.channels)
     messages = np.zeros((1, agents, channels, SIZE))

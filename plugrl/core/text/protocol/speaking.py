@@ -68,7 +68,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Statement:
     """What an agent said in a round.
 
     Args:

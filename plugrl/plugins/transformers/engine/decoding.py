@@ -65,7 +65,7 @@ class Decoder:
         Returns:
             Rows that have ended: these, or others whose last tokens had not been looked at.
         """
-        ended = self._look()
+        ended = self._collect_drawn()
         prompts = list(dict.fromkeys(tuple(row.request.prompt_tokens) for row in rows))
         number = {prompt: i for i, prompt in enumerate(prompts)}
         prefill = self._runner.prefill(prompts)
@@ -93,7 +93,7 @@ class Decoder:
         """Draw one more token for every row; returns rows that are seen to have ended."""
         if self._live == 0:
             return []
-        ended = self._look() if self._length == self._columns else []
+        ended = self._collect_drawn() if self._length == self._columns else []
         if self._live == 0:
             return ended
         if self._length == self._columns:
@@ -104,15 +104,15 @@ class Decoder:
         self._length += 1
         if self._length == NARROWEST:
             # What hid the columns that were not used yet may be needed no more.
-            self._mask = self._made_mask()
+            self._mask = self._make_mask()
         self._last, logprobs = self._sampler.draw(logits)
         self._positions += 1
         if not self._on_host or self._live < len(self._rows):
             # A row that has ended goes on until it is dropped, and may pass the context's end.
             self._positions.clamp_max_(self._context - 1)
         self._unread.append((self._last, logprobs, self.version))
-        if self._must_look():
-            ended += self._look()
+        if self._must_collect():
+            ended += self._collect_drawn()
         return ended
 
     def compact(self) -> None:
@@ -127,7 +127,7 @@ class Decoder:
     def drop(self, rows: Sequence[Row]) -> list[Row]:
         """Give up ``rows``; returns others that have ended meanwhile."""
         gone = set(map(id, rows))
-        ended = [row for row in self._look() if id(row) not in gone]
+        ended = [row for row in self._collect_drawn() if id(row) not in gone]
         for slot, row in enumerate(list(self._rows)):
             if row is not None and id(row) in gone:
                 self._end(slot)
@@ -137,7 +137,7 @@ class Decoder:
         """Give up all rows."""
         self._clear()
 
-    def _must_look(self) -> bool:
+    def _must_collect(self) -> bool:
         """Whether a row may have ended with the tokens just drawn."""
         steps = len(self._unread)
         if not self._on_host:
@@ -146,7 +146,7 @@ class Decoder:
             return True
         return not self._stops.isdisjoint(self._last.tolist())
 
-    def _look(self) -> list[Row]:
+    def _collect_drawn(self) -> list[Row]:
         """Hand the tokens drawn since the last look to their rows."""
         if not self._unread:
             return []
@@ -162,7 +162,7 @@ class Decoder:
                 self._rows[slot] = None
         if ended:
             self._live -= len(ended)
-            self._settle()
+            self._update_bounds()
         else:
             self._nearest -= len(unread)
             self._longest -= len(unread)
@@ -171,9 +171,9 @@ class Decoder:
     def _end(self, slot: int) -> None:
         self._rows[slot] = None
         self._live -= 1
-        self._settle()
+        self._update_bounds()
 
-    def _settle(self) -> None:
+    def _update_bounds(self) -> None:
         """Note when rows can end next."""
         if self._live == 0:
             self._clear()
@@ -243,13 +243,13 @@ class Decoder:
     def _refresh(self, sampler: Sampler | None = None) -> None:
         """Make what depends on which rows there are."""
         self._sampler = sampler or self._sampler_of(self._rows)
-        self._mask = self._made_mask()
+        self._mask = self._make_mask()
         looks_for = {row.looks_for for row in self._rows if row is not None}
         self._text_ends = any(texts for _, texts in looks_for)
         self._stops = frozenset().union(*(stops for stops, _ in looks_for))
-        self._settle()
+        self._update_bounds()
 
-    def _made_mask(self) -> torch.Tensor | None:
+    def _make_mask(self) -> torch.Tensor | None:
         starts = [0 if row is None else row.start for row in self._rows]
         return self._runner.mask(starts, self._length, self._columns)
 

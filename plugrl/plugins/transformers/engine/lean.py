@@ -27,7 +27,7 @@ _POSITIONS = 1024
 _FEW_TOKENS = 2048
 
 
-class LeanBody:
+class FastBody:
     """The layers of a model, for one more token a row or for whole sequences, without gradients.
 
     The model is only read, and its parameters stay what they are. The matrices of queries, keys and
@@ -46,7 +46,7 @@ class LeanBody:
         self._norm = Norm(body.norm)
         self._angles = torch.empty(0)
         self._few = small and int(model.config.vocab_size) <= _FEW_TOKENS
-        #: What :meth:`_begun` gives of all tokens, where there are few.
+        #: What :meth:`_first_states` gives of all tokens, where there are few.
         self._known: tuple[torch.Tensor, torch.Tensor] | None = None
         self.refresh()
 
@@ -58,7 +58,7 @@ class LeanBody:
             layer.refresh()
         if self._few:
             states = self._norm.states(self._body.embed_tokens.weight)
-            self._known = states.whole, self._layers[0].projected(states)
+            self._known = states.whole, self._layers[0].project(states)
 
     def step(
         self,
@@ -75,7 +75,7 @@ class LeanBody:
             positions: [B, 1].
             cache: of this model.
         """
-        states, projected = self._begun(tokens)
+        states, projected = self._first_states(tokens)
         # A row is in the first column at the earliest, so no position reaches the length.
         angles = self._angles_at(positions[:, 0], cache.get_seq_length())
         for layer, cached in zip(self._layers, cache.layers, strict=True):
@@ -101,7 +101,7 @@ class LeanBody:
             cache: an empty one, which gets the keys and values.
         """
         rows, length = tokens.shape
-        states, projected = self._begun(tokens.flatten())
+        states, projected = self._first_states(tokens.flatten())
         angles = self._angles_at(positions.flatten(), length)
         mask = None
         if real is not None:
@@ -115,7 +115,7 @@ class LeanBody:
             projected = None
         return self._norm(states).view(rows, length, -1)
 
-    def _begun(self, tokens: torch.Tensor) -> tuple[States, torch.Tensor | None]:
+    def _first_states(self, tokens: torch.Tensor) -> tuple[States, torch.Tensor | None]:
         """The first states of tokens, [N], and what the first layer projects them to, if known."""
         if self._known is None:
             return self._norm.states(embedding(tokens, self._body.embed_tokens.weight)), None

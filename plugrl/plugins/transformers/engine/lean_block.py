@@ -39,13 +39,13 @@ class Layer:
         self._nothing = torch.zeros_like(self._out[0, :1])
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         three = [attention.q_proj, attention.k_proj, attention.v_proj]
-        self._qkv = self._copied([m.weight for m in three]).t()
+        self._qkv = self._copy_parts([m.weight for m in three]).t()
         self._small = small
         if small:
             self._make_own()
         self._bias: torch.Tensor | None = None
         if three[0].bias is not None:
-            self._bias = self._copied([m.bias for m in three])
+            self._bias = self._copy_parts([m.bias for m in three])
         self._head_norm: torch.Tensor | None = None
         self._query_norm: torch.Tensor | None = None
         if hasattr(attention, "q_norm"):
@@ -76,7 +76,7 @@ class Layer:
             setattr(self, name, matrix.contiguous())
             self._copies.append((getattr(self, name), matrix))
 
-    def _copied(self, parts: list[torch.Tensor]) -> torch.Tensor:
+    def _copy_parts(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """What :meth:`refresh` keeps equal to queries, keys and values, [all heads * D, ...].
 
         Each key stands between its queries and its value. What a position turns together is side
@@ -107,7 +107,7 @@ class Layer:
             for norm, matrix, own in self._products:
                 torch.mul(matrix, norm.scaled[:, None], out=own)
 
-    def _normed(self, norm: Norm, states: States) -> torch.Tensor:
+    def _normalise(self, norm: Norm, states: States) -> torch.Tensor:
         return norm.bare(states) if self._small else norm(states)
 
     def step(
@@ -118,7 +118,7 @@ class Layer:
         angles: torch.Tensor,
         cached: Any,
     ) -> None:
-        """Change the states of one token a row, [B, H]; ``projected`` as :meth:`projected`."""
+        """Change the states of one token a row, [B, H]; ``projected`` as :meth:`project`."""
         queries, new, values = self._heads(states, projected, angles)
         keys, values = cached.append(new, values)
         keys = keys.transpose(1, 2)
@@ -161,9 +161,9 @@ class Layer:
         )
         self._finish(states, seen.transpose(1, 2).reshape(angles.shape[0], -1))
 
-    def projected(self, states: States) -> torch.Tensor:
+    def project(self, states: States) -> torch.Tensor:
         """Queries, key and value of each group, [N, keys * (group + 2) * D], not turned yet."""
-        normed = self._normed(self._norm_1, states)
+        normed = self._normalise(self._norm_1, states)
         if self._bias is None:
             joined = torch.mm(normed, self._qkv)
         else:
@@ -181,7 +181,7 @@ class Layer:
     ) -> tuple[torch.Tensor, ...]:
         """Queries at their positions, [N * keys, group, D], keys and values, [N * keys, D]."""
         if projected is None:
-            projected = self.projected(states)
+            projected = self.project(states)
         group, shape = self._group, (-1, self._group + 2, self._width)
         values = projected.view(shape).select(1, group + 1)
         pairs = torch.view_as_complex(projected.view(len(angles), self._keys, group + 2, -1, 2))
@@ -194,7 +194,7 @@ class Layer:
     def _finish(self, states: States, seen: torch.Tensor) -> None:
         """What follows attention, [N, H]."""
         states.own.addmm_(seen, self._out)
-        normed = self._normed(self._norm_2, states)
+        normed = self._normalise(self._norm_2, states)
         if self._small:
             gate, up = torch.mm(normed, self._gates[0]).chunk(2, -1)
         else:

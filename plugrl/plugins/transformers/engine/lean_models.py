@@ -15,7 +15,7 @@ _ROTARY = frozenset({"default", "linear", "llama3"})
 _MOST_PARAMETERS = 200_000_000
 
 
-def can_be_lean(model: PreTrainedModel) -> bool:
+def has_fast_body(model: PreTrainedModel) -> bool:
     """Whether ``model`` consists of the layers that are known here."""
     config: Any = model.config
     rotary = getattr(model.base_model, "rotary_emb", None)

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from plugrl.plugins.transformers.engine.cache import NARROWEST, RowCache
 from plugrl.plugins.transformers.engine.head import body_and_head
-from plugrl.plugins.transformers.engine.lean import LeanBody
-from plugrl.plugins.transformers.engine.lean_models import can_be_lean
+from plugrl.plugins.transformers.engine.lean import FastBody
+from plugrl.plugins.transformers.engine.lean_models import has_fast_body
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -61,10 +61,10 @@ class Runner:
             and getattr(model.config, "_attn_implementation", None) in ("sdpa", "eager")
         )
         self.dtype = model.dtype
-        self._lean: LeanBody | None = None
-        if self.adds_mask and can_be_lean(model):
+        self._lean: FastBody | None = None
+        if self.adds_mask and has_fast_body(model):
             expected = self._trial()
-            self._lean = LeanBody(model)
+            self._lean = FastBody(model)
             # Half precision rounds differently in every layer, so whole vectors are compared.
             apart = (self._trial() - expected).norm() / expected.norm()
             if not float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05):

@@ -68,7 +68,7 @@ class Sampler:
             Tokens [B], and log-probabilities [B] before any token was taken away.
         """
         scaled = logits if self._heat is None else logits / self._heat
-        blocked = self._blocks(logits.shape[-1])
+        blocked = self._blocked_tokens(logits.shape[-1])
         probs = scaled.softmax(-1)
         faint = False
         if blocked is not None:
@@ -78,11 +78,11 @@ class Sampler:
             if faint:
                 probs = scaled.index_put(blocked, self._never).softmax(-1)
         if self._greedy is None:
-            chosen = self._sampled(probs)
+            chosen = self._sample(probs)
         else:
             chosen = probs.argmax(-1, keepdim=True)
             if not self._all_greedy:
-                chosen = torch.where(self._greedy, chosen, self._sampled(probs))
+                chosen = torch.where(self._greedy, chosen, self._sample(probs))
         self._step += 1
         # What is drawn of all tokens is never so improbable that its mass is 0.
         logprobs = probs.gather(-1, chosen).log_()
@@ -106,7 +106,7 @@ class Sampler:
             total = total.logaddexp(column)
         return logits - total
 
-    def _sampled(self, probs: torch.Tensor) -> torch.Tensor:
+    def _sample(self, probs: torch.Tensor) -> torch.Tensor:
         """Tokens [B, 1] by inverse transform of one uniform number a row."""
         if self._cut is not None:
             probs = self._cut.apply(probs)
@@ -130,7 +130,7 @@ class Sampler:
             self._draws = torch.from_numpy(numbers).to(self._device)
         return self._draws[ahead]
 
-    def _blocks(self, vocabulary: int) -> tuple[torch.Tensor, ...] | None:
+    def _blocked_tokens(self, vocabulary: int) -> tuple[torch.Tensor, ...] | None:
         """Rows and their stop tokens that cannot be drawn yet."""
         if self._step >= self._blocks_until:
             self._blocked = [entry for entry in self._blocked if entry[0] > self._step]

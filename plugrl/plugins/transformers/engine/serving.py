@@ -76,12 +76,14 @@ class Serving:
         worth = min(len(self.waiting), max(1, self._size // 4))
         room = self._size - decoder.live
         if self.waiting and decoder.can_admit and room >= worth:
-            ended += decoder.admit([self.waiting.popleft() for _ in range(self._joining(room))])
+            ended += decoder.admit(
+                [self.waiting.popleft() for _ in range(self._joining_count(room))]
+            )
         if not self.waiting:
             decoder.compact()
         return ended + decoder.step()
 
-    def _joining(self, room: int) -> int:
+    def _joining_count(self, room: int) -> int:
         """How many join: all that fit, but a group that shares a prompt is not torn apart."""
         if room >= len(self.waiting):
             return len(self.waiting)

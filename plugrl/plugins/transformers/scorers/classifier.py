@@ -22,8 +22,8 @@ from plugrl.plugins.transformers.scorers.models import (
     folder_fault,
     folder_of,
     in_batches,
-    loaded,
-    padded,
+    load_model_and_tokenizer,
+    pad_rows,
 )
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class _Classifier:
         fault = folder_fault(section.path, "ForSequenceClassification", "sequence classifier")
         if fault:
             raise ConfigError(f"classifier {section.path}: {fault}")
-        self._model, self._tokenizer = loaded(
+        self._model, self._tokenizer = load_model_and_tokenizer(
             AutoModelForSequenceClassification, section.path, section.device, section.dtype
         )
         self.labels = _Labels(self._model.config, section)
@@ -193,7 +193,7 @@ class _Classifier:
     def __call__(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """The probability of every label, for each row."""
         fill = 0 if self._fill is None else self._fill
-        ids, mask = padded(rows, fill, self._model.device)
+        ids, mask = pad_rows(rows, fill, self._model.device)
         logits = self._model(input_ids=ids, attention_mask=mask).logits.float()
         made = logits.softmax(-1) if self.labels.softmax else logits.sigmoid()
         found: list[list[float]] = made.tolist()

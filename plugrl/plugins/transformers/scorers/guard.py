@@ -20,10 +20,10 @@ from plugrl.plugins.transformers.scorers.models import (
     Precision,
     context_of,
     folder_fault,
+    has_parameter,
     in_batches,
-    loaded,
-    padded,
-    takes,
+    load_model_and_tokenizer,
+    pad_rows,
 )
 
 if TYPE_CHECKING:
@@ -144,13 +144,13 @@ class _Guard:
         if fault:
             raise ConfigError(f"guard {section.path}: {fault}")
         precision: Precision = section.dtype
-        self._model, self._tokenizer = loaded(
+        self._model, self._tokenizer = load_model_and_tokenizer(
             AutoModelForCausalLM, section.path, section.device, precision
         )
         if not self._tokenizer.chat_template:
             raise ConfigError(f"guard {section.path}: its tokenizer has no chat template")
         self._prefix = section.prefix
-        self._verdicts = [self._encoded(word) for word in (section.unsafe, section.safe)]
+        self._verdicts = [self._encode(word) for word in (section.unsafe, section.safe)]
         if not all(self._verdicts) or self._verdicts[0] == self._verdicts[1]:
             raise ConfigError(
                 f"guard {section.path}: its tokenizer cannot tell {section.unsafe!r} from "
@@ -166,7 +166,7 @@ class _Guard:
                 "at most"
             )
 
-    def _encoded(self, text: str) -> Row:
+    def _encode(self, text: str) -> Row:
         return tuple(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def row(self, messages: list[dict[str, str]]) -> Row | str:
@@ -183,7 +183,7 @@ class _Guard:
                 return (
                     f"GuardScorer: the chat template cannot write the dialogue: {one_line(error)}"
                 )
-            tokens = self._encoded(text + self._prefix)
+            tokens = self._encode(text + self._prefix)
             if tokens and len(tokens) <= room:
                 return tokens
             # One exchange must be whole, or the verdict would be about something else.
@@ -208,9 +208,9 @@ class _Guard:
         rows = list(dict.fromkeys(p + word[:-1] for p in prompts for word in self._verdicts))
         places = {row: number for number, row in enumerate(rows)}
         first = min(map(len, prompts)) - 1
-        ids, mask = padded(rows, 0, self._model.device)
+        ids, mask = pad_rows(rows, 0, self._model.device)
         # The distributions before the verdicts would take most of the memory.
-        few = takes(self._model.forward, "logits_to_keep")
+        few = has_parameter(self._model.forward, "logits_to_keep")
         options = {"logits_to_keep": ids.shape[1] - first} if few else {}
         logits = self._model(input_ids=ids, attention_mask=mask, use_cache=False, **options).logits
         start = first if few else 0

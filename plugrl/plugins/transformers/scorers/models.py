@@ -46,7 +46,9 @@ def folder_fault(path: str, endings: str | tuple[str, ...], what: str) -> str:
     return ""
 
 
-def loaded(auto: Any, path: str, device: str, dtype: Precision = "float32") -> tuple[Any, Any]:
+def load_model_and_tokenizer(
+    auto: Any, path: str, device: str, dtype: Precision = "float32"
+) -> tuple[Any, Any]:
     """A model of the class ``auto`` and its tokenizer.
 
     Raises:
@@ -91,7 +93,7 @@ def in_batches(rows: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def padded(
+def pad_rows(
     rows: Sequence[Sequence[int]], fill: int, device: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask of rows that are filled up on the right, [B, T] each."""
@@ -101,7 +103,7 @@ def padded(
     return ids, mask
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Whether ``function`` has a parameter of that name."""
     import inspect
 

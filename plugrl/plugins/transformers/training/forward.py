@@ -60,11 +60,13 @@ class Forward:
         Where ``loss_mask`` is 0, it is 0.0. Logits are divided by ``metadata["temperature"]``, one
         for all or one a row, as the sampler does.
         """
-        asked = _Asked.of(part)
+        asked = _PredictedTokens.of(part)
         if asked is None:
-            return _nothing(part)
+            return _empty(part)
         hidden = self._hidden(part, asked)
-        return _spread(self._chosen(hidden, asked.targets, asked.temperature), asked.picked)
+        return _scatter(
+            self._target_log_probs(hidden, asked.targets, asked.temperature), asked.picked
+        )
 
     def with_needs(
         self, part: MicroBatch, needs: Sequence[str]
@@ -74,32 +76,34 @@ class Forward:
         "entropy" is that of the distribution that a token was drawn from, "values" the value of the
         state before it.
         """
-        asked = _Asked.of(part)
+        asked = _PredictedTokens.of(part)
         if asked is None:
-            return _nothing(part), {name: _nothing(part) for name in needs}
+            return _empty(part), {name: _empty(part) for name in needs}
         hidden = self._hidden(part, asked)
         extras = {}
         if "entropy" in needs:
-            both = self._chosen(hidden, asked.targets, asked.temperature, self._with_entropy)
+            both = self._target_log_probs(
+                hidden, asked.targets, asked.temperature, self._with_entropy
+            )
             chosen, extras["entropy"] = both.unbind(1)
         else:
-            chosen = self._chosen(hidden, asked.targets, asked.temperature)
+            chosen = self._target_log_probs(hidden, asked.targets, asked.temperature)
         if "values" in needs:
             assert self.value_head is not None
             # In float32 where the caller lets the model compute in less.
             with torch.autocast(hidden.device.type, enabled=False):
                 extras["values"] = self.value_head(hidden.float())[:, 0]
-        extras = {name: _spread(numbers, asked.picked) for name, numbers in extras.items()}
-        return _spread(chosen, asked.picked), extras
+        extras = {name: _scatter(numbers, asked.picked) for name, numbers in extras.items()}
+        return _scatter(chosen, asked.picked), extras
 
-    def _packing(self, part: MicroBatch, asked: _Asked) -> Packing | None:
+    def _packing(self, part: MicroBatch, asked: _PredictedTokens) -> Packing | None:
         if not self.packs:
             return None
         values = part.batch.values
         ids, positions = values["input_ids"][:, :-1], values["position_ids"][:, :-1]
         return Packing.of(ids, positions, asked.needed, asked.picked, part.leaders)
 
-    def _hidden(self, part: MicroBatch, asked: _Asked) -> torch.Tensor:
+    def _hidden(self, part: MicroBatch, asked: _PredictedTokens) -> torch.Tensor:
         """Last hidden states of the picked places, [P, H]: token t is predicted from t - 1."""
         states: torch.Tensor
         packing = self._packing(part, asked)
@@ -116,7 +120,7 @@ class Forward:
         ).last_hidden_state
         return states[asked.picked]
 
-    def _chosen(
+    def _target_log_probs(
         self,
         hidden: torch.Tensor,
         targets: torch.Tensor,
@@ -157,7 +161,7 @@ class Forward:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _PredictedTokens:
     """Which places of [B, T - 1] predict tokens, and what is asked of them.
 
     ``needed`` are the real tokens of each row up to its last picked place; ``targets`` ([P]) the
@@ -170,7 +174,7 @@ class _Asked:
     temperature: float | torch.Tensor
 
     @classmethod
-    def of(cls, part: MicroBatch) -> _Asked | None:
+    def of(cls, part: MicroBatch) -> _PredictedTokens | None:
         """None when no token is trained."""
         values = part.batch.values
         real = values["attention_mask"][:, :-1] != 0
@@ -193,12 +197,12 @@ def _temperature(part: MicroBatch, picked: torch.Tensor) -> float | torch.Tensor
     return temperature.to(picked.device)[:, None].expand(picked.shape)[picked][:, None]
 
 
-def _nothing(part: MicroBatch) -> torch.Tensor:
+def _empty(part: MicroBatch) -> torch.Tensor:
     ids = part.batch.values["input_ids"]
     return torch.zeros(ids.shape, device=ids.device)
 
 
-def _spread(numbers: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
+def _scatter(numbers: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
     """Numbers of the picked places at the tokens that they are about, 0.0 elsewhere: [B, T]."""
     shifted = torch.zeros(picked.shape, dtype=torch.float32, device=numbers.device)
     return torch.nn.functional.pad(shifted.masked_scatter(picked, numbers), (1, 0))

@@ -139,7 +139,7 @@ def attention(
     if foreign or attention_mask is not None:
         raise NotImplementedError(f"attention with {', '.join(foreign) or 'a mask'}")
     if packed_bounds is not None:
-        query, key, value = (_unpacked(tensor, packed_bounds) for tensor in (query, key, value))
+        query, key, value = (_unpack(tensor, packed_bounds) for tensor in (query, key, value))
     mask = _window(query, sliding_window)
     output = scaled_dot_product_attention(
         query,
@@ -165,7 +165,7 @@ def _window(query: torch.Tensor, size: int | None) -> torch.Tensor | None:
     return (distance >= 0) & (distance < size)
 
 
-def _unpacked(tensor: torch.Tensor, bounds: Boundaries) -> torch.Tensor:
+def _unpack(tensor: torch.Tensor, bounds: Boundaries) -> torch.Tensor:
     """[1, heads, N, D] as [B, heads, T, D]."""
     rows = tensor[0].transpose(0, 1).index_select(0, bounds.rows.flatten())
     return rows.unflatten(0, bounds.rows.shape).transpose(1, 2)

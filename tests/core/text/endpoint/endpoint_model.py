@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from waiting import DEADLINE
 
 from plugrl.core.text.endpoint.app import Application
-from plugrl.core.text.endpoint.server import Server, bound
+from plugrl.core.text.endpoint.server import Server, listening_socket
 from plugrl.core.text.endpoint.serving import ServedSessions, ServiceSource
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference.generation import Completion
@@ -114,7 +114,7 @@ def session_of(model, **more):
 def served(model, record=None, **more):
     """A server of ``model``; gives its address, without ``/v1``."""
     sessions = ServedSessions(offer_of(model, **more), ServiceSource({"policy": model}), record)
-    server = Server(Application(sessions, TOKEN).build(), bound("127.0.0.1", 0))
+    server = Server(Application(sessions, TOKEN).build(), listening_socket("127.0.0.1", 0))
     server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"

@@ -12,7 +12,7 @@ from plugrl.core.text.endpoint.requests import read_chat, read_text
 sys.path.insert(0, str(Path(__file__).parent))
 from endpoint_model import Written, body, run, session_of
 
-HEAD = answers.Head("a-1", 1234)
+HEAD = answers.AnswerHead("a-1", 1234)
 
 
 def answered(reader, **values):
@@ -46,7 +46,7 @@ def test_a_whole_answer_of_a_chat():
         "weight_version": 7,
         "token_ids": spell.encode("hü"),
     }
-    assert answers.whole(HEAD, asked, choices, spell) == {
+    assert answers.answer_body(HEAD, asked, choices, spell) == {
         "id": "a-1",
         "object": "chat.completion",
         "created": 1234,
@@ -67,7 +67,7 @@ def test_a_whole_answer_of_text():
     )
     prompt = spell.encode("<user>hüh<")
     read = {"logprob": -0.5, "rank": None}
-    assert answers.whole(HEAD, asked, choices, spell) == {
+    assert answers.answer_body(HEAD, asked, choices, spell) == {
         "id": "a-1",
         "object": "text_completion",
         "created": 1234,
@@ -114,7 +114,7 @@ def test_a_whole_answer_of_text():
 def test_the_pieces_of_a_stream_are_the_whole_answer(reader, values, kind):
     more = {"n": 2, "stream": True, "stream_options": {"include_usage": True}}
     asked, choices, spell = answered(reader, **values, **more, return_token_ids=True)
-    whole = answers.whole(HEAD, asked, choices, spell)
+    whole = answers.answer_body(HEAD, asked, choices, spell)
     lines = "".join(answers.events(HEAD, asked, choices, spell)).split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
     *chunks, last = (json.loads(line.removeprefix("data: ")) for line in lines[:-2])

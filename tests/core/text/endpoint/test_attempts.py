@@ -19,15 +19,15 @@ def test_attempts_share_a_server_and_get_another_when_it_has_ended(monkeypatch):
     model, sessions = Written(), AttemptSessions()
 
     async def use():
-        with sessions.opened(None, offer_of(model)) as (first, one):
-            with sessions.opened(None, offer_of(model)) as (second, two):
+        with sessions.open_session(None, offer_of(model)) as (first, one):
+            with sessions.open_session(None, offer_of(model)) as (second, two):
                 assert sessions.find(one.session) is first
                 assert sessions.find(two.session) is second
             with pytest.raises(ApiError):
                 sessions.find(two.session)
             started = sessions._server
             await asyncio.to_thread(started.close)
-            with sessions.opened(None, offer_of(model)) as (_, three):
+            with sessions.open_session(None, offer_of(model)) as (_, three):
                 assert sessions._server is not started
                 assert sessions._server.alive
                 await asyncio.to_thread(sessions._server.close)

@@ -17,7 +17,7 @@ from openai import APIStatusError, AsyncOpenAI, AuthenticationError, NotFoundErr
 from waiting import DEADLINE
 
 from plugrl.core.errors import UsageError
-from plugrl.core.text.endpoint.server import Server, bound
+from plugrl.core.text.endpoint.server import Server, listening_socket
 
 sys.path.insert(0, str(Path(__file__).parent))
 from endpoint_model import TOKEN, Written, call_text, served, tool
@@ -276,16 +276,19 @@ def test_closing_ends_open_requests_and_frees_the_port():
     port = int(url.rpartition(":")[2])
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=2)
-    bound("127.0.0.1", port).close()
+    listening_socket("127.0.0.1", port).close()
 
 
 def test_a_port_in_use_is_said_to_be():
-    with bound("127.0.0.1", 0) as taken, pytest.raises(UsageError, match="cannot listen on"):
-        bound("127.0.0.1", taken.getsockname()[1])
+    with (
+        listening_socket("127.0.0.1", 0) as taken,
+        pytest.raises(UsageError, match="cannot listen on"),
+    ):
+        listening_socket("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(UsageError, match="cannot listen on"):
-        bound("192.0.2.1", 0)
+        listening_socket("192.0.2.1", 0)
     with pytest.raises(UsageError, match="--host is empty"):
-        bound("", 0)
+        listening_socket("", 0)
 
 
 def test_nothing_of_a_closed_server_is_left():

@@ -77,7 +77,7 @@ def test_no_child_outlives_its_program(monkeypatch, tmp_path, hiding, how):
 
 def test_outputs_exit_code_and_input(tmp_path):
     ended = run("cat; echo out; echo err >&2; exit 4", tmp_path)
-    assert ended == programs.Ended(4, "inout\n", "err\n")
+    assert ended == programs.ProgramResult(4, "inout\n", "err\n")
 
 
 @linux

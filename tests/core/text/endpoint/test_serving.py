@@ -65,7 +65,7 @@ def test_as_many_requests_may_be_open_as_is_said(sessions, monkeypatch):
             return JSONResponse({})
 
     made = app.Application(sessions, TOKEN)
-    handler = made._guarded(Waiting().create)
+    handler = made._guard(Waiting().create)
     scope = {"type": "http", "headers": [(b"authorization", f"Bearer {TOKEN}".encode())]}
 
     async def ask(count):

@@ -419,7 +419,7 @@ def test_a_failure_is_kept_and_the_first_that_is_no_matter_of_a_request_is_told(
 
     with session_of(Written(reply)) as session:
         heard = []
-        session.heard = lambda: heard.append(session.busy)
+        session.on_activity = lambda: heard.append(session.busy)
         assert not session.fatal.is_set()
         for words in ("one", "two"):
             refused(lambda words=words: chat(session, [user(words)]))

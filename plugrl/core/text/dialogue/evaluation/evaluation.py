@@ -140,7 +140,7 @@ def evaluate_red_team(
         logger.info("%d of %d dialogues are there already", len(plan) - len(missing), len(plan))
     for start in range(0, len(missing), batch):
         logger.debug("%d of %d dialogues are held", len(plan) - len(missing) + start, len(plan))
-        held = _held(environment, prompts, missing[start : start + batch], seed)
+        held = _evaluate_dialogues(environment, prompts, missing[start : start + batch], seed)
         if journal is not None:
             journal.add(held)
         else:
@@ -155,7 +155,7 @@ def evaluate_red_team(
     return report
 
 
-def _held(
+def _evaluate_dialogues(
     environment: Environment, prompts: Sequence[Any], keys: Sequence[Key], seed: int
 ) -> list[EvaluatedDialogue]:
     trees = environment.eval_rollouts(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from plugrl.core.text.endpoint.app import Application
-from plugrl.core.text.endpoint.faults import ApiError, ended
+from plugrl.core.text.endpoint.faults import ApiError, session_ended
 from plugrl.core.text.endpoint.requests import EndpointRequest
-from plugrl.core.text.endpoint.server import Server, bound
+from plugrl.core.text.endpoint.server import Server, listening_socket
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
@@ -65,7 +65,7 @@ class AttemptSessions:
         self._idle_since = 0.0
 
     @contextmanager
-    def opened(self, task: RolloutTask, offer: Offer) -> Iterator[tuple[Session, Address]]:
+    def open_session(self, task: RolloutTask, offer: Offer) -> Iterator[tuple[Session, Address]]:
         """A session for ``task``, which ends with the block; to be called in its event loop.
 
         Raises:
@@ -91,7 +91,7 @@ class AttemptSessions:
         """The session of an open attempt."""
         session = self._sessions.get(identity or "")
         if session is None:
-            raise ended(identity or "")
+            raise session_ended(identity or "")
         return session
 
     def create(self) -> NoReturn:
@@ -106,7 +106,7 @@ class AttemptSessions:
         if self._server is None or not self._server.alive:
             self._token = secrets.token_urlsafe(32)
             application = Application(self, self._token).build()
-            self._server = Server(application, bound(HOST, 0))
+            self._server = Server(application, listening_socket(HOST, 0))
             self._server.start()
             watch = threading.Thread(target=self._watch, args=(self._server,), daemon=True)
             watch.start()

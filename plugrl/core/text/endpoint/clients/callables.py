@@ -16,7 +16,7 @@ GIVEN = ("base_url", "api_key", "problem")
 MORE = ("session", "model", "is_val")
 
 
-def taken(function: Callable[..., Any], where: str) -> tuple[str, ...]:
+def accepted_arguments(function: Callable[..., Any], where: str) -> tuple[str, ...]:
     """The names of the arguments that a function takes.
 
     Raises:

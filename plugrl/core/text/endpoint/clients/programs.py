@@ -30,7 +30,7 @@ class ProgramError(Exception):
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramResult:
     """What a program left: its exit code, and the ends of its outputs."""
 
     code: int
@@ -62,7 +62,7 @@ async def run_program(
     given: bytes,
     folder: str | Path | None,
     session: str,
-) -> Ended:
+) -> ProgramResult:
     """Run a program to its end; when this is cancelled, the program and its children are ended.
 
     Args:
@@ -103,7 +103,7 @@ async def run_program(
         except OSError as error:
             raise ProgramError(f"the program cannot be started: {one_line(error)}") from error
         REAPER.watch(session, process.pid)
-        return await _followed(process, given, session)
+        return await _run_to_end(process, given, session)
     finally:
         await asyncio.wait([starting])
         if starting.exception() is None:
@@ -114,7 +114,9 @@ async def run_program(
         REAPER.forget(session)
 
 
-async def _followed(process: asyncio.subprocess.Process, given: bytes, session: str) -> Ended:
+async def _run_to_end(
+    process: asyncio.subprocess.Process, given: bytes, session: str
+) -> ProgramResult:
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -138,7 +140,7 @@ async def _followed(process: asyncio.subprocess.Process, given: bytes, session: 
     finally:
         for task in (feeding, *reading):
             task.cancel()
-    return Ended(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    return ProgramResult(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

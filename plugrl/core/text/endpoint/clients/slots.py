@@ -64,7 +64,7 @@ class _Row:
         self._free += 1
 
 
-class Patience:
+class IdleWatch:
     """Stops the others from waiting for an attempt that asks nothing for long.
 
     It may be busy, or wait for one that waits for it, such as for its turn with something that they
@@ -82,7 +82,7 @@ class Patience:
         self._seconds = seconds
         self._last = asyncio.get_running_loop().time()
         self._unpark: Callable[[], None] | None = None
-        session.heard = self._heard
+        session.on_activity = self._on_activity
 
     async def watch(self) -> None:
         """Look after the attempt until this is cancelled."""
@@ -100,9 +100,9 @@ class Patience:
                     self._seconds,
                 )
         finally:
-            self._heard()
+            self._on_activity()
 
-    def _heard(self) -> None:
+    def _on_activity(self) -> None:
         self._last = asyncio.get_running_loop().time()
         if self._unpark is not None:
             self._unpark()
