@@ -132,11 +132,6 @@ if TYPE_CHECKING:
     from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget as BaseEvaluationTarget
     from plugrl.core.text.evaluate.evaluator import EvaluationRunResult as EvaluationRunResult
     from plugrl.core.text.evaluate.evaluator import Evaluator as Evaluator
-    from plugrl.core.text.guides import (
-        compute_grpo_advantage_for_trajectories as compute_grpo_advantage_for_trajectories,
-    )
-    from plugrl.core.text.guides import log_grpo_metrics as log_grpo_metrics
-    from plugrl.core.text.guides import log_rollout_metrics as log_rollout_metrics
     from plugrl.core.text.inference.generation import Completion as Completion
     from plugrl.core.text.inference.generation import GenerationRequest as GenerationRequest
     from plugrl.core.text.inference.sampling import SamplingParams as SamplingParams
@@ -176,6 +171,11 @@ if TYPE_CHECKING:
     from plugrl.core.text.staged.examples import supervised_examples as supervised_examples
     from plugrl.core.text.staged.trainer import PureTextRlTrainer as PureTextRlTrainer
     from plugrl.core.text.trajectory import Trajectory as Trajectory
+    from plugrl.core.text.trajectory_functions import (
+        compute_grpo_advantage_for_trajectories as compute_grpo_advantage_for_trajectories,
+    )
+    from plugrl.core.text.trajectory_functions import log_grpo_metrics as log_grpo_metrics
+    from plugrl.core.text.trajectory_functions import log_rollout_metrics as log_rollout_metrics
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer as TrajectoryTrainer
     from plugrl.core.text.trajectory_trainer import (
         TrajectoryTrainerConfig as TrajectoryTrainerConfig,
@@ -280,7 +280,7 @@ _MODULES = {
         "PreferenceExample",
         "SupervisedExample",
     ),
-    "plugrl.core.text.guides": (
+    "plugrl.core.text.trajectory_functions": (
         "compute_grpo_advantage_for_trajectories",
         "log_grpo_metrics",
         "log_rollout_metrics",

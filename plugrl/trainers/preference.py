@@ -18,9 +18,9 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.minibatches import UNIT, PassesConfig
 from plugrl.core.text.learn.pairs import PREFERRED, Pairs
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.core.text.parts import held_out
 from plugrl.core.text.rollout.metrics import Means
 from plugrl.core.text.self_hosted import SelfHostedTrainer
+from plugrl.core.text.trainer_parts import held_out
 from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.scenarios.code_validation import scenario
 from plugrl.scenarios.code_validation.bank import PROBLEMS
-from plugrl.scenarios.code_validation.examined import examine_problems
+from plugrl.scenarios.code_validation.examination import examine_problems
 from plugrl.scenarios.code_validation.mutants import mutants, normalise
 from plugrl.scenarios.code_validation.problem import Problem
 from plugrl.scenarios.code_validation.renaming import rename_variables

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from plugrl.core.text.facts import Facts
+from plugrl.core.text.batch_metadata import BatchMetadata
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
 #: Per-token tensors of a batch made from trajectories, all [B, T]; ``old_log_probs`` and
@@ -41,7 +41,7 @@ class Batch:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.metadata = Facts(self.metadata, self.values)
+        self.metadata = BatchMetadata(self.metadata, self.values)
 
     def __len__(self) -> int:
         if "batch_size" in self.metadata:

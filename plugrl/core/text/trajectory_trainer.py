@@ -15,7 +15,7 @@ from plugrl.core.config.schemas.sections import TEXT
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.text import parts
+from plugrl.core.text import trainer_parts
 from plugrl.core.text.evaluate.scores import evaluated_sample, report_evaluation, report_score
 from plugrl.core.text.inference.chat import encode_prompt
 from plugrl.core.text.models import Models
@@ -164,13 +164,13 @@ class TrajectoryTrainer(Trainer):
         self._set_up_rollouts()
         tokenizer = models[params.rollout_worker.model].inference.tokenizer
         encode = partial(encode_prompt, tokenizer)
-        self._pool = parts.make_pool(params)
-        self._loader = parts.make_loader(params, self.scenario_instance, encode)
+        self._pool = trainer_parts.make_pool(params)
+        self._loader = trainer_parts.make_loader(params, self.scenario_instance, encode)
         self._validation = self._make_validation()
-        self._syncs = parts.make_syncs(params, models)
-        self._states = parts.make_states(params, models)
+        self._syncs = trainer_parts.make_syncs(params, models)
+        self._states = trainer_parts.make_states(params, models)
         common = (params, self._loader, self._pool, self._sampling, self._carried_columns())
-        self._collector = parts.make_collector(
+        self._collector = trainer_parts.make_collector(
             common, self._rollouts, self._states, self.config.total_train_steps, self._note_attempts
         )
         models.load_weights(self._initial_weights)
@@ -219,7 +219,7 @@ class TrajectoryTrainer(Trainer):
         )
 
     def _make_validation(self) -> Validation | None:
-        return parts.make_validation(
+        return trainer_parts.make_validation(
             self.hyper_params,
             self.scenario_instance,
             self._rollouts,
@@ -231,7 +231,7 @@ class TrajectoryTrainer(Trainer):
         """The models with the weights of the loaded state; they are not trained further."""
         models = self.models
         load_weights(models, self._pending_state, initial=self._initial_weights)
-        for sync in parts.make_syncs(self.hyper_params, models).values():
+        for sync in trainer_parts.make_syncs(self.hyper_params, models).values():
             sync()
         return models
 

@@ -15,7 +15,7 @@ from plugrl.core.sandbox.jobs import ProgramLimits, Runner
 from plugrl.core.sandboxes import Programs, make_confined_sandbox
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.data.files import place_of_problem, read_files
-from plugrl.scenarios.code_validation.examined import ExaminedProblem, Program
+from plugrl.scenarios.code_validation.examination import ExaminedProblem, Program
 from plugrl.scenarios.code_validation.mutants import mutants, normalise
 from plugrl.scenarios.code_validation.truth import Deadline, in_parallel
 from plugrl.scenarios.evaluators.code_tests import Comparison, Test, read_tests

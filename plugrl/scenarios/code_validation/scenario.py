@@ -17,7 +17,7 @@ from plugrl.core.sandboxes import make_sandbox, with_remedy
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.scenarios.code_validation.apps import AppsOptions, first_of, read_apps
 from plugrl.scenarios.code_validation.bank import PROBLEMS
-from plugrl.scenarios.code_validation.examined import ExaminedProblem, Program, examine_problems
+from plugrl.scenarios.code_validation.examination import ExaminedProblem, Program, examine_problems
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from plugrl.core.text.data.loader import attempts_at_all
 from plugrl.core.text.jobs.model_groups import SharedModelGroup
 from plugrl.core.text.models import Models
-from plugrl.core.text.parts import held_out, make_loader
 from plugrl.core.text.rollout.attempts import RolloutContext
 from plugrl.core.text.rollout.worker import check_stops, sampling_of
 from plugrl.core.text.staged.limits import Meter
 from plugrl.core.text.staged.sampling import EpisodeSampler
+from plugrl.core.text.trainer_parts import held_out, make_loader
 
 if TYPE_CHECKING:
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict

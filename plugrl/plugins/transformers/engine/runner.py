@@ -12,9 +12,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from plugrl.plugins.transformers.engine.cache import NARROWEST, RowCache
+from plugrl.plugins.transformers.engine.fast_body import FastBody
+from plugrl.plugins.transformers.engine.fast_models import has_fast_body
 from plugrl.plugins.transformers.engine.head import body_and_head
-from plugrl.plugins.transformers.engine.lean import FastBody
-from plugrl.plugins.transformers.engine.lean_models import has_fast_body
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -61,14 +61,14 @@ class Runner:
             and getattr(model.config, "_attn_implementation", None) in ("sdpa", "eager")
         )
         self.dtype = model.dtype
-        self._lean: FastBody | None = None
+        self._fast_body: FastBody | None = None
         if self.adds_mask and has_fast_body(model):
             expected = self._trial()
-            self._lean = FastBody(model)
+            self._fast_body = FastBody(model)
             # Half precision rounds differently in every layer, so whole vectors are compared.
             apart = (self._trial() - expected).norm() / expected.norm()
             if not float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05):
-                self._lean = None
+                self._fast_body = None
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefill:
         """Compute prompts of any lengths, left-padded to the longest."""
@@ -81,10 +81,10 @@ class Runner:
         positions = self._on_device((mask.cumsum(1) - 1).clip(0))
         cache = RowCache(self.model.config)
         tokens, real = self._on_device(ids), None if mask.all() else self._on_device(mask)
-        if self._lean is None:
+        if self._fast_body is None:
             hidden = self._forward(tokens, real, positions, cache)
         else:
-            hidden = self._lean.sequences(
+            hidden = self._fast_body.sequences(
                 tokens, positions, None if real is None else real != 0, cache
             )
         return Prefill(prompts, width, hidden, cache)
@@ -115,19 +115,19 @@ class Runner:
     ) -> torch.Tensor:
         """Last hidden states, [B, H]."""
         used = cache.get_seq_length() + 1
-        if self._lean is None:
+        if self._fast_body is None:
             mask = mask if mask is None else mask.narrow(-1, 0, used)
             return self._forward(tokens[:, None], mask, positions, cache)[:, -1]
         if mask is not None:
             if used <= NARROWEST:
                 mask[..., used - 1] = 0
             mask = mask.narrow(-1, 0, max(used, NARROWEST))
-        return self._lean.step(tokens, mask, positions, cache)
+        return self._fast_body.step(tokens, mask, positions, cache)
 
     def refresh(self) -> None:
         """To be called when the model has got other weights."""
-        if self._lean is not None:
-            self._lean.refresh()
+        if self._fast_body is not None:
+            self._fast_body.refresh()
 
     @torch.no_grad()
     def _trial(self) -> torch.Tensor:
@@ -150,7 +150,7 @@ class Runner:
             used: columns that are filled; :meth:`decode` fills the others one by one.
             columns: all of them.
         """
-        narrow = self._lean is not None and used < NARROWEST
+        narrow = self._fast_body is not None and used < NARROWEST
         if not any(starts) and not narrow:
             return None
         begin = torch.tensor(starts, device=self.device)[:, None]
@@ -162,10 +162,10 @@ class Runner:
             seen &= (places < used) | (places >= NARROWEST)
         added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
         added.masked_fill_(~seen, -torch.inf)
-        if self._lean is None:
+        if self._fast_body is None:
             return added[:, None, None, :]
         # Batched products have a row for each head that has keys of its own.
-        return added.repeat_interleave(self._lean.key_heads, 0)[:, None, :]
+        return added.repeat_interleave(self._fast_body.key_heads, 0)[:, None, :]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits over the vocabulary, float32."""

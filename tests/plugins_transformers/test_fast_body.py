@@ -5,11 +5,11 @@ import torch
 
 from plugrl.core.text.inference.generation import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.plugins.transformers.engine.lean import FastBody
+from plugrl.plugins.transformers.engine.fast_body import FastBody
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.loading import load_model
 
-LEAN = {"llama", "qwen2", "qwen3"}
+FAST = {"llama", "qwen2", "qwen3"}
 
 
 def ask(engine):
@@ -17,20 +17,22 @@ def ask(engine):
     return [(a.tokens, a.logprobs) for a in engine.generate(asked)]
 
 
-def test_models_of_one_shape_are_lean_and_others_are_not(any_engine):
-    assert (any_engine._runner._lean is not None) == (any_engine._model.config.model_type in LEAN)
+def test_models_of_one_shape_get_a_fast_body_and_others_do_not(any_engine):
+    assert (any_engine._runner._fast_body is not None) == (
+        any_engine._model.config.model_type in FAST
+    )
 
 
-@pytest.mark.parametrize("name", sorted(LEAN))
+@pytest.mark.parametrize("name", sorted(FAST))
 @pytest.mark.parametrize("small", [True, False])
 def test_the_parameters_of_the_model_stay_what_they_are(
     architecture_spec, monkeypatch, name, small
 ):
-    monkeypatch.setattr("plugrl.plugins.transformers.engine.lean.is_small", lambda _: small)
+    monkeypatch.setattr("plugrl.plugins.transformers.engine.fast_body.is_small", lambda _: small)
     model = load_model(architecture_spec(name))
     before = [(n, p, p.data_ptr(), p.stride(), p.clone()) for n, p in model.named_parameters()]
-    lean = FastBody(model)
-    lean.sequences(torch.tensor([[3, 1, 4]]), torch.arange(3)[None])
+    body = FastBody(model)
+    body.sequences(torch.tensor([[3, 1, 4]]), torch.arange(3)[None])
     after = list(model.named_parameters())
     assert len(after) == len(before)
     for (key, parameter, place, stride, value), (other, now) in zip(before, after, strict=True):
@@ -43,11 +45,11 @@ def test_the_parameters_of_the_model_stay_what_they_are(
 def test_every_weight_of_an_update_is_used(spec, monkeypatch, few, small):
     # With a table of what the first layer makes of each token, and without; with matrices of its
     # own, and with those of the model.
-    monkeypatch.setattr("plugrl.plugins.transformers.engine.lean._FEW_TOKENS", few)
-    monkeypatch.setattr("plugrl.plugins.transformers.engine.lean.is_small", lambda _: small)
+    monkeypatch.setattr("plugrl.plugins.transformers.engine.fast_body._FEW_TOKENS", few)
+    monkeypatch.setattr("plugrl.plugins.transformers.engine.fast_body.is_small", lambda _: small)
     engine = TransformersInferenceService({})
     engine.load(spec())
-    assert (engine._runner._lean._known is None) == (few == 0)
+    assert (engine._runner._fast_body._known is None) == (few == 0)
     # One after the other, so that a weight that is a stale copy shows.
     for name, value in list(engine._model.state_dict().items()):
         engine.update_weights({**engine._model.state_dict(), name: value * 1.5 + 0.05}, 1)
@@ -60,9 +62,9 @@ def test_every_weight_of_an_update_is_used(spec, monkeypatch, few, small):
 
 @pytest.mark.parametrize("side", ["left", "right", None])
 def test_whole_sequences_are_those_of_the_model(any_engine, side):
-    lean, model = any_engine._runner._lean, any_engine._model
-    if lean is None:
-        pytest.skip("not a lean model")
+    body, model = any_engine._runner._fast_body, any_engine._model
+    if body is None:
+        pytest.skip("it has no fast body")
     long, short = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [8, 4, 6]
     pad = [0] * (len(long) - len(short))
     rows = {"left": pad + short, "right": short + pad, None: long[::-1]}
@@ -71,7 +73,7 @@ def test_whole_sequences_are_those_of_the_model(any_engine, side):
     if side is not None:
         real[1] = torch.tensor([0] * len(pad) + [1] * 3 if side == "left" else [1] * 3 + pad) > 0
     positions = (real.cumsum(1) - 1).clip(0)
-    got = lean.sequences(tokens, positions, real if side else None)
+    got = body.sequences(tokens, positions, real if side else None)
     for row, kept in zip(range(2), real, strict=True):
         with torch.no_grad():
             expected = model.base_model(tokens[row][kept][None]).last_hidden_state[0]
@@ -83,7 +85,7 @@ def test_a_model_that_gives_other_results_is_not_taken(spec, engine, monkeypatch
     monkeypatch.setattr(FastBody, "step", lambda self, *rest: whole(self, *rest) * 1.01)
     other = TransformersInferenceService({})
     other.load(spec())
-    assert other._runner._lean is None
+    assert other._runner._fast_body is None
     for (tokens, logprobs), (wanted, close) in zip(ask(other), expected, strict=True):
         assert tokens == wanted
         assert logprobs == pytest.approx(close, abs=1e-4)
@@ -95,7 +97,7 @@ def test_long_answers_and_half_precision(spec, dtype, length):
     config = {**spec().source.to_dict()["config"], "max_position_embeddings": 4096}
     service = TransformersInferenceService({})
     service.load(spec(config=config, dtype=dtype))
-    assert service._runner._lean is not None
+    assert service._runner._fast_body is not None
     params = SamplingParams(temperature=0, max_new_tokens=length)
     (answer,) = service.generate([GenerationRequest([3], params, (0,) * 5)])
     scores = service.score([[3, *answer.tokens]])[0][1:]

@@ -1,4 +1,4 @@
-"""One layer of a Llama-shaped model without gradients; the whole of them is in ``lean.py``."""
+"""One layer of a Llama-shaped model without gradients; the whole of them is in ``fast_body.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Facts``: the metadata of a batch, in which advantages can be written a row."""
+"""The metadata of a batch; advantages that are written into it reach the tensors of the batch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import torch
 
 
-class Facts(dict[str, Any]):
-    """What is known of each row of a batch.
+class BatchMetadata(dict[str, Any]):
+    """Metadata by name: one value for the batch, or a list or tensor with one value per row.
 
-    Advantages that are written here, one a row or one a token, become a tensor and are at once in
-    ``values["advantages"]`` too, times the loss mask; those that a trainer wrote there itself
-    stay. What has another shape is kept as it is, for the trainer to refuse.
+    Assigning ``"advantages"``, one per row or one per token, also sets ``values["advantages"]`` to
+    them times the loss mask, unless a trainer has set that tensor itself. Advantages of any other
+    shape are stored unchanged, and the trainer refuses them with its own message.
 
     Args:
-        facts: what is known so far.
+        metadata: the initial entries.
         values: the tensors of the batch.
     """
 
-    def __init__(self, facts: Mapping[str, Any], values: dict[str, torch.Tensor]) -> None:
-        super().__init__(facts)
+    def __init__(self, metadata: Mapping[str, Any], values: dict[str, torch.Tensor]) -> None:
+        super().__init__(metadata)
         self._values = values
         self._mirrored: torch.Tensor | None = None
 
@@ -33,14 +33,15 @@ class Facts(dict[str, Any]):
 
     def _share_advantages(self, written: Any) -> Any:
         mask = self._values.get("loss_mask")
-        held = self._values.get("advantages")
+        current = self._values.get("advantages")
         try:
             advantages = torch.as_tensor(written, dtype=torch.float32)
         except (TypeError, ValueError, RuntimeError):
             return written
         if mask is None or advantages.shape not in (mask.shape[:1], mask.shape):
             return written
-        if held is None or held is self._mirrored:
+        # A tensor that this class did not write is the trainer's own, and stays.
+        if current is None or current is self._mirrored:
             each = advantages if advantages.dim() > 1 else advantages[:, None]
             self._mirrored = self._values["advantages"] = each * mask.to(torch.float32)
         return advantages

@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import embedding
 
 from plugrl.plugins.transformers.engine.cache import RowCache
-from plugrl.plugins.transformers.engine.lean_block import Layer
-from plugrl.plugins.transformers.engine.lean_models import is_small
+from plugrl.plugins.transformers.engine.fast_layer import Layer
+from plugrl.plugins.transformers.engine.fast_models import is_small
 from plugrl.plugins.transformers.engine.norms import Norm, States, exact
 
 if TYPE_CHECKING:
