@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ class TurnCopy(AgentsCopy):
     they leave, take it within the step in which they died.
 
     Attributes:
+        turn: whose move comes next.
         games: what each agent returned in each episode that ended since they were taken.
     """
 
-    KEPT = ("episode", "last", "_open", "_returns", "_steps")
+    KEPT = ("episode", "last", "turn", "_open", "_returns", "_steps")
 
     def __init__(
         self,
@@ -36,12 +37,8 @@ class TurnCopy(AgentsCopy):
     ) -> None:
         super().__init__(build, seats, index, crashes, max_episode_steps)
         self._returns: dict[str, float] = dict.fromkeys(seats, 0.0)
+        self.turn = ""
         self.games: list[dict[str, float]] = []
-
-    @property
-    def turn(self) -> str:
-        """Whose move comes next."""
-        return self._own[self.environment.agent_selection]
 
     def begin(self, seed: int) -> dict[str, Any]:
         """Begin the first episode of ``seed``; give what each agent sees."""
@@ -52,18 +49,20 @@ class TurnCopy(AgentsCopy):
         self.episode += 1
         self._steps = 0
         self.environment.reset(seed=self.episode_seed)
-        if not self.environment.agents:
+        agents = self.environment.agents
+        if not agents:
             raise self._wrong("reset() leaves no agent in agents; list who takes part")
         self._open = set()
         for name, agent in self._agents.items():
             self._returns[name] = 0.0
-            if agent in self.environment.agents:
+            if agent in agents:
                 self._open.add(name)
                 self.last[name] = self._observed(name, agent)
             else:
                 self.last[name] = self._nothing(name)
-        self._check_turn("reset()")
-        if self._is_dead(self.environment.agent_selection):
+        selected = self._selected(agents, "reset()")
+        self.turn = self._own[selected]
+        if self._is_dead(selected):
             raise self._wrong(f"reset() gives the first turn to {self.turn!r}, which has ended")
 
     def step(self, actions: Mapping[str, Any]) -> dict[str, Outcome]:
@@ -80,15 +79,21 @@ class TurnCopy(AgentsCopy):
             self.environment.step(own_copy(actions[self.turn]))
             self._take_in(outcomes)
             self._bury(outcomes)
-            if self.environment.agents:
-                self._look(outcomes)
+            agents = self.environment.agents
+            is_over = self._is_late() or not agents
+            if is_over:
+                self._close(outcomes, agents)
+            else:
+                self._look(outcomes, agents)
         except PlugrlError:
             raise
         except (Exception, SystemExit) as error:
             self._broke("step()", error)
             return self._cut_off()
-        if self._is_late() or not self.environment.agents:
-            self._end(outcomes)
+        if is_over:
+            self._begin()
+            for name, outcome in outcomes.items():
+                outcome.observation = self.last[name]
         return outcomes
 
     def _take_in(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -118,10 +123,9 @@ class TurnCopy(AgentsCopy):
     def _bury(self, outcomes: Mapping[str, Outcome]) -> None:
         """Let the dead take their last step, which removes them."""
         environment = self.environment
-        while environment.agents:
-            self._check_turn("step()")
-            agent = environment.agent_selection
-            if not self._is_dead(agent):
+        while agents := environment.agents:
+            agent = self._selected(agents, "step()")
+            if self._own[agent] in self._open or not self._is_dead(agent):
                 return
             environment.step(None)
             if agent in environment.agents:
@@ -131,28 +135,27 @@ class TurnCopy(AgentsCopy):
                 )
             self._take_in(outcomes)
 
-    def _look(self, outcomes: Mapping[str, Outcome]) -> None:
+    def _look(self, outcomes: Mapping[str, Outcome], agents: Sequence[Hashable]) -> None:
         """What those who come, and the agent whose turn it is, see now."""
-        for agent in self.environment.agents:
+        selected = self.environment.agent_selection
+        self.turn = self._own[selected]
+        for agent in agents:
             name = self._own[agent]
-            if agent == self.environment.agent_selection or not (
-                name in self._open or self._is_dead(agent)
-            ):
+            comes = name not in self._open and not self._is_dead(agent)
+            if comes:
                 self._open.add(name)
+            if comes or agent == selected:
                 outcomes[name].observation = self.last[name] = self._observed(name, agent)
 
-    def _end(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Cut off who has not ended, and begin anew."""
+    def _close(self, outcomes: Mapping[str, Outcome], agents: Sequence[Hashable]) -> None:
+        """Cut off who has not ended, and keep what each returned."""
         for name in self._open:
             outcome, agent = outcomes[name], self._agents[name]
-            if agent in self.environment.agents:
+            if agent in agents:
                 self.last[name] = self._observed(name, agent)
             outcome.real = outcome.truncated = True
             outcome.final = self.last[name]
         self.games.append(dict(self._returns))
-        self._begin()
-        for name, outcome in outcomes.items():
-            outcome.observation = self.last[name]
 
     def _observed(self, name: str, agent: Hashable) -> Any:
         observation, mask = self.environment.observe(agent), self._seats[name].mask
@@ -170,15 +173,20 @@ class TurnCopy(AgentsCopy):
             for each in ("terminations", "truncations")
         )
 
-    def _check_turn(self, doing: str) -> None:
-        """Refuse a turn of who takes no part."""
-        agent = self.environment.agent_selection
+    def _selected(self, agents: Sequence[Hashable], doing: str) -> Hashable:
+        """Whose turn the environment says that it is.
+
+        Raises:
+            ContractError: it is that of an agent that takes no part.
+        """
+        agent: Hashable = self.environment.agent_selection
         if agent not in self._own:
             raise self._stranger(agent)
-        if agent not in self.environment.agents:
+        if agent not in agents:
             raise self._wrong(
                 f"after {doing} agent_selection names {agent!r}, which is not in agents"
             )
+        return agent
 
     def _by_agent(self, name: str) -> Mapping[Hashable, Any]:
         """An attribute that has something for each agent."""
