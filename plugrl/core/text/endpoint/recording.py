@@ -1,4 +1,4 @@
-"""What a session said, token by token: prompts that continue it, and its trajectories."""
+"""The recording of a session, token by token: prompts that continue it, and its trajectories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """What a model is asked.
+    """A prompt as tokens, and how it relates to earlier turns.
 
     Attributes:
         tokens: all of them.
@@ -96,9 +96,10 @@ class Turn:
 class Recording:
     """The turns of one session, in the order of their answers.
 
-    Where a prompt continues what was said, its tokens are the recorded ones and the new ones:
-    nothing is encoded twice. Where a template writes the history in another way than it was said,
-    such as without its reasoning, the prompt begins anew.
+    A prompt that continues an earlier turn reuses its recorded tokens and encodes only what is new.
+    Decoding and encoding an answer again may give other tokens, and training on tokens that were
+    never sampled would be off-policy. Where the chat template rewrites the history, for example by
+    dropping the reasoning, the prompt is encoded from its beginning and starts a new trajectory.
     """
 
     def __init__(self) -> None:
@@ -128,7 +129,7 @@ class Recording:
         messages: Sequence[Message],
         tools: Sequence[dict[str, Any]],
     ) -> Prompt:
-        """The prompt that ``messages`` are.
+        """Make the prompt for ``messages`` of a chat.
 
         Raises:
             ApiError: the tokenizer has no chat template, or the template or the tokenizer cannot
@@ -154,7 +155,7 @@ class Recording:
             raise _encoding_error(error, "messages") from error
 
     def text(self, model: str, tokenizer: Tokenizer, prompt: str | list[int]) -> Prompt:
-        """The prompt that text or token ids are.
+        """Make the prompt for text or token ids.
 
         Raises:
             ApiError: the tokenizer cannot write the text.
@@ -180,7 +181,7 @@ class Recording:
             raise _encoding_error(error, "prompt") from error
 
     def _longest_history(self, model: str, keys: tuple[str, ...]) -> Turn | None:
-        """The turn with the longest history that ``keys`` begin with."""
+        """The recorded turn that covers the longest beginning of ``keys``; None: no turn does."""
         found: Turn | None = None
         for turn in self._latest_first():
             if turn.prompt.model != model or not turn.keys:
@@ -191,7 +192,7 @@ class Recording:
         return found
 
     def ends(self) -> list[Turn]:
-        """The turns that nothing continues."""
+        """The last turns of the conversations: those that no other turn continues."""
         return [turn for turn in self.turns if turn not in self._continued]
 
     def _latest_first(self) -> list[Turn]:
@@ -200,10 +201,11 @@ class Recording:
         return sorted(latest, key=lambda turn: turn in self._continued)
 
     def trajectories(self, **fields: Any) -> list[Trajectory]:
-        """The trajectories of what was said: turns that continue one another are one.
+        """Join turns that continue one another to trajectories.
 
-        A prompt that two turns continue is trained in the first of them alone, and so is a reply
-        that was sampled at another temperature than the next.
+        Where two turns continue the same one, the first continues its trajectory and the other
+        starts a new one, so that no answer is trained twice. A change of temperature starts a new
+        one too, since a trajectory has a single temperature.
 
         Args:
             fields: of every trajectory.
@@ -280,7 +282,7 @@ def _without_unencodable(message: Message, writer: ChatTokenizer) -> Message:
 
 
 def _visible(tokenizer: Tokenizer, turn: Turn) -> bool:
-    """Whether text tells that the answer is over: it does not show the end token."""
+    """Whether the decoded answer shows its last token; an end token leaves no trace in text."""
     last = turn.tokens[-1]
     return last != tokenizer.eos_token_id and bool(tokenizer.decode([last]))
 

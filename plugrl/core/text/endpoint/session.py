@@ -28,7 +28,7 @@ MOST_OPEN = 64
 
 
 class Source(Protocol):
-    """Where the answers of a session come from."""
+    """What answers the requests of a session: an attempt of a run, or a served model."""
 
     #: Whether requests may choose a seed and ask for log-probabilities of prompts.
     chooses: bool
@@ -47,7 +47,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Offer:
-    """What a session can be asked.
+    """The models of a session and the limits of its requests.
 
     Attributes:
         tokenizers: by the names of models.
@@ -71,7 +71,7 @@ class Offer:
 
 
 class Session:
-    """One session. Everything here runs in one event loop.
+    """Requests that share one recording. Its methods run in one event loop.
 
     Args:
         identity: names it in addresses; nobody can guess it.
@@ -183,7 +183,7 @@ class Session:
             for prompt in prompts
             for _ in range(asked.n)
         ]
-        # All at once, so that one round serves them.
+        # Sent together, so that one round of the lockstep serves them in one batch.
         asking = [
             asyncio.ensure_future(
                 self._source.ask(model, list(prompt.tokens), sampling, asked, number)

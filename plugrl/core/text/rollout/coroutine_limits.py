@@ -1,8 +1,8 @@
-"""Coroutines of users that must not hold up the event loop: each step has a time limit.
+"""Time limits for each step of a user's coroutine.
 
-Code that computes or blocks between two awaits stands in the event loop, where no time limit
-reaches it. Its steps therefore run in threads that can be left behind, one at a time: the event
-loop waits meanwhile, so that the code is in the loop as far as it can tell.
+Between two awaits a coroutine holds the event loop, and ``asyncio.timeout`` cannot interrupt it.
+Its steps therefore run in threads that can be left behind, one at a time. The event loop waits for
+each step, so to the code it looks as if it ran in the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CODE: ContextVar[Callable[[], str] | None] = ContextVar("plugrl_step_code", def
 
 
 async def run_in_steps(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
-    """The result of ``awaited``, code of an attempt, each step within the time that is left.
+    """Await ``awaited``, with each of its steps within the time that the attempt has left.
 
     Args:
         awaited: such as a coroutine of an evaluator.
@@ -50,7 +50,7 @@ class _Steps:
     def __await__(self) -> Generator[Any, Any, Any]:
         steps: Any = self._awaited.__await__()
         loop = asyncio.get_running_loop()
-        # One for all steps, in which variables stay that the code sets.
+        # One context for all steps: context variables that the code sets must survive an await.
         context = contextvars.copy_context()
         context.run(_CODE.set, self._code)
         resume, value = steps.send, None

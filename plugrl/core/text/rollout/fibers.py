@@ -25,7 +25,7 @@ _local = threading.local()
 
 
 class Overrun(Exception):
-    """A plain function did not come back within its time; ``code`` names what it was part of."""
+    """A plain function ran past its time limit; ``code`` names the user's code that it runs."""
 
     def __init__(self, code: str = "") -> None:
         super().__init__(code)
@@ -33,7 +33,7 @@ class Overrun(Exception):
 
 
 class _Abandoned(BaseException):
-    """Raised in a thread that nobody waits for any more, when it asks for something."""
+    """Ends an abandoned thread at its next request, since Python cannot stop it from outside."""
 
     #: For :func:`plugrl.core.plugins.user_code.error_location.is_stop`.
     stops = True
@@ -46,7 +46,7 @@ PLAIN: ContextVar[Call | None] = ContextVar("plugrl_plain", default=None)
 
 
 async def call_with_limit(function: Callable[[], Any], code: Callable[[], str]) -> Any:
-    """The result of plain code of an attempt, within the time that the attempt has left.
+    """Call plain code of an attempt within the time that the attempt has left.
 
     Raises:
         Overrun: it took longer; ``code`` says what messages call it.
@@ -63,7 +63,7 @@ async def call_with_limit(function: Callable[[], Any], code: Callable[[], str]) 
 
 
 def limited_call(code: Callable[[], str]) -> Call | None:
-    """What calls code of an attempt within its time; None: it has as much as it likes.
+    """The function that calls code under the time limit; None: there is no limit.
 
     Args:
         code: what messages call it.
@@ -73,7 +73,7 @@ def limited_call(code: Callable[[], str]) -> Call | None:
     if calls is None or not isinstance(thread, _Thread):
         return calls
 
-    # The call that it is part of has the limit, and is told whose code took the time.
+    # It already runs in a thread whose caller holds the limit; only its name is recorded.
     async def within(function: Callable[[], Any]) -> Any:
         thread.codes.append(code)
         try:

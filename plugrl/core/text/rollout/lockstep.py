@@ -1,4 +1,8 @@
-"""Rounds of requests: they are served once every open rollout waits for an answer or has ended."""
+"""Rounds of requests: served once every open rollout waits for an answer or has ended.
+
+Serving a whole round at once gives the engine large batches, and makes them independent of which
+rollout happened to ask first: equal seeds give equal batches.
+"""
 
 from __future__ import annotations
 
@@ -96,29 +100,29 @@ class Round:
         self._models = models
         self._complete = complete
         self._open: set[int] = set()
-        #: What each waiting rollout waits for, how many things.
+        #: How many things each waiting rollout waits for: it may send several requests at once.
         self._waiting: dict[int, int] = {}
         self._pending: list[Pending] = []
         self._gathered: list[_Gathered] = []
         self._soon = False
 
     def rollout_started(self, rollout: int) -> None:
-        """A rollout begins."""
+        """Count a rollout as open: no round is served until it waits or ends."""
         self._open.add(rollout)
 
     def rollout_ended(self, rollout: int) -> None:
-        """A rollout needs no more answers."""
+        """Take a rollout off the open ones; the others are no longer held up by it."""
         self._open.discard(rollout)
         self._waiting.pop(rollout, None)
         self._serve_when_all_wait()
 
     def park(self, rollout: int) -> None:
-        """A rollout begins to wait for something that no model gives; others go on meanwhile."""
+        """Count a rollout as waiting, for an answer or anything else, so that rounds go on."""
         self._waiting[rollout] = self._waiting.get(rollout, 0) + 1
         self._serve_when_all_wait()
 
     def unpark(self, rollout: int) -> None:
-        """It waits no longer."""
+        """Undo one :meth:`park` of a rollout."""
         left = self._waiting.get(rollout, 0) - 1
         if left > 0:
             self._waiting[rollout] = left
@@ -126,7 +130,7 @@ class Round:
             self._waiting.pop(rollout, None)
 
     def check_model(self, model: str) -> None:
-        """Check that a model can be asked.
+        """Refuse a request to a model that does not exist.
 
         Raises:
             RunError: there is no such model.
@@ -152,9 +156,10 @@ class Round:
     async def run_jointly(
         self, rollout: int, entry: Any, work: Callable[[Sequence[Any]], Awaitable[None]]
     ) -> None:
-        """Return when ``work`` has been done on ``entry`` and on those of the other rollouts.
+        """Do ``work`` once on ``entry`` and the entries of all other waiting rollouts.
 
-        It is done by one of them, once every open rollout waits, before models are asked.
+        Once every open rollout waits, one of them does the work for all, such as judging a batch;
+        the others return when it is done. This comes before models are asked.
         """
         own = _Gathered(rollout, entry, asyncio.get_running_loop().create_future())
         self._gathered.append(own)
@@ -162,6 +167,7 @@ class Round:
         try:
             gathered = await own.turn
         except asyncio.CancelledError:
+            # It was chosen to work for all and ended before it began.
             if not own.turn.cancelled():
                 self._regather(own, own.turn.result())
             raise
@@ -180,14 +186,14 @@ class Round:
         self._release(gathered)
 
     def _regather(self, own: _Gathered, gathered: Sequence[_Gathered]) -> None:
-        """Gather anew what the rollout of ``own``, which ended too soon, was to do for others."""
+        """Queue the other entries again when the rollout that worked for them ended too soon."""
         for each in gathered:
             if each is not own and not each.turn.done():
                 self._gathered.append(each)
         self._serve_when_all_wait()
 
     def _release(self, gathered: Sequence[_Gathered]) -> None:
-        # Whatever happened to the one that worked, the others go on; they see what they got.
+        # An empty list means: done by another. They look at their own entries for the outcome.
         for each in gathered:
             if not each.turn.done():
                 each.turn.set_result([])
@@ -195,15 +201,17 @@ class Round:
     def _serve_when_all_wait(self) -> None:
         if self._waiting.keys() >= self._open and not self._soon:
             self._soon = True
-            # Later, so that a rollout may send several requests at once.
+            # Not yet: code of this turn of the event loop may send more requests for the round.
             asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
         self._soon = False
+        # A rollout may have begun or gone on since this was scheduled.
         if not self._waiting.keys() >= self._open:
             return
         gathered, self._gathered = [g for g in self._gathered if not g.turn.done()], []
         if gathered:
+            # The lowest number works, so that the order of the entries depends on no timing.
             gathered.sort(key=lambda each: each.rollout)
             gathered[0].turn.set_result(gathered)
             return

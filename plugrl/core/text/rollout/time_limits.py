@@ -1,4 +1,4 @@
-"""Time limits of attempts, and event loops that end although code in them does not."""
+"""Time limits of attempts, and event loops that close even if code in them never ends."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class Clock:
 
 
 class Marked:
-    """Awaits something and tells each time when its code begins and ceases to run."""
+    """Awaits something, and marks when its own code runs; the health check reads the mark."""
 
     def __init__(self, awaited: Awaitable[Any], mark: Callable[[int], None], number: int) -> None:
         self._awaited = awaited
@@ -250,7 +250,7 @@ class Marked:
 
 
 async def capture_exception(awaited: Awaitable[T]) -> tuple[T | None, BaseException | None]:
-    """A result or an exception as a value: as exceptions, some would end the event loop."""
+    """The result, or the exception as a value: ``SystemExit`` in a task would end the loop."""
     try:
         return await awaited, None
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Collecting: prompts are attempted and pooled until a training batch is ready."""
+"""The base of collectors: they attempt prompts and pool trajectories until a batch is ready."""
 
 from __future__ import annotations
 
@@ -67,24 +67,24 @@ class TrajectoryCollector(ABC):
         return {name: self._pool.take(name) for name in self._pool.models()}
 
     def start_during_training(self, step: int) -> None:
-        """A batch is trained from now on; begin what may run meanwhile."""
+        """Begin what may run while the batch just taken is trained."""
         return
 
     def before_sync(self) -> None:
-        """The weights are about to move."""
+        """Finish, cancel or keep open attempts before the sampler gets new weights."""
         return
 
     def wait_until_idle(self) -> None:
-        """Return when no attempt is open, so that a validation has the sampler alone."""
+        """Wait for all open attempts, so that a validation has the sampler to itself."""
         return
 
     @property
     def open(self) -> int:
-        """Attempts that are open."""
+        """The number of open attempts."""
         return 0
 
     def metrics(self) -> dict[str, float]:
-        """What happened since the last call."""
+        """Metrics of what happened since the last call."""
         return {}
 
     def close(self) -> None:
@@ -92,11 +92,11 @@ class TrajectoryCollector(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """What was loaded and is neither in the pool nor trained."""
+        """The attempts that were loaded and are neither pooled nor trained yet."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave; the pool has its own back already."""
+        """Restore :meth:`state_dict`; the pool has been restored already."""
         return
 
     def _add_columns(self, trajectories: Sequence[Trajectory], prompts: Sequence[Prompt]) -> None:
@@ -110,7 +110,7 @@ class TrajectoryCollector(ABC):
 
 
 class LockstepCollector(TrajectoryCollector):
-    """``sync``: loaded batches are attempted one after the other, while nothing else goes on.
+    """The collector of ``sync``: attempts one loaded batch after the other, and nothing else.
 
     Args:
         rollouts: attempts the prompts.
@@ -127,6 +127,7 @@ class LockstepCollector(TrajectoryCollector):
             self._pool.drop_older(name, oldest)
         collected: list[Trajectory] = []
         idle = Idle(self._params, self._pool, trained)
+        # Several loaded batches may be needed: failed attempts leave groups incomplete.
         while not self._pool.ready():
             idle.check()
             batch = self._load(step)
@@ -144,7 +145,7 @@ class LockstepCollector(TrajectoryCollector):
 
 
 class Idle:
-    """Watches that loaded batches complete groups.
+    """Ends a run whose loaded batches complete no groups, instead of letting it load for ever.
 
     Args:
         params: the whole configuration.
@@ -159,7 +160,7 @@ class Idle:
         self._complete, self._idle = -1, 0
 
     def check(self) -> None:
-        """Called before each loaded batch.
+        """Count the complete groups; to be called before each loaded batch.
 
         Raises:
             RunError: too many in a row have completed no group.

@@ -1,4 +1,4 @@
-"""Collecting for ``fully-async``: attempts begin and end at any time, group by group."""
+"""The collector of ``fully-async``: attempts begin and end at any time, group by group."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Streaming(OverlappingCollector):
             self._stream.wait(self._missing())
 
     def _urgent(self) -> list[int]:
-        """Open attempts that must end before a batch is taken, or something gets too old.
+        """Open attempts that would be too old to train after the next update.
 
-        They are waited for: else what takes long would be dropped, and training would prefer
-        what is short.
+        A batch is taken only once they have ended. If they were dropped instead, long attempts
+        would be lost more often than short ones, and training would favour short answers.
         """
         return next(filter(None, map(self._urgent_of, self._states.models)), [])
 
@@ -61,7 +61,8 @@ class Streaming(OverlappingCollector):
             for number, prompt in self._running.items()
         }
         size, bound = self._states.rules.batch_size, self._states.bound(model)
-        # What is as old as ``version`` or older can be trained now and by so many batches more.
+        # Tokens of ``version`` can be trained now and in ``more`` batches after this one; what is
+        # as old and does not fit into those would pass the bound.
         for more, version in enumerate(range(bound, self._states.models[model].train)):
             running = [number for number, own in began.items() if own <= version]
             pooled = sum(age.size for age in ages if age.oldest <= version)
@@ -72,13 +73,13 @@ class Streaming(OverlappingCollector):
         return []
 
     def _missing(self) -> int:
-        """Attempts that have to end at least before a batch can be ready."""
+        """How many attempts must end, at least, before a batch can be ready."""
         size = self._states.rules.batch_size
         missing = min(size - self._pool.complete(name) for name in self._states.models)
         return max(1, missing // self._sizes.per_attempt)
 
     def start_during_training(self, step: int) -> None:
-        """Begin what the update that is being made leaves room for."""
+        """Begin as many attempts as the bound allows while the update is computed."""
         self._admit(step)
 
     def _admit(self, step: int, *, needed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The account of attempts: none is lost, and none is trained twice."""
+"""The ledger of attempts: it proves that none is lost and none is trained twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Key = tuple[str, int]
 
 
 class Attempt(Protocol):
-    """What the account is kept of."""
+    """What the ledger needs to know of an attempt."""
 
     @property
     def group_id(self) -> str:
@@ -105,7 +105,7 @@ class Items(Generic[P]):
         return [self._entries[key].attempt for key in self._queued]
 
     def start(self, attempts: Iterable[P]) -> None:
-        """They begin."""
+        """Move attempts from ``queued`` to ``open``."""
         for attempt in attempts:
             key = (attempt.group_id, attempt.run_id)
             self._transition(key, "queued", "open")

@@ -1,4 +1,4 @@
-"""Collecting in the background: attempts run while the trainer trains."""
+"""Collectors whose attempts run in the background while the trainer trains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a plan of attempts is made with.
+    """The sizes that bound how many attempts are begun.
 
     Attributes:
         steps: training steps of the whole training.
@@ -115,7 +115,7 @@ class OverlappingCollector(TrajectoryCollector):
 
     @abstractmethod
     def _absorb(self) -> None:
-        """Put into the pool what has ended."""
+        """Move the attempts that have ended into the pool."""
 
     def _take_new(self) -> list[Trajectory]:
         told, self._untold = self._untold, []
@@ -179,8 +179,8 @@ class OverlappingCollector(TrajectoryCollector):
             self._items.restart([(prompt.group_id, prompt.run_id)])
 
     def wait_until_idle(self) -> None:
-        """Return when no attempt is open; worker processes are free then."""
-        # Asked once: attempts end at any moment.
+        """Wait for all open attempts, and let go of the worker processes."""
+        # Read once: attempts end in another thread, and the machine must see one number.
         still_open = self._stream.open
         if still_open:
             self._states.drain(still_open)
@@ -223,7 +223,7 @@ class OverlappingCollector(TrajectoryCollector):
 
 
 class BatchAhead(OverlappingCollector):
-    """``batch-async``: the next loaded batch is attempted while the present one is trained."""
+    """The collector of ``batch-async``: attempts the next loaded batch while one is trained."""
 
     def fill(self, trained: Mapping[str, BaseTrainService], step: int) -> list[Trajectory]:
         """Wait for loaded batches until a training batch is ready."""

@@ -36,7 +36,7 @@ class _Group:
 
     @property
     def oldest(self) -> int | None:
-        """The oldest version that sampled a token."""
+        """The oldest version that sampled a token; kept until a member arrives, as many ask."""
         if self._oldest[0] != len(self.members):
             self._oldest = (len(self.members), oldest_version(self.members))
         return self._oldest[1]
@@ -44,7 +44,7 @@ class _Group:
 
 @dataclass
 class _Line:
-    """What waits for one model."""
+    """The groups of one model, in order of arrival; ``loaded``: its loaded batch has come back."""
 
     groups: dict[_Key, _Group] = field(default_factory=dict)
     loaded: bool = False
@@ -70,9 +70,9 @@ def oldest_version(trajectories: Iterable[Trajectory]) -> int | None:
 
 
 class TrajectoryPool:
-    """Keeps trajectories by model and gives them back whole groups together.
+    """Keeps trajectories by model until a training batch of complete groups is ready.
 
-    It may be used from several threads.
+    Safe for use by several threads.
 
     Args:
         key_list: trajectories that agree on these keys, fields or extra fields, form a group;
@@ -124,7 +124,7 @@ class TrajectoryPool:
                 line = self._lines.setdefault(trajectory.model, _Line())
                 group = line.groups.setdefault(self._key(trajectory), _Group())
                 group.members.append(trajectory)
-                # It belongs to a loaded batch that is still to finish.
+                # More of its loaded batch may come, so the rule has to wait for its end again.
                 line.loaded = False
                 self._arrived += 1
 
@@ -132,7 +132,7 @@ class TrajectoryPool:
         if not self._key_list:
             return (self._arrived,)
         for name in self._key_list:
-            # What an attempt lacks that failed before it got there is no fault of its own.
+            # A failed attempt may not have got far enough to set the key; it groups under None.
             if name not in trajectory and trajectory.valid:
                 has = ", ".join(sorted(trajectory.keys()))
                 raise RunError(
@@ -141,7 +141,7 @@ class TrajectoryPool:
                 )
         key = tuple(trajectory.get(name) for name in self._key_list)
         for name, value in zip(self._key_list, key, strict=True):
-            # What a checkpoint gives back has to find its group again.
+            # Keys are saved as JSON: a value has to equal itself after a checkpoint is loaded.
             if not (value is None or (isinstance(value, (str, int, float)) and value == value)):
                 raise RunError(
                     f"trajectory_pool.key_list: {name!r} of group {trajectory.group_id!r} is "
@@ -249,6 +249,7 @@ class TrajectoryPool:
             if not self.ready(model):
                 return []
             line = self._lines[model]
+            # The other rules train all that a loaded batch gave; this one exactly a batch.
             if self._rule != REACHED:
                 taken, line.groups, line.loaded = line.groups, {}, False
             else:

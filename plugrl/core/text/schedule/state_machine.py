@@ -1,7 +1,8 @@
 """When rollouts may begin and when weights move: the state machine of ``weight.sync_mode``.
 
-It is pure: it knows versions and counts, and neither tensors nor threads. Whoever drives it tells
-it what happened; it says what is allowed, and refuses what the table does not have.
+It holds versions and counts, no tensors and no threads. The trainer reports each event; the machine
+says what is allowed next, and refuses any transition that its table does not have. So the promises
+about staleness can be tested without a model.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STATES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """From one state to another: ``event`` leads there, and is refused unless ``when`` holds."""
+    """``event`` leads from ``state`` to ``target``, and is refused unless ``when`` holds."""
 
     state: str
     event: str
@@ -63,7 +64,7 @@ _TABLE = {(entry.state, entry.event): entry for entry in TRANSITIONS}
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings that decide.
+    """The settings that decide when rollouts begin and weights move.
 
     Attributes:
         mode: ``weight.sync_mode``.
@@ -92,7 +93,7 @@ class Versions:
 
 
 class WeightStates:
-    """The states of one training.
+    """The state machine of one training.
 
     Args:
         rules: the settings.
@@ -131,7 +132,7 @@ class WeightStates:
         self._enter("drain", open_attempts=open_attempts)
 
     def drained(self, open_attempts: int) -> None:
-        """They have ended."""
+        """All open attempts have ended."""
         self._enter("drained", open_attempts=open_attempts)
 
     def sync(self, open_attempts: int) -> None:
@@ -149,7 +150,7 @@ class WeightStates:
         self._enter("validate", open_attempts=open_attempts)
 
     def validated(self) -> None:
-        """It has ended."""
+        """The validation has ended."""
         self._enter("validated")
 
     def end(self) -> None:
@@ -231,7 +232,7 @@ class WeightStates:
 
     @property
     def _ahead(self) -> int:
-        """Updates that are made before a batch that is not taken yet can be trained."""
+        """Updates before the next batch can be trained: one while a batch is being trained."""
         return int(self.state == "training")
 
     def admits_batch(self, open_attempts: int) -> bool:

@@ -1,4 +1,4 @@
-"""Weight sync: the sampling weights follow the trained ones, and a probe proves that they did."""
+"""Weight sync: copies trained weights to the sampler, and proves by a probe that they arrived."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ class WeightSync:
         self._said = False
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
-        """Take the probe's sequences from the first trajectories that hold an answer."""
+        """Keep the first trajectories that hold an answer as the probe's sequences."""
+        # Answers of the run itself: their tokens are in the vocabulary and within the context.
         if not self._probe:
             answered = [t.tokens for t in trajectories if any(t.loss_mask) and len(t.tokens) > 1]
             self._probe = [list(tokens) for tokens in answered[:PROBE_SIZE]]
 
     def __call__(self) -> float | None:
-        """Sync, and give the parity on the probe.
+        """Copy the weights, and return the parity of both services on the probe.
 
-        It is ``None`` before there is a probe, and where the sampler gives no log-probabilities of
-        prompts, which is said once. Weights that were synced before, since no step trained them,
-        are left alone.
+        Returns:
+            The mean absolute difference of log-probabilities. None before there is a probe, for
+            weights that the sampler has already, and for a sampler that gives no log-probabilities
+            of prompts; a warning says so once.
 
         Raises:
             RunError: the services disagree by more than the tolerance.
@@ -88,6 +90,7 @@ class WeightSync:
             )
             count += len(scores) - 1
         parity = difference / count
+        # Written so that NaN fails too.
         if not parity <= self._tolerance:
             raise RunError(
                 f"after the weight sync of model {self._model.name!r} the sampler's "

@@ -74,8 +74,8 @@ class RowLayer(DynamicLayer):
         made = []
         for number, old in enumerate(self._buffers):
             new = old.new_empty(kept + more, old.shape[1], columns, old.shape[3])
-            # Zeros, since a mask does not save a row from what is not a number. Later columns are
-            # read only after they were written.
+            # Zeros: a masked NaN still makes the weighted sum NaN. Later columns are read only
+            # after they were written.
             new[:, :, : max(width, NARROWEST)] = 0
             used = min(self.length, width)
             states = old.narrow(2, self.length - used, used).index_select(0, rows)

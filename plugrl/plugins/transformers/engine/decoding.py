@@ -1,4 +1,4 @@
-"""The loop that decodes: rows join and leave a batch between the steps."""
+"""The decoding loop with continuous batching: rows join and leave the batch between steps."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Decoder:
         self._last, logprobs = self._sampler.draw(logits)
         self._positions += 1
         if not self._on_host or self._live < len(self._rows):
-            # A row that has ended goes on until it is dropped, and may pass the context's end.
+            # A row that has ended is decoded until it is dropped, and may run past the context.
             self._positions.clamp_max_(self._context - 1)
         self._unread.append((self._last, logprobs, self.version))
         if self._must_collect():
@@ -147,7 +147,7 @@ class Decoder:
         return not self._stops.isdisjoint(self._last.tolist())
 
     def _collect_drawn(self) -> list[Row]:
-        """Hand the tokens drawn since the last look to their rows."""
+        """Copy the tokens drawn since the last call to their rows; returns rows that have ended."""
         if not self._unread:
             return []
         unread, self._unread = self._unread, []
@@ -174,7 +174,7 @@ class Decoder:
         self._update_bounds()
 
     def _update_bounds(self) -> None:
-        """Note when rows can end next."""
+        """Update after how many steps a row can end at the earliest and at the latest."""
         if self._live == 0:
             self._clear()
         remaining = [row.limit - len(row.tokens) for row in self._rows if row is not None]

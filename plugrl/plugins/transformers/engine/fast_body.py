@@ -1,9 +1,9 @@
-"""Llama-shaped models without gradients, with as few operations as possible.
+"""A fast forward pass of Llama-shaped models, without gradients.
 
-With one token a row, a small model spends most of its time between the operations. Here a layer
-takes about 25 of them instead of 80: projections that share an input are one matrix, positions
-turn pairs as complex numbers, and scores are batched products over the cache. Models are taken
-only after they gave equal results.
+When it decodes one token per row, a small model spends most of its time between operations. Here a
+layer takes about 25 of them instead of 80: projections that share an input are one matrix, rotary
+positions multiply complex numbers, and scores are batched products over the cache. The runner uses
+it for a model only after both gave equal results.
 """
 
 from __future__ import annotations

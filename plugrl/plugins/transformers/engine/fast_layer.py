@@ -1,4 +1,4 @@
-"""One layer of a Llama-shaped model without gradients; the whole of them is in ``fast_body.py``."""
+"""One layer of the fast forward pass; ``fast_body.py`` puts them together."""
 
 from __future__ import annotations
 

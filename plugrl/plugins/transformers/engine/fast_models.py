@@ -1,4 +1,4 @@
-"""Which models are Llama-shaped decoders, and which of them are small."""
+"""Which models the fast forward pass knows, and which are small enough to copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the next token of each row, by the row's own parameters and random numbers."""
+"""Sampling of the next token of each row, with the row's own parameters and random numbers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class Sampler:
         faint = False
         if blocked is not None:
             probs.index_put_(blocked, self._nothing)
-            # What is left may be too little for float32. A look at it makes an accelerator wait.
+            # What is left may underflow in float32. Reading it makes the host wait for a GPU,
+            # so there it is always recomputed.
             faint = probs.is_cuda or float(probs.amax(-1).min()) < _FAINT
             if faint:
                 probs = scaled.index_put(blocked, self._never).softmax(-1)

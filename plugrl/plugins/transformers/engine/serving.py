@@ -1,4 +1,4 @@
-"""How the rows of a decoder are served: in lockstep, or joining and leaving as they come."""
+"""Serving of requests by one decoder: in lockstep, or as requests come and go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plugrl.plugins.transformers.engine.request_rows import Row
 
 
 class Turns:
-    """A lock that is given in the order of asking.
+    """A fair lock: threads get it in the order in which they asked.
 
     A plain lock would be taken again by the thread that decodes step after step, and an update of
     the weights would wait for the end of all answers.
@@ -84,7 +84,7 @@ class Serving:
         return ended + decoder.step()
 
     def _joining_count(self, room: int) -> int:
-        """How many join: all that fit, but a group that shares a prompt is not torn apart."""
+        """How many rows join: all that fit, without splitting a group that shares its prompt."""
         if room >= len(self.waiting):
             return len(self.waiting)
         count = room
