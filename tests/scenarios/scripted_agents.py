@@ -74,7 +74,7 @@ class Words(Scripted):
 
 
 class Masked(Scripted):
-    """Forbids the choice that is the last digit of what is seen, modulo 3."""
+    """Forbids the choice that is the last digit of what is seen, modulo 3; all where it is -1."""
 
     def observation_space(self, agent):
         number = super().observation_space(agent)
@@ -91,7 +91,7 @@ class Masked(Scripted):
     @staticmethod
     def masked(seen):
         mask = np.ones(3, np.int8)
-        mask[int(seen[0]) % 10 % 3] = 0
+        mask[slice(None) if seen[0] < 0 else int(seen[0]) % 10 % 3] = 0
         return {"number": seen, "action_mask": mask}
 
 

@@ -498,7 +498,17 @@ def test_agents_that_act_at_once_have_masks_too():
     # By hand: the last digit of the number is forbidden modulo 3.
     assert seen.tolist() == [[0, 1, 1, 10]]
     assert environment.step(zeros(environment))["a"].observation.tolist() == [[1, 0, 1, 11]]
+    assert environment.acting()["a"].tolist() == [True]
     assert environment.unsaved is None
+
+
+def test_agents_of_whom_none_is_allowed_anything_are_a_fault():
+    step = {"agents": ["a"], "a": (-1, 1, False, False)}
+    environment = scripted(["a"], {"a": 10}, [step], kind="Masked")
+    environment.reset(1)
+    message = "the action_mask of every agent in copy 0 is all 0; allow one a move, or end the"
+    with pytest.raises(ContractError, match=message):
+        environment.step(zeros(environment))
 
 
 def test_the_physics_are_those_of_cartpole():

@@ -209,18 +209,23 @@ def test_random_players_make_no_illegal_move_and_win_as_often_as_is_known():
     assert shares["player_2/wins"] == shares["player_1/losses"]
 
 
-@pytest.mark.parametrize("name", ["classic/tictactoe-v3", f"{GAMES}:at_once"])
+@pytest.mark.parametrize(
+    "name", ["classic/tictactoe-v3", f"{GAMES}:at_once", f"{GAMES}:wrapped_at_once"]
+)
 def test_a_game_by_its_id_or_converted_in_a_file_is_the_same_game(name):
     first, second = game(), game(name)
     for environment in (first, second):
         environment.reset(1)
     for move in MOVES:
         one, other = (each.step(same(each, move)) for each in (first, second))
-        assert turn(first) == turn(second)
+        mover = turn(first)
+        assert turn(second) == mover
+        assert np.array_equal(one[mover].observation, other[mover].observation)
         for agent in one:
-            assert np.array_equal(one[agent].observation, other[agent].observation)
             assert np.array_equal(one[agent].reward, other[agent].reward)
             assert np.array_equal(one[agent].terminated, other[agent].terminated)
+            assert one[agent].real is None
+            assert other[agent].real is None
 
 
 def rows(step):

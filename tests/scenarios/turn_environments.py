@@ -5,6 +5,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from pettingzoo import AECEnv
 from pettingzoo.classic.tictactoe.tictactoe import raw_env
 from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 
 class Talks(AECEnv):
@@ -146,3 +147,8 @@ class MaskInInfo(Talks):
 def at_once(**options):
     """Tic-tac-toe as an environment of agents that act at once, as PettingZoo converts it."""
     return turn_based_aec_to_parallel(raw_env(**options))
+
+
+def wrapped_at_once(**options):
+    """The same under a wrapper, which hides that its agents take turns."""
+    return BaseParallelWrapper(at_once(**options))

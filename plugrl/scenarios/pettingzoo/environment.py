@@ -53,6 +53,7 @@ class PettingZooEnvironment(EpisodesEnvironment):
         self._build = partial(maker.build, render=render)
         self._limit = max_episode_steps
         spaces = spaces_of(first, maker.name, self._seats, rescale=rescale)
+        self._is_masked = any(ACTION_MASK in (seat.layout or ()) for seat in self._seats.values())
         super().__init__(maker.name, spaces, num_envs, max_restarts=max_restarts, first=first)
 
     def _new_copy(self, index: int, crashes: Crashes) -> AgentsCopy:
@@ -60,11 +61,22 @@ class PettingZooEnvironment(EpisodesEnvironment):
         return kind(self._build, self._seats, index, crashes, self._limit)
 
     def acting(self) -> Mapping[str, np.ndarray] | None:
-        """Whose turn it is in each copy; None: agents act at once."""
-        if not self._takes_turns:
+        """Whose turn it is in each copy; None: agents act at once.
+
+        Of agents that act at once, one to which its mask leaves nothing waits.
+        """
+        if self._takes_turns:
+            turns = [copy.turn for copy in self._copies]
+            return {agent: np.array([turn == agent for turn in turns]) for agent in self.spaces}
+        if not self._is_masked:
             return None
-        turns = [copy.turn for copy in self._copies]
-        return {agent: np.array([turn == agent for turn in turns]) for agent in self.spaces}
+        every = np.ones(self.num_envs, bool)
+        acting = {}
+        for agent, spaces in self.spaces.items():
+            seen = np.stack([copy.last[agent] for copy in self._copies])
+            some = offered(spaces, seen)
+            acting[agent] = every if some is None else some
+        return acting
 
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
         """Begin all episodes anew; without a seed they differ each time."""
@@ -80,7 +92,18 @@ class PettingZooEnvironment(EpisodesEnvironment):
 
     def _check_choices(self, observations: Mapping[str, np.ndarray]) -> None:
         """Refuse a turn in which everything is masked: no move could be drawn."""
-        for agent, acts in (self.acting() or {}).items():
+        acting = self.acting()
+        if acting is None:
+            return
+        if not self._takes_turns:
+            idle = ~np.logical_or.reduce(list(acting.values()))
+            if idle.any():
+                raise ContractError(
+                    f"{self.name}: the {ACTION_MASK} of every agent in copy "
+                    f"{int(np.flatnonzero(idle)[0])} is all 0; allow one a move, or end the episode"
+                )
+            return
+        for agent, acts in acting.items():
             some = offered(self.spaces[agent], observations[agent])
             if some is not None and (acts & ~some).any():
                 copy = int(np.flatnonzero(acts & ~some)[0])
