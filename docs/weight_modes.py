@@ -1,8 +1,8 @@
-"""Measure the modes of docs/weight-sync.md: ``python docs/weight_modes.py --out FILE.json``.
+"""Measure the modes of weight sync: ``python docs/weight_modes.py --out FILE.json``.
 
 Trains the quickstart under each of ``MODES`` for some seeds, several runs at a time, and reads
 their second phase from the run folders. FILE.json is written after each run, and runs that it has
-are not made again. ``--table FILE.json`` writes the table between the markers of weight-sync.md.
+are not made again. ``--table FILE.json`` writes the table between the markers of weight-sync-measurements.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODES: dict[str, tuple[str, int, str]] = {
 }
 PHASE = "trainer.phases.1"
 SCORE = "validation/exact_match"
-PAGE = Path(__file__).with_name("weight-sync.md")
+PAGE = Path(__file__).with_name("weight-sync-measurements.md")
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 Record = dict[str, Any]
 
@@ -189,7 +189,7 @@ def row(name: str, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of docs/weight-sync.md."""
+    """The table of docs/weight-sync-measurements.md."""
     columns = ["mode", "threshold", "open attempts", "syncs / steps", "largest gap", "mean gap"]
     columns += ["dropped", "restarted", "rollout", "train", "both", "ms a step", "score by seed"]
     head = ["| " + " | ".join(columns) + " |", "| --- " * len(columns) + "|"]
