@@ -215,6 +215,7 @@ KEYS: tuple[Key, ...] = (
         instead="write models.NAME.source, which has the tokenizer",
         **_SOURCE,
     ),
+    Key("data.tokenizer_path", **_SOURCE),
     Key("trainer.algorithm.inference_service.model", **_SOURCE),
     Key("trainer.algorithm.inference_service.tokenizer", **_SOURCE),
     Key("trainer.train_service", "models.*.train", both="merged"),
@@ -224,8 +225,7 @@ KEYS: tuple[Key, ...] = (
     _no("data.num_workers", f"data is read inside the run; {_OUT}"),
     _no("data.keep_batch_order", f"the order is always kept; {_OUT}"),
     _no("data.drop_last", f"an epoch goes over into the next one, so nothing is dropped; {_OUT}"),
-    _no("data.tokenizer_path", "write models.NAME.source, which has the tokenizer"),
-    _no("data.mock_api_type", "write a scenario such as arithmetic, whose problems are made up"),
+    _no("data.mock_api_type", "write scenario: arithmetic, or another whose problems are made up"),
     _no("data.max_response_length", "write rollout_worker.max_response_length"),
     _no(
         "environment.require_setup_script", f"a script that is written must be there; {_OUT}", True
@@ -237,7 +237,10 @@ KEYS: tuple[Key, ...] = (
     _no("rollout_worker.trajectory_format", _REPLAY),
     _no("rollout_worker.resource", "write rollout_worker.processes"),
     _no("rollout_worker.need_llm_inference", f"every worker has an inference service; {_OUT}"),
-    _no("rollout_worker.max_sequence_length", "write max_prompt_length and max_response_length"),
+    _no(
+        "rollout_worker.max_sequence_length",
+        "write rollout_worker.max_prompt_length and rollout_worker.max_response_length",
+    ),
     _no(
         "rollout_worker.enable_trace_prefix_merge",
         f"turns whose tokens go on are always one; {_OUT}",
@@ -298,8 +301,13 @@ KEYS: tuple[Key, ...] = (
     _no("models.*.inference.api_key", _SERVER),
     _no("models.*.inference.max_retries", "write patience, in seconds", beside="patience"),
     _no("models.*.inference.max_retries", _HERE),
-    _no("models.*.inference.tool_parser", "write rollout_worker.tool_parser"),
-    _no("models.*.inference.reasoning_parser", "write rollout_worker.reasoning_parser"),
+    *(
+        _no(
+            f"models.*.inference.{key}",
+            f"write rollout_worker.{key}, with rollout_worker.type: agent",
+        )
+        for key in ("tool_parser", "reasoning_parser")
+    ),
     _no("models.*.inference.parse_tool_call_arguments", f"arguments are always read; {_OUT}"),
     _no("models.*.inference.model_tag", f"models.NAME says which model it is; {_OUT}"),
     _no(

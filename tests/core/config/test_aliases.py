@@ -323,7 +323,7 @@ def test_a_model_without_weights(files, faults):
     )
     assert faults("a.yaml") == [
         "models.policy.source (a.yaml:3): path (a model folder) or config (with model_type) is required",
-        "models.other.source (a.yaml:4): path and config exclude each other",
+        "models.other.source (a.yaml:4): path and config exclude each other; leave one of them out",
     ]
 
 

@@ -332,7 +332,7 @@ class ModelSourceConfig:
 
     def __post_init__(self) -> None:
         if self.path is not None and self.config:
-            raise ConfigError("path and config exclude each other")
+            raise ConfigError("path and config exclude each other; leave one of them out")
         if self.path is None and not self.config and not self.tokenizer.characters:
             raise ConfigError("path (a model folder) or config (with model_type) is required")
         if self.config and "model_type" not in self.config:
@@ -374,7 +374,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.train is not None and self.fine_tune is not None:
-            raise ConfigError("train and fine_tune exclude each other")
+            raise ConfigError("train and fine_tune exclude each other; leave one of them out")
         if self.adapter is not None and self.train is None and self.fine_tune is None:
             raise ConfigError("adapter is for a trained model; give it a train service, or drop it")
 
