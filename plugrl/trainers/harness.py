@@ -397,7 +397,7 @@ class HarnessTrainer(Trainer):
             [node.valid for node in nodes],
             reason=next((node.failure for node in nodes if not node.valid), ""),
         )
-        for tree in trees[:_SHOWN]:
+        for tree in trees[: self.settings.rollout_samples]:
             self.run.sample("dialogues", dialogue_sample(tree, step))
         self.run.hooks.call(
             "plugrl_rollouts_collected",

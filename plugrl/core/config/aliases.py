@@ -96,7 +96,10 @@ def _text(value: Any) -> str | None:
 _OUT = "leave it out"
 _HERE = f"the service works inside the run; {_OUT}"
 _MEMORY = f"weights are handed over in memory; {_OUT}"
-_SAMPLES = f"attempts are in samples/ of the run folder; {_OUT}"
+_SAMPLES = (
+    "attempts are in samples/ of the run folder; write settings.runs_folder, and"
+    " settings.rollout_samples for more of them"
+)
 _REPLAY = "write plugrl replay RUN STEP on the command line"
 _BETAS = "write betas, a list of two numbers"
 _SERVER = (
@@ -231,7 +234,7 @@ KEYS: tuple[Key, ...] = (
         "environment.require_setup_script", f"a script that is written must be there; {_OUT}", True
     ),
     _no("rollout_worker.num_workers", f"one worker answers all prompts of a step together; {_OUT}"),
-    _no("rollout_worker.save_trace", _SAMPLES),
+    Key("rollout_worker.save_trace", "settings.rollout_samples", _switch(64, 0)),
     _no("rollout_worker.trace_path", _SAMPLES),
     _no("rollout_worker.trajectory_load_path", _REPLAY),
     _no("rollout_worker.trajectory_format", _REPLAY),

@@ -16,7 +16,12 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text import trainer_parts
-from plugrl.core.text.evaluate.scores import evaluated_sample, report_evaluation, report_score
+from plugrl.core.text.evaluate.scores import (
+    evaluated_sample,
+    keep_rollouts,
+    report_evaluation,
+    report_score,
+)
 from plugrl.core.text.inference.chat import encode_prompt
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import text_findings
@@ -336,6 +341,7 @@ class TrajectoryTrainer(Trainer):
                 reason=next((t.failure for t in trajectories if not t.valid), ""),
             )
         metrics = rollout_metrics_by_model(trajectories) | self._rollouts.metrics()
+        keep_rollouts(self.run, step, trajectories, self.models, self.settings.rollout_samples)
         self.run.hooks.call(
             "plugrl_rollouts_collected",
             run=self.run,

@@ -76,6 +76,13 @@ class SettingsConfig:
         at_least=1,
         at_most=10**6,
     )
+    rollout_samples: int = described(
+        4,
+        "attempts of each training step that are kept in samples/rollouts.jsonl, longer texts cut "
+        "to 10,000 characters; 0: none",
+        at_least=0,
+        at_most=10_000,
+    )
     deadline: float = described(
         1800.0, "seconds that one phase of a step may take", above=0, at_most=1e8
     )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.validation import REFERENCE
+from plugrl.core.wording import bounded
 
 if TYPE_CHECKING:
     from plugrl.core.run.run import Run
-    from plugrl.core.text.models import Model
+    from plugrl.core.text.models import Model, Models
     from plugrl.core.text.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
+#: Characters of a prompt or an answer that are kept of an attempt in training.
+_LONGEST = 10_000
 #: Ends of the names of metrics that are left out of a line.
 _DETAILS = ("invalid", "response_length", "truncated", "reward_min", "reward_max")
 
@@ -88,3 +91,25 @@ def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[st
         "finish_reason": trajectory.finish_reason,
         **trajectory.metrics,
     }
+
+
+def keep_rollouts(
+    run: Run, step: int, trajectories: Sequence[Trajectory], models: Models, count: int
+) -> None:
+    """Write some attempts of a training step to ``samples/rollouts.jsonl``.
+
+    Args:
+        run: of the trainer.
+        step: in which they were sampled.
+        trajectories: all of it.
+        models: decode the tokens.
+        count: how many are kept, the same distance apart; 0: none.
+    """
+    # The first ones alone would all be attempts at one problem.
+    for number in range(min(count, len(trajectories))):
+        t = trajectories[number * len(trajectories) // min(count, len(trajectories))]
+        record = evaluated_sample(t, models[t.model], step)
+        # Held-out problems alone have their reference answer with them.
+        del record["ground_truth"]
+        texts = {name: bounded(record[name], _LONGEST) for name in ("prompt", "answer")}
+        run.sample("rollouts", record | texts)

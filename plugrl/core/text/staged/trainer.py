@@ -296,7 +296,7 @@ class PureTextRlTrainer(Trainer):
     def _run_log_stats(self) -> dict[str, float]:
         rollouts = self._files.load(self._iteration)
         metrics = self._get_log_stats(rollouts)
-        for number in range(min(len(rollouts), 2)):
+        for number in range(min(len(rollouts), self.settings.rollout_samples)):
             self.run.sample("rollouts", transcript(rollouts, number, self.protocol))
         self.run.hooks.call(
             "plugrl_rollouts_collected",
