@@ -88,6 +88,11 @@ def test_a_game_that_is_played_move_by_move():
         "player_2/wins": 0.0, "player_2/draws": 0.0, "player_2/losses": 1.0,
     }  # fmt: skip
     assert environment.take_metrics() == {}
+    for move in MOVES:
+        environment.step(same(environment, move))
+    environment.reset(1)
+    # Games from before the reset are none of those that follow.
+    assert environment.take_metrics() == {}
 
 
 class Following(RandomActor):
@@ -326,6 +331,7 @@ FREE = {"a": (0, *ON), "b": (0, *ON)}
         ("Sizes", [FREE], {"mask": [1, 1, 1]}, r"'action_mask' of an observation has shape \[1, 2"),
         ("Plain", [FREE], {"mask": [1, 1, 1]}, "'a' is a ndarray, not a mapping of action_mask, n"),
         ("Nameless", [FREE], {"mask": [1, 1, 1]}, "consists of action_mask, number, not of number"),
+        ("Parts", [FREE], {"seats": ["b", "a"]}, "agent 'a' is none of its observation space"),
         ("Talks", [FREE], {"seats": []}, r"reset\(\) leaves no agent in agents"),
         ("Talks", [{**FREE, "turn": "c"}], {"seats": ["a", "b"]}, "possible_agents lack"),
         ("Undead", [{"a": (0, *LOST)}], {}, r"step\(None\) does not remove agent 'a', which has"),
@@ -398,6 +404,18 @@ def test_seeds_decide_the_cards():
     assert not all(np.array_equal(a[agent], c[agent]) for agent in a)
 
 
+def test_parts_of_an_observation_that_are_no_arrays_become_flat():
+    environment = talks([FREE], "Parts")
+    layout = environment.spaces["a"].layout
+    assert layout.fields == {"board": (2, 2), "hand": (7,), "phase": (3,)}
+    environment.reset(1)
+    seen = environment.step(same(environment))["b"].observation
+    assert layout.view(seen, "board").tolist() == [[[1, 1], [1, 1]]]
+    # The suits 1 of 2 and 2 of 3, after the second of two choices that begin at 1.
+    assert layout.view(seen, "hand").tolist() == [[0, 1, 0, 1, 0, 0, 1]]
+    assert layout.view(seen, "phase").tolist() == [[0, 1, 0]]
+
+
 def test_who_returned_most_has_won():
     games = [{"a": 1, "b": 0, "c": 0}, {"a": 0, "b": 0, "c": -1}, {"a": -1, "b": 5, "c": 0}]
     found = results([*games, {"a": 2, "b": 0, "c": 1}])
@@ -423,7 +441,7 @@ def test_who_returned_most_has_won():
             {},
             "no module 'tictacto_v3', and none of PettingZoo; did you mean tictactoe_v3",
         ),
-        (f"{GAMES}:Words", {"moves": []}, r"\(agent 'a'\) observes a Dict whose 'board' is a Dict"),
+        (f"{GAMES}:Words", {"moves": []}, r"\(agent 'a'\) observes a Dict whose 'said' is a Text"),
     ],
 )
 def test_what_is_no_game_is_refused_with_the_remedy(name, options, message):

@@ -1,7 +1,7 @@
 """Environments whose agents take turns by a script, right and wrong ones, for tests."""
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 from pettingzoo import AECEnv
 from pettingzoo.classic.tictactoe.tictactoe import raw_env
 from pettingzoo.utils.conversions import turn_based_aec_to_parallel
@@ -107,10 +107,23 @@ class Nameless(Talks):
 
 
 class Words(Talks):
-    """Observes a part that is no array."""
+    """Observes a part that no network takes."""
 
     def observation_space(self, agent):
-        return Dict({"board": Dict({"x": Box(0, 1, (2,))}), "action_mask": Box(0, 1, (3,))})
+        return Dict({"said": Text(5), "action_mask": Box(0, 1, (3,))})
+
+
+class Parts(Talks):
+    """Observes parts of all kinds, one of which is wrong from the second move on if it says so."""
+
+    def observation_space(self, agent):
+        hand = Dict({"suits": MultiDiscrete([2, 3]), "open": Discrete(2, start=1)})
+        return Dict({"hand": hand, "phase": Discrete(3), "board": Box(0, 9, (2, 2), np.int8)})
+
+    def observe(self, agent):
+        hand = {"suits": np.array([1, 2]), "open": 2}
+        phase = 7 if self.place and self.seats == ["b", "a"] else 1
+        return {"hand": hand, "phase": phase, "board": np.full((2, 2), self.place)}
 
 
 class WrongMask(Talks):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, flatten
 
 from plugrl.core.errors import ContractError, RunError
 from plugrl.core.tensordict.environment.copies import Crashes, EpisodeCopy
@@ -112,13 +112,22 @@ class AgentsCopy(EpisodeCopy):
                 f"mapping of {', '.join(layout.fields)} as its observation space"
             )
         try:
-            parts = {key: np.asarray(part)[None] for key, part in observation.items()}
-            return layout.pack(parts)[0]
-        except (ContractError, TypeError, ValueError) as error:
+            return layout.pack(
+                {k: self._part(name, k, part)[None] for k, part in observation.items()}
+            )[0]
+        except (ContractError, TypeError, ValueError, LookupError, AssertionError) as error:
             said = str(error).partition(";")[0]
             raise self._wrong(
                 f"an observation of agent {name!r} is none of its observation space: {said}"
             ) from error
+
+    def _part(self, name: str, key: Any, part: Any) -> np.ndarray:
+        """A part of an observation as an array: a one among zeros for a choice, several joined."""
+        seat = self._seats[name]
+        space = seat.space.get(key) if isinstance(seat.space, Dict) else None
+        if space is None or is_array(space):
+            return np.asarray(part)
+        return np.asarray(flatten(space, part))
 
     def _nothing(self, name: str) -> np.ndarray:
         """An observation for an agent that is not there."""
@@ -154,6 +163,11 @@ class AgentsCopy(EpisodeCopy):
             f"{self._crashes.name} has an agent {agent!r} that its possible_agents lack ({known}); "
             "list there all that may take part"
         )
+
+
+def is_array(space: Space[Any]) -> bool:
+    """Whether what is observed is an array that keeps its shape."""
+    return isinstance(space, Box | MultiBinary)
 
 
 def own_copy(value: Any) -> Any:

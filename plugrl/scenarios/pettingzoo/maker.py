@@ -20,11 +20,13 @@ from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout
 from plugrl.core.tensordict.environment.spaces import WRAP, Spaces
 from plugrl.core.wording import did_you_mean
 from plugrl.scenarios.import_by_name import call, find, submodules
-from plugrl.scenarios.pettingzoo.agents_copy import Seat
+from plugrl.scenarios.pettingzoo.agents_copy import Seat, is_array
 
 MISSING = 'pettingzoo is not installed; run: pip install "plugrl[pettingzoo]"'
 #: What modules of PettingZoo and packages like it call their environments, the best first.
 _USUAL = ("parallel_env", "env")
+#: Spaces that networks take as they are.
+_KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def installed() -> bool:
@@ -284,17 +286,27 @@ def _choices(action: Any) -> int | None:
 
 
 def _layout(space: Any, who: str) -> Layout | None:
-    """The parts of a ``Dict`` of arrays; None: the space is no ``Dict``."""
+    """The parts of a ``Dict``, flat where they are no arrays; None: the space is no ``Dict``."""
     if not isinstance(space, spaces.Dict):
         return None
+    fields = {}
     for key, part in space.items():
-        if not isinstance(part, spaces.Box | spaces.MultiBinary):
+        if not _is_numbers(part):
             raise ConfigError(
                 f"{who} observes a Dict whose {key!r} is a {type(part).__name__}, which networks "
                 "cannot take; name a function of yours that wraps the environment so that the "
-                "parts of its observations are Box or MultiBinary"
+                "parts of its observations are Box, Discrete, MultiDiscrete or MultiBinary"
             )
-    return Layout({str(key): tuple(part.shape or ()) for key, part in space.items()})
+        fields[str(key)] = tuple(part.shape or ()) if is_array(part) else (spaces.flatdim(part),)
+    return Layout(fields)
+
+
+def _is_numbers(space: Any) -> bool:
+    """Whether what is observed can be one vector."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.values() if isinstance(space, spaces.Dict) else space.spaces
+        return all(map(_is_numbers, inner))
+    return isinstance(space, _KINDS)
 
 
 def raw_spaces(environment: Any, name: str, agent: Hashable) -> tuple[Any, Any]:
@@ -315,7 +327,7 @@ def raw_spaces(environment: Any, name: str, agent: Hashable) -> tuple[Any, Any]:
 
 
 def _refuse_kind(space: Any, what: str) -> None:
-    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    if isinstance(space, _KINDS):
         return
     has = f" of {', '.join(map(str, space))}" if isinstance(space, spaces.Dict) else ""
     raise ConfigError(
