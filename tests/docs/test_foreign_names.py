@@ -88,7 +88,11 @@ NIP = {
         "loss = ClipPPOLoss(agent.policy_operator, agent.value_operator)\n"
         "loss.make_value_estimator(ValueEstimators.GAE, gamma=0.9, lmbda=0.9)\n"
         "assert loss.value_estimator is not None", None),
-    "`Objective.backward(loss_vals)`": ("Loss().backward({})", None),
+    "`Objective.backward(loss_vals)`": (
+        "own = type('Own', (Loss,), {'backward': lambda self, losses: None})()\n"
+        "mine = overridden(Rl, '_get_loss_module_and_gae', lambda self: (own, None))\n"
+        "mine(scenario_instance=instance(), hyper_params={'rl': {'num_iterations': 0}}).train()",
+        "assert 'loss_objective' in Loss()({})"),
     "`_run_train_loop`, `_run_test_loop`": (
         "overridden(Rl, '_run_train_loop'); overridden(Rl, '_run_test_loop')", None),
     "`@attach_progress_bar(...)`": (

@@ -76,6 +76,13 @@ def test_learners_from_old_steps_tell_it_too(make: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
+class Backward(LogLikelihood):
+    """Would make its gradient itself, as objectives of other frameworks do."""
+
+    def backward(self, losses: Any) -> None:
+        raise AssertionError("nothing calls this")
+
+
 @pytest.mark.parametrize(
     ("pair", "said"),
     [
@@ -83,6 +90,7 @@ def test_learners_from_old_steps_tell_it_too(make: Any, said: str) -> None:
         (LogLikelihood, "gave a LogLikelihood; return two"),
         (lambda agent: (lambda td: {}, None), "gave a function as loss module; return two"),
         (lambda agent: (LogLikelihood(agent), 0.9), "gave a float to estimate advantages"),
+        (lambda agent: (Backward(agent), None), "gave Backward, whose method backward nothing c"),
     ],
 )
 def test_what_is_no_loss_module_is_told(pair: Any, said: str) -> None:

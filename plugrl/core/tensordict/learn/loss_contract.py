@@ -19,7 +19,8 @@ def loss_module_and_gae(given: Any, trainer: str) -> tuple[torch.nn.Module, Any]
         trainer: the name of its class.
 
     Raises:
-        ContractError: it is not a loss module and what estimates advantages.
+        ContractError: it is not a loss module and what estimates advantages, or the module makes
+            its gradient itself.
     """
     is_pair = isinstance(given, (tuple, list)) and len(given) == 2
     if not is_pair or not isinstance(given[0], torch.nn.Module):
@@ -33,6 +34,12 @@ def loss_module_and_gae(given: Any, trainer: str) -> tuple[torch.nn.Module, Any]
         raise ContractError(
             f"{trainer}._get_loss_module_and_gae() gave {_kind(gae)} to estimate advantages; "
             "return something that is called with a batch, or None"
+        )
+    if callable(getattr(module, "backward", None)):
+        raise ContractError(
+            f"{trainer}._get_loss_module_and_gae() gave {type(module).__name__}, whose method "
+            "backward nothing calls: the gradient is that of the sum of the losses; give them all "
+            "as loss_... of forward(td), and write train(self) for a gradient of another kind"
         )
     _check_targets(module, trainer)
     return module, gae
