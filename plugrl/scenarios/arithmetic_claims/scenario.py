@@ -23,7 +23,6 @@ class ArithmeticClaimsConfig(ArithmeticConfig):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.pairs:
             raise ConfigError("pairs is of the scenario arithmetic alone; leave it out")
 
