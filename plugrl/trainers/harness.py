@@ -83,7 +83,7 @@ def refuses_unknown_fields(cls: Class) -> Class:
 @refuses_unknown_fields
 @dataclass
 class TrainingConfiguration:
-    """What the trainer ``harness`` is told; a subclass may set any other attribute.
+    """The settings of the trainer ``harness``; a subclass may add attributes.
 
     Raises:
         ConfigError: an argument is unknown, or a value is outside its range.
@@ -117,7 +117,7 @@ class TrainingConfiguration:
 
 
 def check_numbers(config: Any) -> None:
-    """Refuse what is no number, or no finite one; YAML is checked before, code is not."""
+    """Refuse values that are not finite numbers; unlike YAML, code has not been checked."""
     hints: dict[str, Any] = {}
     for cls in type(config).__mro__:
         # Fields that users add are theirs to check, and may be annotated in any way.
@@ -429,7 +429,7 @@ class HarnessTrainer(Trainer):
     def _report_evaluation(
         self, step: int, scores: dict[str, float], trees: Sequence[RolloutTree], name: str
     ) -> None:
-        """Say what came of held-out dialogues, and show some of them."""
+        """Report the results of held-out dialogues, and show some of them."""
         samples = [dialogue_sample(tree, step) for tree in trees[:_SHOWN]]
         report_evaluation(self.run, step, scores, samples, name=name)
 

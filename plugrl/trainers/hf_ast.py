@@ -46,7 +46,7 @@ _FP16 = (
 @refuses_unknown_fields
 @dataclass
 class HFASTConfiguration(TrainingConfiguration):
-    """What the trainer ``hf_ast`` is told; without arguments, sizes for language models.
+    """The settings of the trainer ``hf_ast``; the defaults suit language models.
 
     Raises:
         ConfigError: as :class:`TrainingConfiguration`.

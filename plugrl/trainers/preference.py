@@ -144,7 +144,7 @@ class PreferenceTrainer(SelfHostedTrainer):
         return batch
 
     def measure(self, batch: Batch) -> dict[str, float]:
-        """The loss and its metrics on a prepared batch, under the weights as they are now."""
+        """The loss and its metrics on a prepared batch, under the current weights."""
         service = self.models[batch.metadata["model"]].trained()
         batch = self._before_optimizer_step(batch)
         value, metrics = self._loss(self._outputs(service, batch), batch)

@@ -26,7 +26,7 @@ class SequenceConfig:
 
 
 class _PhaseHooks:
-    """The hooks as a phase calls them: plugins are told the run and its steps, as elsewhere."""
+    """The hooks of a phase, called with the run and the steps of the whole sequence."""
 
     def __init__(self, run: Any, offset: int) -> None:
         self._run = run

@@ -194,7 +194,7 @@ class SpgLoss(nn.Module):
         return PolicyTerms(logratio, losses, mean_entropy.detach())
 
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
-        """Losses and metrics of ``td [rows]`` for a policy that nobody responds to."""
+        """Losses and metrics of ``td [rows]`` for a policy without followers."""
         logratio, losses, entropy = self.terms(td)
         advantage = td["advantage"].reshape(logratio.shape)
         if self.normalize_advantage and advantage.numel() > 1:
@@ -205,7 +205,7 @@ class SpgLoss(nn.Module):
 
 
 def clipped(logratio: torch.Tensor, epsilon: float | None) -> torch.Tensor:
-    """Log-ratios whose ratios are within ``epsilon`` of 1; None: as they are."""
+    """Clip log-ratios so that ratios are within ``epsilon`` of 1; None: no clipping."""
     if epsilon is None:
         return logratio
     return logratio.clamp(math.log1p(-epsilon), math.log1p(epsilon))

@@ -57,7 +57,7 @@ class Model:
         return service
 
     def service(self) -> BaseTrainService:
-        """The train service, whatever its sort.
+        """The train service, of any kind.
 
         Raises:
             ConfigError: the model is frozen.

@@ -252,7 +252,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         return aggregation_weights(loss_mask, algorithm.aggregation, algorithm.norm_length)
 
     def _before_optimizer_step(self, part: Batch) -> Batch:
-        """``part`` with what depends on the weights as they are before its optimizer step.
+        """Add to ``part`` what depends on the weights just before its optimizer step.
 
         Override it for a loss that needs such numbers; whatever is added reaches the loss.
         """

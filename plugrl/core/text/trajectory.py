@@ -147,7 +147,7 @@ class Trajectory:
         yield from self.extra_fields
 
     def copied(self) -> Self:
-        """The same with lists and mappings of its own."""
+        """A copy that shares no lists or mappings with the original."""
         new = copy.copy(self)
         for name in _HELD:
             setattr(new, name, own_copy(getattr(self, name)))

@@ -178,7 +178,7 @@ class Conversation:
             logger.debug("the server could not be resumed: %s", error)
 
     def _note_loss(self) -> None:
-        """The server may have been started anew, with the weights of its own folder."""
+        """Assume that the server was restarted and has lost the trained weights."""
         self._lost = self._loaded is not None
 
     async def _reload_weights(self) -> None:

@@ -272,7 +272,7 @@ class OpenAiFineTuneService(FineTuneService):
         return found if isinstance(found, Mapping) else {}
 
     async def _event(self, job: str) -> Mapping[str, Any] | None:
-        """The newest event of a job; it is told, and no run ends for lack of it."""
+        """The newest event of a job, for the log; a run goes on without it."""
         path = f"{_JOBS}/{quote(job)}/events?limit=1"
         try:
             found = await self._ask(f"name events of job {job}", path, patience=0.0)

@@ -94,7 +94,7 @@ class OpenAiInferenceService(InferenceService):
         return min(known) - self._dialect.reserve
 
     def _try_out(self, spec: ModelSpec, found: handshake.ServerModel) -> None:
-        """Ask for one token, so that whatever is wrong shows before anything else is done."""
+        """Ask for one token, so that a wrong setting shows before anything else is done."""
         prompt = [self._tokenizer.eos_token_id] * 2
         one = SamplingParams(temperature=0.0, max_new_tokens=1)
         stream = (0, 0, 0, 0, 0)

@@ -252,7 +252,7 @@ class TinkerTrainService(RemoteTrainService):
         return self._load(saved["path"], optimizer=True)
 
     def export_weights(self) -> Mapping[str, Any]:
-        """The paths of what a later phase begins with; the session is open as long as they are."""
+        """The saved paths from which a later phase begins; they keep the session open."""
         held = self._connection.hold_path
         return {
             STATE: held(self._save(unique("handed")).result()),

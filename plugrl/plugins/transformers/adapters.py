@@ -161,7 +161,7 @@ class Adapter:
 
 
 class _Seeded:
-    """Random numbers of a seed that leave the generators outside as they are."""
+    """Draw from a seed without changing the global random generators."""
 
     def __init__(self, seed: int, device: str) -> None:
         self._seed = seed
@@ -184,7 +184,7 @@ def _file_name(name: str) -> str:
 
 
 def _check_layers(layers: Mapping[str, Any], model: PreTrainedModel, where: str) -> None:
-    """Refuse layers whose product with the adapter is no weight of the model.
+    """Refuse layers into which an adapter cannot be merged.
 
     Raises:
         ConfigError: a layer is no linear one, or shares its weight with another.

@@ -23,7 +23,7 @@ _GENERATION = "generation_config.json"
 
 
 class SourceForm:
-    """The form in which the source of a model keeps it, whatever it is computed in.
+    """The data type and format of a model's source, for saving; computation may use another.
 
     Args:
         model: as it was loaded, in any data type.

@@ -50,7 +50,7 @@ def wait_until_written(path: Path, size: int, seconds: float = 5.0) -> None:
 
 
 def records(path: Path, block: int = 0) -> Iterator[tuple[Any, int]]:
-    """Each whole record of a file, with the offset at which it begins; a torn end is no error.
+    """Each complete record of a file with its offset; a truncated last one is ignored.
 
     ``block`` is the offset of the block with which to begin.
     """

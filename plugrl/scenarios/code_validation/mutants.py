@@ -176,7 +176,7 @@ def _calls(node: ast.Call) -> Iterator[_Change]:
 
 
 def _shifted(bound: ast.expr, step: int) -> ast.expr:
-    """``bound`` plus ``step`` as one would write it: n + 1 becomes n + 2 or n."""
+    """``bound`` plus ``step``, simplified: n + 1 becomes n + 2 or n."""
     match bound:
         case ast.Constant(value=int() as number):
             return ast.Constant(number + step)

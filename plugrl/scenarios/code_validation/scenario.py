@@ -171,12 +171,12 @@ def _built_in(renamings: int, min_passed: float, seconds: float) -> tuple[Examin
 def _of_files(
     files: tuple[tuple[str, int, int], ...], options: AppsOptions, sandbox: str
 ) -> list[ExaminedProblem]:
-    """The problems of files, run once in a process as long as the files stay as they are."""
+    """The examined problems of files, cached in the process until a file changes."""
     return read_apps([path for path, _, _ in files], options, json.loads(sandbox))
 
 
 def _identity(path: str) -> tuple[str, int, int]:
-    """A file, with what tells that it has changed; reading it says if it is not there."""
+    """The path, modification time and size of a file: a cache key that changes with it."""
     try:
         found = os.stat(path)
     except OSError:

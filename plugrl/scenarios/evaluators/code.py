@@ -83,7 +83,7 @@ class CodeConfig:
 
 
 class CodeEvaluator(Evaluator):
-    """Reward for a Python program that passes its tests, each run in a box of its own.
+    """Rewards a Python program that passes its tests, each in a sandbox of its own.
 
     Metrics: ``passed``, the share of tests, ``correct``, ``extracted``: whether there is a program,
     and ``timeouts``, the share of tests that passed a limit of time.

@@ -216,7 +216,7 @@ def _columns(value: Mapping[str, Any]) -> list[Test]:
 
 
 def _unwrap_single(expected: Any) -> Any:
-    """Data sets of this form hold a single result in a list of its own."""
+    """Unwrap a single result: data sets of this form hold it in a list."""
     return expected[0] if isinstance(expected, list) and len(expected) == 1 else expected
 
 

@@ -26,7 +26,7 @@ def mix_bits(numbers: np.ndarray) -> np.ndarray:
 
 
 def first_colours(node_mask: np.ndarray, marks: np.ndarray | None = None) -> np.ndarray:
-    """Colours ``[M, N]`` that tell nodes apart by their marks alone; 0 where there is no node.
+    """Colours ``[M, N]`` of nodes by their marks alone; 0 where there is no node.
 
     Args:
         node_mask: ``[M, N]``, where there is a node.
@@ -55,7 +55,7 @@ def refine(adjacency: np.ndarray, colours: np.ndarray) -> np.ndarray:
 
 
 def of_graph(colours: np.ndarray) -> np.ndarray:
-    """One number ``[M]`` for the colours ``[M, N]`` of each graph, in whatever order nodes are."""
+    """One number ``[M]`` per graph for its colours ``[M, N]``, independent of the nodes' order."""
     there = colours != 0
     summed = np.where(there, mix_bits(colours), np.uint64(0)).sum(-1, dtype=np.uint64)
     return mix_bits(summed + there.sum(-1).astype(np.uint64))

@@ -153,7 +153,7 @@ def _neighbours(key: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _indistinguishable_pairs(
     graphs: np.ndarray, final: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Pairs ``[k, 2, N, N]`` that no round tells apart, and that are not isomorphic.
+    """Pairs ``[k, 2, N, N]`` that look equal in every round, and are not isomorphic.
 
     That they are not is certain: refinement tells them apart once one node is marked, whichever.
     """

@@ -1,4 +1,4 @@
-"""``LocalCopy``: one environment in this process, which begins anew when it ends."""
+"""``LocalCopy``: one environment in this process, which is reset when an episode ends."""
 
 from __future__ import annotations
 

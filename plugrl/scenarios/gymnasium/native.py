@@ -26,7 +26,7 @@ _TRUE = b"\1"
 
 
 def autoreset_mode(vector: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
-    """When copies that ended begin anew.
+    """When copies that have ended are reset.
 
     Raises:
         ConfigError: they do not by themselves.
@@ -67,7 +67,7 @@ class NativeEnvironment(ResumableEnvironment):
         return unsaved(lambda: self._recipe.make_vector(self.num_envs))
 
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
-        """Begin all episodes anew."""
+        """Begin new episodes in all copies."""
         # Many seed their copies with numbers that follow on each other: those of two runs whose
         # seeds do must not be the same.
         (seed,) = copy_seeds(seed, 1)
@@ -116,7 +116,7 @@ class NativeEnvironment(ResumableEnvironment):
         return {AGENT: AgentStep(observed, reward, terminated, truncated, final, real)}
 
     def _final(self, info: dict[str, Any], observed: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """The last observations of copies that have begun anew in the same step."""
+        """The final observations of copies that were reset in the same step."""
         given = info.get("final_obs")
         if given is None:
             raise ContractError(
@@ -130,7 +130,7 @@ class NativeEnvironment(ResumableEnvironment):
         return final
 
     def _cut_off(self, error: BaseException) -> AgentStep:
-        """The step in which all copies broke, since nothing tells which one did."""
+        """A step that marks all copies as broken, since the failing one is unknown."""
         final, began = self._space.observations(self._last), self._ended
         observed = self._rebuilt("step()", error)
         truncated = np.ones(self.num_envs, bool) if began is None else ~began

@@ -19,7 +19,7 @@ def copy_seeds(seed: int | None, count: int) -> list[int | None]:
 
 
 def restart_seed(seed: int | None, restarts: int) -> int | None:
-    """The seed of a copy that was built anew ``restarts`` times."""
+    """The seed of a copy that was rebuilt ``restarts`` times."""
     if seed is None:
         return None
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0])

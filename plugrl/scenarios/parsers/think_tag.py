@@ -53,7 +53,7 @@ class ThinkTagParser(Parser):
         return self._rest(thought, before + after)
 
     def _rest(self, thought: str, after: str) -> ParsedReply:
-        """What follows may have reasoning of its own."""
+        """The rest of the reply, which may have more reasoning."""
         more = self.parse(after) if self.config.opening in after else ParsedReply(content=after)
         more.content = more.content.strip()
         more.reasoning = "\n".join(filter(None, (thought.strip(), more.reasoning)))

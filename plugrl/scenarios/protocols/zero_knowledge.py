@@ -149,7 +149,7 @@ class ZeroKnowledgeProtocol(Protocol):
         return self.base.reward_mid_point_estimate(agent) if known else 0.0
 
     def active(self, state: ProtocolState) -> np.ndarray:
-        """Who speaks where next; nobody does in a conversation whose verifier has decided."""
+        """The next turns; none in a conversation whose verifier has decided."""
         judges = ["verifier", "adversarial_verifier", "adversarial_verifier"]
         over = state.decided[:, [self.index(each) for each in judges]] != Verdict.UNDECIDED
         channels = np.repeat(over, len(self.base.channels), -1)

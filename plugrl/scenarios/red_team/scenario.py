@@ -96,7 +96,7 @@ class RedTeamScenario(Scenario):
         return read_goals(path, self.config.prompt_key, self.config.category_key)
 
     def _chosen_goals(self, goals: Sequence[dict[str, Any]]) -> list[DataItem]:
-        """Goals of the chosen categories as the tester is told them, each once.
+        """The goals of the chosen categories, filled into the template, without duplicates.
 
         Raises:
             ConfigError: there is no such category, or the template names no column.

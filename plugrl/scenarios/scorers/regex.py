@@ -41,7 +41,7 @@ class RegexScorerConfig(FindingConfig):
 
 
 def check_patterns(setting: str, patterns: Sequence[str]) -> None:
-    """Refuse what is no regular expression, or takes too long to become one.
+    """Refuse invalid regular expressions, and those that take too long to compile.
 
     Raises:
         ConfigError: names which, and why.

@@ -164,7 +164,7 @@ class TensorDictCopy(EpisodeCopy):
         return {p.name: self._layout.observation(tensordict, p) for p in self._layout.places}
 
     def _cut_off(self) -> dict[str, AgentStep]:
-        """End all open episodes where they are, with a step that nobody took part in."""
+        """Truncate all open episodes, by a step without actions."""
         final, alive = self.last, self._alive
         self._begin()
         return {

@@ -38,7 +38,7 @@ class ReverseKlConfig:
 
 
 def fill_probe(probe: Batch, logp: torch.Tensor) -> None:
-    """Give a probe teachers that find tokens likelier and less likely, whatever their ratio is."""
+    """Give a probe teachers that find some tokens likelier and others less likely."""
     mask = probe.values["loss_mask"]
     generator = torch.Generator().manual_seed(1)
     gaps = 3 * torch.rand(mask.shape, generator=generator) - 1.5

@@ -22,7 +22,7 @@ TOKENWISE = ("ref_log_probs", "advantages", "returns", "old_values")
 
 
 def returns_of(tree: RolloutTree, gamma: float) -> dict[int, float]:
-    """The return of each valid exchange, by ``id``: its reward and what came of it.
+    """The return of each valid exchange, by ``id``: its reward and those that follow.
 
     With r the reward and G' the returns of the exchanges that followed: G = r + gamma mean(G').
     Failed exchanges count nowhere.

@@ -149,7 +149,7 @@ class Agent:
         return f"call{len(conversation.messages):03d}{number:02d}"[:9]
 
     async def _answer(self, conversation: Conversation, reply: ParsedReply) -> str | None:
-        """Tell the model what came of its calls; a result that ends the run is returned."""
+        """Add the results of the calls to the conversation; return a result that ends the run."""
         ended: str | None = None
         ids = [call["id"] for call in conversation.messages[-1]["tool_calls"]]
         for call, identity in zip(reply.calls, ids, strict=True):

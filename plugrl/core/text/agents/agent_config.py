@@ -1,4 +1,4 @@
-"""``agent_config.yaml``: what an agent is told, which tools it has and how it samples."""
+"""``agent_config.yaml``: the system prompt, tools and sampling of an agent."""
 
 from __future__ import annotations
 

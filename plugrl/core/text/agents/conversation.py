@@ -67,7 +67,7 @@ class _Segment:
         )
 
     def add_text(self, text: str, tokens: Sequence[int]) -> None:
-        """Add tokens that nobody sampled."""
+        """Add tokens that no model sampled: they are never trained."""
         self.text += text
         self.tokens += tokens
         missing = len(self.tokens) - len(self.owners)

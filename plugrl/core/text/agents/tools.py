@@ -25,7 +25,7 @@ _TYPES |= {"list": "array", "dict": "object"}
 
 
 class ToolFailedError(Exception):
-    """A call gave no result; the text is what the model is told."""
+    """A call failed; the model reads the message in place of a result."""
 
 
 @dataclass(frozen=True, slots=True)

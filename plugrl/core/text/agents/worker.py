@@ -270,7 +270,7 @@ class AgentRolloutWorker(RolloutWorker):
     async def _assign_reward(
         self, task: RolloutTask, trajectories: list[Trajectory], answer: str | Submission
     ) -> None:
-        """Judge the answer once; all trajectories of the attempt share what comes of it."""
+        """Judge the answer once; all trajectories of the attempt share the reward."""
         last = trajectories[-1]
         if isinstance(answer, Submission):
             given = EvaluationRunResult(answer.reward, metrics=dict(answer.metrics))

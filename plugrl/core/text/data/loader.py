@@ -200,7 +200,7 @@ class PromptLoader:
         return self._repeat
 
     def recreate_prompt(self, index: int, run_id: int, group_id: str, turn: int) -> Prompt:
-        """A prompt that was given before, by what tells it apart."""
+        """Make a prompt again from the numbers that identify it."""
         return Prompt(self._items[index], index, run_id, group_id, turn, *self._keys)
 
     def observe(self, prompts: Sequence[Prompt], trajectories: Sequence[Trajectory]) -> None:
@@ -217,7 +217,7 @@ class PromptLoader:
         return self._order.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the data, and what tells other data apart."""
+        """The position in the data, and a fingerprint of the data."""
         return {
             **self._order.state_dict(),
             "items": len(self._items),

@@ -49,7 +49,7 @@ class Score:
 
 @dataclass
 class ScorerConfig:
-    """What every scorer can be told; a scorer's own ``Config`` derives from it."""
+    """Options of every scorer; a scorer's own ``Config`` derives from it."""
 
     reads: Part = described(
         "response", "what is scored: the last response, the last probe, both, or the whole dialogue"

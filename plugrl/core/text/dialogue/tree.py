@@ -1,4 +1,4 @@
-"""``RolloutTree``: what came of one prompt when the tester probed several ways at each turn."""
+"""``RolloutTree``: the dialogues about one prompt, with several probes at each turn."""
 
 from __future__ import annotations
 

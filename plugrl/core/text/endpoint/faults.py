@@ -1,4 +1,4 @@
-"""What a client is told when its request cannot be answered, in the shape of OpenAI's errors."""
+"""Errors of the endpoint, in the form of OpenAI's API."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer, as the client is told of it.
+    """One answer in the form that the client gets.
 
     Attributes:
         text: what is said; calls and reasoning, if they were looked for, are left out.

@@ -42,7 +42,7 @@ class Source(Protocol):
         number: int,
         /,
     ) -> Awaitable[Completion]:
-        """The answer of ``model``; ``number`` tells the answers to one request apart."""
+        """The answer of ``model``; ``number`` counts the answers to one request."""
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def is_plain(evaluator: Evaluator) -> bool:
 
 
 class EvaluationFailedError(Exception):
-    """An evaluator raised or answered something that is no judgement.
+    """An evaluator raised, or returned something that is not a judgement.
 
     An evaluator may raise it itself; the text is then all that is said, besides its name.
     """

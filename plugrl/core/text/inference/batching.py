@@ -28,7 +28,7 @@ class Ticket:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the request was cancelled, so that its answer has no reader."""
         return self.answer.cancelled()
 
     def give(self, completion: Completion) -> None:

@@ -1,4 +1,4 @@
-"""Lists of requests to one model, whatever serves it; what fails is one message, not all."""
+"""Sends lists of requests to one model; a request that fails does not fail the others."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class JobFolder:
         return job_examples.read(self.path / _EXAMPLES)
 
     def fingerprint(self) -> int:
-        """A number of the examples: equal examples have equal ones, whatever the job is called."""
+        """A hash of the examples; the name of the job does not enter."""
         return zlib.crc32((self.path / _EXAMPLES).read_bytes())
 
     def ended(self) -> dict[str, Any] | None:
@@ -141,7 +141,7 @@ class JobFolder:
         return (self.path / _MODEL).is_dir()
 
     def finish(self, model: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Keep what came of the job, and drop the state of its training.
+        """Keep the result of the job, and drop the state of its training.
 
         Raises:
             RunError: the disk is full.

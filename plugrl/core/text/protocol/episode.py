@@ -184,7 +184,7 @@ class Episode:
         return not may[:, protocol.index(agent)].any()
 
     def _prompted_conversation(self, agent: str, ask: Asks) -> Conversation:
-        """The conversation of an agent with what it is told now."""
+        """The conversation of an agent, with the messages that it gets before it speaks."""
         stage, known = self.stage, self._conversations.get(agent)
         facts = template_variables(self, agent)
         speaker, turns = stage.speakers[agent], sum(_spoke(each, agent) for each in self.rounds)

@@ -1,4 +1,4 @@
-"""Prompts: what agents are told before they speak, from template files that a user replaces.
+"""Prompts of the agents of a protocol, from template files that a user can replace.
 
 The file of an agent is the first there is of ``PROTOCOL/AGENT.txt``, ``AGENT.txt``,
 ``PROTOCOL/ROLE.txt`` and ``ROLE.txt`` in the folder; roles are ``prover`` and ``verifier``. It has
@@ -50,7 +50,7 @@ _HEADING = re.compile(r"^\[(\w+)\][ \t]*\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message as the agent that hears it is told of it.
+    """A message of another agent, as templates show it to the one that receives it.
 
     Args:
         channel: what the channel is called.

@@ -89,7 +89,7 @@ class Attempts:
         context: RolloutContext,
         done: Callable[[int, list[Trajectory]], None],
     ) -> None:
-        """Attempt every prompt once; ``done`` is told the trajectories of each.
+        """Attempt every prompt once; ``done`` gets the trajectories of each.
 
         Raises:
             PlugrlError: a worker, service or evaluator named a fault that must end the run. Any
@@ -114,7 +114,7 @@ class Attempts:
     async def attempt(
         self, round_: Round, number: int, prompt: Prompt, context: RolloutContext
     ) -> list[Trajectory]:
-        """The trajectories of one attempt, which is a task of its own.
+        """Run one attempt as a task, and return its trajectories.
 
         Raises:
             PlugrlError: as :meth:`run`.
@@ -193,7 +193,7 @@ class Attempts:
             raise
 
     def _excuse(self, clock: Clock, held: float) -> None:
-        """Code of the attempt of ``clock`` held up the event loop: nobody else's fault."""
+        """Give other attempts back the time in which this one held the event loop."""
         for other in self._clocks - {clock}:
             other.excuse(held)
 

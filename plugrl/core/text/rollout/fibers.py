@@ -143,7 +143,7 @@ def wait_for(awaited: Coroutine[Any, Any, T], instead: str) -> T:
 
 
 def end_if_left_behind() -> None:
-    """End code, before it asks for something, that nobody waits for any more."""
+    """Stop abandoned code before it sends another request."""
     thread = threading.current_thread()
     if isinstance(thread, _Thread) and thread.abandoned:
         raise _Abandoned

@@ -31,7 +31,7 @@ from plugrl.core.text.rollout.token_limits import TokenLimits
 
 @dataclass(slots=True)
 class Judgement:
-    """One answer that waits to be judged with others, and what came of it."""
+    """One answer that waits to be judged in a batch, and its outcome."""
 
     item: EvaluationItem
     outcome: EvaluationRunResult | EvaluationFailedError | None = None

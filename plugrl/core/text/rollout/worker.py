@@ -147,7 +147,7 @@ class RolloutWorker(RenamedMethods, Component, ABC):
 
     @classmethod
     def trajectories_per_attempt(cls, section: Mapping[str, Any]) -> int:
-        """How many trajectories an attempt gives, as far as the section tells; for plans."""
+        """How many trajectories an attempt is expected to give, for batch plans."""
         return 1
 
     @classmethod

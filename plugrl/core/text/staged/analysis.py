@@ -97,7 +97,7 @@ class Inquiry:
 
 
 def questions_for(section: Mapping[str, Any], protocol: Protocol) -> list[Question]:
-    """The questions of a section: built-in ones by name, and others as they are written.
+    """The questions of a section: built-in ones by name, and the user's own.
 
     Args:
         section: by name: true, or ``{agents, ask}``; agents are ``provers``, ``verifiers`` or an

@@ -17,7 +17,7 @@ _FAINT = 1e-30
 
 
 class Sampler:
-    """The sampling parameters of a batch as tensors, made anew when its rows change.
+    """The sampling parameters of a batch as tensors; rebuilt when its rows change.
 
     What a row gets depends on its own logits, parameters and stream alone.
 

@@ -196,7 +196,7 @@ class _Guard:
         )
 
     def _plain(self, text: str) -> str:
-        """A message without special tokens: nobody ends his own turn, or begins the guard's."""
+        """A message without special tokens, so that it cannot end its turn or begin the guard's."""
         for token in self._special:
             text = text.replace(token, " ")
         return text

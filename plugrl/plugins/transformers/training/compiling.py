@@ -81,7 +81,7 @@ class CompiledLayers:
         return None
 
     def undo(self) -> None:
-        """Call the layers as they are."""
+        """Call the layers uncompiled again."""
         self.active = False
         for layer in self._layers:
             layer._compiled_call_impl = None

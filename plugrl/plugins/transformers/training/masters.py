@@ -34,7 +34,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def read_weights(self) -> None:
-        """Begin again at the weights as they are."""
+        """Take the current weights as the new master weights."""
         for name, weight in self._weights.items():
             self.copies[name].copy_(weight)
 

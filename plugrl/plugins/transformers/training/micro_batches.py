@@ -104,7 +104,7 @@ def _parts(
     tokens: int | None,
     packs: bool,
 ) -> Iterator[list[int]]:
-    """Rows of whole units; a unit that is over the budget forms a part of its own."""
+    """Split rows into whole units; a unit over the budget becomes a part by itself."""
     part: list[int] = []
     for rows in units:
         if part and not _fits([*part, *rows], lengths, size, tokens, packs):

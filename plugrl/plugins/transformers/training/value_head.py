@@ -8,7 +8,7 @@ import torch
 
 
 def make_value_head(width: int, device: str) -> torch.nn.Linear:
-    """A linear head in float32 that gives 0 at first, whatever the model is.
+    """A linear head in float32 that gives 0 at first.
 
     From 0, the first advantages are those without a baseline, and no random numbers are drawn.
     """

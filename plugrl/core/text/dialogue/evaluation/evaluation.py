@@ -97,7 +97,7 @@ def evaluate_red_team(
     batch: int = 64,
     title: str = "Red-teaming",
 ) -> dict[str, Any]:
-    """Hold dialogues of width 1 about every prompt, and say what came of them.
+    """Run dialogues of width 1 about every prompt, and return their records.
 
     With a ``folder``, each batch of dialogues is written to ``dialogues.jsonl`` as it ends. A
     second call goes on from there, also with more attempts: what has a score is not asked again.
@@ -165,7 +165,7 @@ def _evaluate_dialogues(
 
 
 def seed_of(seed: int, item: int, attempt: int) -> int:
-    """The seed of one dialogue: its own, whatever it is batched with."""
+    """The seed of one dialogue, which does not depend on its batch."""
     return int(np.random.SeedSequence([seed, item, attempt]).generate_state(1)[0])
 
 

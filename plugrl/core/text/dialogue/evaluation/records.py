@@ -1,4 +1,4 @@
-"""Evaluated dialogues as plain records, which JSON can hold, and what came of each."""
+"""Records of evaluated dialogues, and their outcomes, in values that JSON can hold."""
 
 from __future__ import annotations
 

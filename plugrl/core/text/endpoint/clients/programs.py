@@ -1,4 +1,4 @@
-"""Programs that make attempts: started, fed, watched, and ended with whatever they started."""
+"""Programs that make attempts: starts them, and ends them with all their child processes."""
 
 from __future__ import annotations
 

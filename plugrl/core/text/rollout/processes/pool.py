@@ -83,7 +83,7 @@ class WorkerPool:
         return new
 
     def discard(self, indices: Sequence[int]) -> None:
-        """End processes whose work nobody wants any more."""
+        """End processes whose results are no longer needed."""
         for index in indices:
             self.handle(index).kill()
             self._handles[index] = None

@@ -92,7 +92,7 @@ class PooledStream(AttemptStream, Seats):
         self.give(number, trajectories)
 
     async def stop(self, numbers: Collection[int]) -> None:
-        """Tell the processes, and wait for nothing: nobody listens to these attempts any more."""
+        """Send the cancellation to the processes without waiting: no result is read any more."""
         for number in numbers:
             self._items.pop(number, None)
             for task in self._asking.pop(number, ()):
@@ -163,7 +163,7 @@ class PooledStream(AttemptStream, Seats):
             loop.remove_reader(handle.connection.fileno())
 
     def leave(self) -> None:
-        """Listen no longer; processes whose attempts nobody wants are ended."""
+        """Stop listening, and end processes that still run cancelled attempts."""
         seats, self._seats = self._seats, []
         for seat in seats:
             self._detach(seat.handle)
