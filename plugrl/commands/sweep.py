@@ -49,7 +49,7 @@ def command(
     from plugrl.core.sweep import FinishedRun, plan_runs, table, train_runs, unknown_metric
 
     show_progress()
-    plan = plan_runs(config, grid or [], seeds, config_path=config_path or [])
+    plan = plan_runs(config, grid or [], seeds, config_path=config_path or [], metrics=metric or [])
     note(f"{len(plan)} runs: {len(plan) // seeds} combinations with {seeds} seed(s) each")
     ended: list[FinishedRun] = []
     try:

@@ -6,11 +6,12 @@ import itertools
 import logging
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.config.preflight import metric_fault
 from plugrl.core.errors import ConfigError, PlugrlError, RunInterrupted, RunTerminated, UsageError
 from plugrl.core.experiment import TrainedRun, prepare, start
 from plugrl.core.plugins.user_code.working_folder import display_path
@@ -79,11 +80,13 @@ def plan_runs(
     seeds: int,
     *,
     config_path: Sequence[str] = (),
+    metrics: Sequence[str] = (),
 ) -> list[PlannedRun]:
     """Validate all runs of a sweep and list them in grid order; the last key varies fastest.
 
     Raises:
-        UsageError: the grid cannot be read, or has more than ``MAX_RUNS`` runs.
+        UsageError: the grid cannot be read, or has more than ``MAX_RUNS`` runs, or no run reports
+            one of ``metrics``.
         ConfigError: a combination is wrong.
         PluginError: a plugin that it needs cannot be used.
     """
@@ -97,6 +100,7 @@ def plan_runs(
     if runs > MAX_RUNS:
         raise UsageError(f"this is a sweep of {runs} runs; {MAX_RUNS} are possible")
     plan: list[PlannedRun] = []
+    faults: dict[str, list[str | None]] = {name: [] for name in metrics}
     for chosen in itertools.product(*(values for _, values in axes)):
         words = [f"{key}={value}" for key, value in zip(keys, chosen, strict=True)]
         # A varied seed makes no combination of its own, because the table averages over seeds.
@@ -106,18 +110,25 @@ def plan_runs(
             if len(values) > 1 and key != "seed"
         }
         plan += _runs_per_seed(
-            PlannedRun(config, varied, tuple(words), tuple(config_path), 0), seeds
+            PlannedRun(config, varied, tuple(words), tuple(config_path), 0), seeds, faults
         )
+    for found in faults.values():
+        if found and all(found):
+            raise UsageError(f"--metric: {found[0]}")
     return plan
 
 
-def _runs_per_seed(run: PlannedRun, seeds: int) -> Iterator[PlannedRun]:
+def _runs_per_seed(
+    run: PlannedRun, seeds: int, faults: Mapping[str, list[str | None]]
+) -> Iterator[PlannedRun]:
     try:
         experiment = prepare(run.config, run.overrides, config_path=run.config_path, setup=True)
     except ConfigError as error:
         if not run.varied:
             raise
         raise ConfigError(f"{_name(run.varied)}: {error}", error.faults) from error
+    for name, found in faults.items():
+        found.append(metric_fault(experiment.validated, experiment.registry, name))
     first = int(experiment.validated.tree["seed"])
     for seed in range(first, first + seeds):
         words = (*run.overrides, f"seed={seed}") if seeds > 1 else run.overrides

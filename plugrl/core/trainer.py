@@ -121,6 +121,11 @@ class Trainer(RenamedMethods, ABC):
         """
         return ()
 
+    @classmethod
+    def metric_fault(cls, check: Preflight, name: str) -> str | None:
+        """Why a run reports no metric of this name; None: it does, or that is not known yet."""
+        return None
+
     def bind(self, context: TrainerContext) -> None:
         """Set the context of a run. Called once, before :meth:`train`."""
         self._context = context

@@ -48,6 +48,7 @@ class PreferenceTrainer(SelfHostedTrainer):
 
     uses_rewards: ClassVar[bool] = False
     score: ClassVar[str] = "accuracy"
+    validates_attempts: ClassVar[bool] = False
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

@@ -171,7 +171,7 @@ def test_diff_of_run_folders_and_absent_keys(command, tmp_path):
 def test_schema_of_a_component(command):
     _, out, _ = command("config", "schema", "loss", "clipped", "--json")
     rows = {row["key"]: row for row in json.loads(out)}
-    assert rows["clip_ratio_low"]["type"] == "float"
+    assert rows["clip_ratio_low"]["type"] == "float, at least 0 and at most 1"
     assert rows["clip_ratio_low"]["default"] == 0.2
 
 

@@ -107,15 +107,15 @@ def test_an_unknown_metric_costs_no_table(file, capsys):
     from plugrl.cli import main
 
     with pytest.raises(SystemExit) as end:
-        main(["sweep", str(file), "seed=0,1", "--metric", "rollout/rewrd", "--metric", "loss/no"])
+        main(["sweep", str(file), "seed=0,1", "--metric", "train/los", "--metric", "sync/no"])
     out, err = capsys.readouterr()
     assert end.value.code == 2
-    assert out.splitlines()[0].split() == ["SEEDS", "FAILED", "rollout/rewrd", "loss/no"]
-    said = "no run has a metric 'rollout/rewrd'; they have: "
+    assert out.splitlines()[0].split() == ["SEEDS", "FAILED", "train/los", "sync/no"]
+    said = "no run has a metric 'train/los'; they have: "
     lines = [line for line in err.splitlines() if said in line]
     # As a warning after the first of two runs, and at the end.
     assert [line.split(":")[0] for line in lines] == ["warning", "error"]
-    assert all("did you mean rollout/reward?" in line for line in lines)
+    assert all("did you mean train/loss?" in line for line in lines)
     ends = [i for i, line in enumerate(err.splitlines()) if "run done" in line]
     assert ends[0] < err.splitlines().index(lines[0]) < ends[1]
 

@@ -162,20 +162,20 @@ def test_the_best_validation_reward_keeps_its_checkpoint(config, monkeypatch):
     rewards = {0: 0.1, 1: 0.9, 2: 0.5, 3: 0.4}
 
     def judged(self, step):
-        return {"validation/reward": rewards[step], "validation/other": float(step)}, []
+        return {"validation/reward": rewards[step], "validation/reward_min": float(step)}, []
 
     monkeypatch.setattr(Validation, "__call__", judged)
     settings = {"keep_checkpoints": 1}
     run = start(prepare(config(trainer={"total_train_steps": 3}, settings=settings)))
     assert _checkpoints(run) == ["step-00000001", "step-00000003"]
-    validate = {"score": "validation/other"}
+    validate = {"score": "validation/reward_min"}
     tree = config(trainer={"total_train_steps": 3}, settings=settings, validate=validate)
     assert _checkpoints(start(prepare(tree))) == ["step-00000003"]
 
 
 def test_a_score_that_is_no_metric_is_named(config):
-    with pytest.raises(RunError, match=r"validate.score: no metric 'x'; .*validation/reward"):
-        start(prepare(config(validate={"score": "x"})))
+    with pytest.raises(ConfigError, match=r"validate.score .*reports no metric 'x'"):
+        prepare(config(validate={"score": "x"}))
 
 
 def _checkpoints(run):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.bad import Touched
+from plugrl.core.config.schemas.sections import PHASE_NAMES
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
     PYTHON,
@@ -29,6 +30,7 @@ from plugrl.core.plugins.user_code.error_location import (
     raised_at,
     source_location,
 )
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig
@@ -128,7 +130,8 @@ def _found(
     registry: Registry,
     ask: Callable[[ValidatedConfig, Registry, str, Any], Iterable[Finding]],
 ) -> Iterator[Fault]:
-    faults = [Fault(path, _origin(validated, path), text) for path, text in _device(validated)]
+    settings = (*_device(validated), *_deadlines(validated))
+    faults = [Fault(path, _origin(validated, path), text) for path, text in settings]
     for path, record in validated.records.items():
         if validated.phases and path != "trainer":
             # Sections at the root belong to the phases, which look at them merged.
@@ -153,6 +156,16 @@ def _ask_in_part(
         except Exception:
             # It needs a value that is wrong.
             return
+
+
+def metric_fault(validated: ValidatedConfig, registry: Registry, name: str) -> str | None:
+    """Why neither the trainer nor a phase reports a metric; None: one does, or may."""
+    if validated.phases:
+        faults = [metric_fault(phase, registry, name) for _, phase in validated.phases]
+        return faults[-1] if all(faults) else None
+    check = Preflight("trainer", validated.hyper_params, validated, registry)
+    fault: str | None = check.component("trainer").metric_fault(check, name)
+    return fault
 
 
 def _told_once(faults: Sequence[Fault]) -> list[Fault]:
@@ -193,6 +206,19 @@ def _device(validated: ValidatedConfig) -> Iterator[Finding]:
     fault = None if name in ("auto", "cpu") else device_fault(name)
     if fault is not None:
         yield "settings.device", fault
+
+
+def _deadlines(validated: ValidatedConfig) -> Iterator[Finding]:
+    """Time limits of phases that there are not; trainers of users may have phases of their own."""
+    trainers = [validated.trainer, *(phase.trainer for _, phase in validated.phases)]
+    own = all(str(getattr(each, "__module__", "")).startswith("plugrl.") for each in trainers)
+    section = validated.tree.get("settings")
+    deadlines = section.get("deadlines") if isinstance(section, dict) else None
+    for name in deadlines if isinstance(deadlines, dict) else ():
+        close = did_you_mean(name, PHASE_NAMES, 1)
+        if name not in PHASE_NAMES and (own or close):
+            names = close or f"; phases: {', '.join(PHASE_NAMES)}"
+            yield f"settings.deadlines.{name}", f"no phase has this name{names}"
 
 
 def device_fault(name: str) -> str | None:

@@ -303,7 +303,11 @@ def split_findings(
     for where, split in wanted.items():
         if split not in datasets:
             known = ", ".join(sorted(datasets)) or "none"
-            yield where, f"scenario {name!r} has no split {split!r}; it has: {known}{remedy}"
+            close = did_you_mean(split, datasets, 1)
+            yield (
+                where,
+                f"scenario {name!r} has no split {split!r}; it has: {known}{close or remedy}",
+            )
         elif not datasets[split]:
             yield where, f"split {split!r} of scenario {name!r} holds no {holds}{remedy}"
         else:
@@ -358,4 +362,5 @@ def _missing(item: Mapping[str, Any], columns: Mapping[str, str], origin: str) -
     for setting, column in columns.items():
         if column not in item:
             has = ", ".join(map(str, item)) or "nothing"
-            yield setting, f"{origin} has no column {column!r}; it has: {has}"
+            close = did_you_mean(column, map(str, item), 1)
+            yield setting, f"{origin} has no column {column!r}; it has: {has}{close}"

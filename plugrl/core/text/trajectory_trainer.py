@@ -16,6 +16,7 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text import trainer_parts
+from plugrl.core.text.evaluate.metric_names import FAMILIES, MetricNames, metric_findings
 from plugrl.core.text.evaluate.scores import (
     evaluated_sample,
     keep_rollouts,
@@ -35,6 +36,7 @@ from plugrl.core.text.schedule.state_machine import SYNC, Versions
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.validate_prepared import run_ids_warning
 from plugrl.core.trainer import Trainer, TrainingResult
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,12 +77,17 @@ class TrajectoryTrainer(Trainer):
     uses_rewards: ClassVar[bool] = True
     #: The metric of the first split that is the score of a step.
     score: ClassVar[str] = "reward"
+    #: Whether validations report what attempts do and no more; otherwise their metrics show when
+    #: they take place.
+    validates_attempts: ClassVar[bool] = True
 
     def __init__(self, config: Any, *, models: Models | None = None) -> None:
         super().__init__(config)
         self._models = models
         self._step = -1
         self._reached = False
+        #: Whether the last step has moved weights: equal rewards, for one, move none.
+        self._learned = False
         self._last_metrics: dict[str, float] = {}
         self._pending_state: Mapping[str, Any] | None = None
         self._initial_weights: Mapping[str, Mapping[str, torch.Tensor]] = {}
@@ -92,6 +99,12 @@ class TrajectoryTrainer(Trainer):
         if said is not None:
             logger.warning("%s", said)
         yield from text_findings(check)
+        yield from metric_findings(check)
+
+    @classmethod
+    def metric_fault(cls, check: Preflight, name: str) -> str | None:
+        """Why the steps and validations of a run give no metric of this name; None: they may."""
+        return MetricNames(check).fault(name)
 
     @abstractmethod
     def train_step(self, trajectories: list[Trajectory]) -> dict[str, float]:
@@ -288,7 +301,7 @@ class TrajectoryTrainer(Trainer):
         collector.start_during_training(step)
         with self._timed("train", metrics):
             self._train_models(batches, metrics)
-        states.train({name: train.version for name, train in self.models.trained.items()})
+        states.train(self._versions())
         self._move_weights(trajectories, metrics, step)
         if self._validate_due(step):
             metrics |= self._validate_alone(step)
@@ -354,12 +367,17 @@ class TrajectoryTrainer(Trainer):
     def _train_models(
         self, batches: Mapping[str, list[Trajectory]], metrics: dict[str, float]
     ) -> None:
+        before = self._versions()
         for name, trajectories in batches.items():
             if not any(t.valid for t in trajectories):
                 continue
             report = self.train_step(trajectories)
             metrics |= {f"{self._prefix('train', name)}/{key}": v for key, v in report.items()}
+        self._learned = self._versions() != before
         metrics |= self._pool.metrics() | self._loader.metrics()
+
+    def _versions(self) -> dict[str, int]:
+        return {name: train.version for name, train in self.models.trained.items()}
 
     def _prefix(self, what: str, model: str) -> str:
         """``what`` for metrics of the only trained model, ``what/model`` when there are more."""
@@ -370,7 +388,7 @@ class TrajectoryTrainer(Trainer):
             parity = sync()
             if parity is not None:
                 metrics[f"{self._prefix('sync', name)}/parity"] = parity
-        versions = {name: train.version for name, train in self.models.trained.items()}
+        versions = self._versions()
         self.run.hooks.call("plugrl_weights_synced", run=self.run, step=step, versions=versions)
 
     def _validate(self, step: int) -> dict[str, float]:
@@ -400,6 +418,29 @@ class TrajectoryTrainer(Trainer):
             metrics.get(name, float("-inf")) >= value for name, value in targets.items()
         )
         self.run.end_step(step, metrics)
+        self._check_targets(step, metrics)
+
+    def _check_targets(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Refuse a name of ``stop_at`` that was not among the first metrics of its kind.
+
+        Raises:
+            ConfigError: it was not.
+        """
+        known = self._last_metrics
+        for name in self.config.stop_at:
+            family = name.partition("/")[0]
+            if family == "rollout":
+                # Without a valid attempt there is no reward.
+                due = "rollout/reward" in metrics
+            elif family != "train" and family in (*FAMILIES, *self._validated_splits):
+                due = any(metric.startswith(f"{family}/") for metric in metrics)
+            else:
+                due = self._learned
+            if due and name not in known:
+                close = did_you_mean(name, known, 1) or f"; there are: {', '.join(sorted(known))}"
+                raise ConfigError(
+                    f"trainer.stop_at: step {step} reported no metric {name!r}{close}"
+                )
 
     def _progress_numbers(self) -> dict[str, float]:
         return {k: v for k, v in self._last_metrics.items() if k.endswith(("reward", "loss"))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +60,7 @@ class RewardModelEvaluator(Evaluator):
     """
 
     Config: ClassVar[type] = RewardModelConfig
+    metric_names: ClassVar[Collection[str]] = ("reward_model",)
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -90,6 +90,7 @@ class CodeEvaluator(Evaluator):
     """
 
     Config: ClassVar[type] = CodeConfig
+    metric_names: ClassVar[Collection[str]] = ("passed", "correct", "extracted", "timeouts")
     conformance: ClassVar[dict[str, Any]] = {
         "data": {"prompt": "x", "answer": "", "tests": [{"input": "1", "output": "2"}]},
         "right": "```python\nprint(int(input()) + 1)\n```",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ class ExactMatchEvaluator(ReferenceEvaluator):
     """Reward 1 for an answer that equals the reference, else 0."""
 
     Config: ClassVar[type] = ExactMatchConfig
+    metric_names: ClassVar[Collection[str]] = ("exact_match",)
 
     def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget

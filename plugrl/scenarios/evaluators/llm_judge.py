@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -97,6 +97,7 @@ class LlmJudgeEvaluator(Evaluator):
     """
 
     Config: ClassVar[type] = LlmJudgeConfig
+    metric_names: ClassVar[Collection[str]] = ("judge_score", "judge_tokens")
     conformance: ClassVar[dict[str, Any]] = {
         "config": {"chat": False, "template": "{question}{reference}|{answer}"},
         # What the model replies to a prompt.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -60,6 +60,7 @@ class MathEvaluator(ReferenceEvaluator):
     """
 
     Config: ClassVar[type] = MathConfig
+    metric_names: ClassVar[Collection[str]] = ("correct", "extracted", "boxed", "timeout")
     conformance: ClassVar[dict[str, Any]] = {
         "data": {"prompt": "x", "answer": r"\frac{1}{2}"},
         "right": r"It is $\boxed{0.5}$.",

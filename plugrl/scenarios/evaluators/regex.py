@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -78,6 +78,7 @@ class RegexEvaluator(ReferenceEvaluator):
     """
 
     Config: ClassVar[type] = RegexConfig
+    metric_names: ClassVar[Collection[str]] = ("correct", "extracted")
     conformance: ClassVar[dict[str, Any]] = {
         "right": "I think <answer>3</answer>, no: <answer> 2 </answer>",
         "wrong": "<answer>3</answer>",

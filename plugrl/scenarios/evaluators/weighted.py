@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,6 +58,19 @@ class WeightedEvaluator(Evaluator):
             ]
         },
     }
+
+    @classmethod
+    def possible_metrics(
+        cls, section: Mapping[str, Any], of: Callable[[str], Collection[str] | None]
+    ) -> Collection[str] | None:
+        """The rewards of its criteria, and their own metrics."""
+        found: set[str] = set()
+        for number, name in enumerate(names_of(section["criteria"], "evaluator")):
+            own = of(f"criteria[{number}].evaluator")
+            if own is None:
+                return None
+            found |= {name, *(f"{name}/{metric}" for metric in own)}
+        return found
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

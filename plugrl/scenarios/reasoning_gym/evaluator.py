@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,6 +43,7 @@ class ReasoningGymEvaluator(Evaluator):
     """
 
     Config: ClassVar[type] = ReasoningGymEvaluatorConfig
+    metric_names: ClassVar[Collection[str]] = ("score", "solved", "extracted")
     conformance: ClassVar[dict[str, Any]] = {
         "data": {
             "prompt": "4 - 1 =",

@@ -18,6 +18,7 @@ class SingleTurnRolloutWorker(RolloutWorker):
     """Sends the prompt to the model and lets the evaluator judge the answer."""
 
     gives: ClassVar[Collection[str]] = ()
+    logs: ClassVar[Collection[str]] = ()
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:

@@ -490,6 +490,12 @@ TEXT: dict[str, Any] = {
 
 DEFAULTS: dict[str, Any] = {"project_name": "plugrl", "experiment_name": "experiment", "seed": 0}
 
+#: What trainers call the phases of a step, which `settings.deadlines` may name.
+PHASE_NAMES = (
+    *("setup_script", "rollout", "train", "sync", "validate", "checkpoint"),
+    *("create_jobs", "analysis", "export"),
+)
+
 #: Names that some trainer or world uses for a section; elsewhere they are at least no typing slip.
 _KNOWN = """
 project_name experiment_name seed plugins environment models data scenario protocol agents

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,6 +43,10 @@ _TOKENS = (
     "the final answer of `await self.agent.arun(query)`, and the rest is done, or hand over what a "
     "plugrl.InMemoryTracer has kept of all replies"
 )
+
+
+#: What is counted of an agent.
+_COUNTS = ("turns", "tool_calls", "tool_errors", "parse_errors")
 
 
 @dataclass
@@ -94,6 +98,7 @@ class AgentRolloutWorker(RolloutWorker):
 
     Config: ClassVar[type] = AgentRolloutWorkerConfig
     asks_now: ClassVar[bool] = False
+    logs: ClassVar[Collection[str]] = (*_COUNTS, "trajectories")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -242,7 +247,7 @@ class AgentRolloutWorker(RolloutWorker):
     @staticmethod
     def _count(task: RolloutTask, agent: Agent, trajectories: list[Trajectory]) -> None:
         """Log what the agent did, unless an override has logged it."""
-        for name in ("turns", "tool_calls", "tool_errors", "parse_errors"):
+        for name in _COUNTS:
             task.logged.setdefault(name, float(agent.counts[name]))
         task.logged.setdefault("trajectories", float(len(trajectories)))
 

@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -86,6 +86,9 @@ class Evaluator(Component, ABC):
     prompt_key: str = "prompt"
     #: Whether what it names by a setting ``answer_key`` must be a text, which is checked early.
     compares_answers: ClassVar[bool] = False
+    #: Names of all metrics that this very class can give, so that settings which name another are
+    #: refused before the run; None: it does not say.
+    metric_names: ClassVar[Collection[str] | None] = None
 
     @classmethod
     def columns(
@@ -100,6 +103,18 @@ class Evaluator(Component, ABC):
             is_val: whether held-out problems are asked about.
         """
         return {}
+
+    @classmethod
+    def possible_metrics(
+        cls, section: Mapping[str, Any], of: Callable[[str], Collection[str] | None]
+    ) -> Collection[str] | None:
+        """Names of all metrics that it can give; None: that is not known.
+
+        Args:
+            section: the evaluator's section.
+            of: gives those of an evaluator that this one is made of, by its place in the section.
+        """
+        return cls.metric_names
 
     @abstractmethod
     def evaluate(

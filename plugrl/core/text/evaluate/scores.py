@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.evaluate.validation import REFERENCE
-from plugrl.core.wording import bounded
+from plugrl.core.wording import bounded, did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.run.run import Run
@@ -41,7 +41,10 @@ def report_score(run: Run, section: Any, scores: Mapping[str, float], default: s
             logger.warning("validate.score: this validation gave no %s", name)
             return
         known = ", ".join(sorted(scores))
-        raise ConfigError(f"validate.score: no metric {name!r}; validation gave: {known}")
+        raise ConfigError(
+            f"validate.score: no metric {name!r}; validation gave: {known}"
+            f"{did_you_mean(name, scores, 1)}"
+        )
     run.report_score(scores[name] if section.score_mode == "max" else -scores[name])
 
 

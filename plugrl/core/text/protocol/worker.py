@@ -37,6 +37,11 @@ class ProtocolRolloutWorker(RolloutWorker):
 
     Config: ClassVar[type] = ProtocolWorkerConfig
     gives: ClassVar[Collection[str]] = ("agent", "turn_rewards")
+    #: And the reward of each agent, as ``AGENT/reward``.
+    logs: ClassVar[Collection[str]] = (
+        *("accuracy", "accuracy_of_0", "accuracy_of_1", "undecided", "accepted"),
+        *("rounds", "malformed", "retries"),
+    )
     asks_now: ClassVar[bool] = False
     checks_models: ClassVar[bool] = True
     #: Whether written replies are there to be learned.

@@ -6,6 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from plugrl.core.text.trajectory import Trajectory
 
+#: Names of the metrics that :func:`rollout_metrics` gives whatever the evaluators say.
+OF_ATTEMPTS = (
+    *("reward", "reward_min", "reward_max", "token_reward"),
+    *("invalid", "response_length", "truncated"),
+)
+
 
 class Means:
     """Adds up (sum, count) pairs by name."""

@@ -126,6 +126,8 @@ class RolloutWorker(RenamedMethods, Component, ABC):
     #: Whether the evaluator judges attempts that are trained on, or held-out ones alone.
     judges_training: ClassVar[bool] = True
 
+    #: Names of all numbers that this very class logs of an attempt; None: it does not say.
+    logs: ClassVar[Collection[str] | None] = None
     #: Extra fields that this very class gives its trajectories; None: it does not say.
     gives: ClassVar[Collection[str] | None] = None
 

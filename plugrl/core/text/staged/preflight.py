@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.text.preflight import data_findings, model_findings
 from plugrl.core.text.staged.plan import learners
 from plugrl.core.text.staged.sections import HeldOutConfig, TextRlConfig
+from plugrl.core.text.staged.stats import OF_AGENTS, OF_EPISODES
 from plugrl.core.text.unused_options import UnusedOption, non_default_options, warn_of_options
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -33,6 +35,8 @@ def pure_text_findings(check: Preflight) -> Iterator[Finding]:
         held_out, off = validate.data, "text_rl.test_scheme=none"
         files = held_out.data_files
         yield from data_findings(check, "validate.data", files, held_out.splits, "splits", off=off)
+    if validate.score is not None and validate.enabled and scheme != "none":
+        yield from _score(check, str(validate.score))
     for name in root.text_rl.prices:
         yield from model_findings(check, f"text_rl.prices.{name}", name)
     prices = root.text_rl.prices.values()
@@ -45,6 +49,16 @@ def pure_text_findings(check: Preflight) -> Iterator[Finding]:
             "validate",
             non_default_options(validate, HeldOutConfig(), none, ("score", "score_mode")),
         )
+
+
+def _score(check: Preflight, score: str) -> Iterator[Finding]:
+    """A score that no test gives; trainers of users may report anything of a test."""
+    known = [f"test/{name}" for name in OF_EPISODES]
+    own = check.validated.trainer.__module__.startswith("plugrl.")
+    by_agent = score.startswith("test/") and score.count("/") > 1 and score.endswith(OF_AGENTS)
+    if not score.startswith("test/") or (own and not by_agent and score not in known):
+        close = did_you_mean(score, known, 1) or f"; it gives: {', '.join(known)}"
+        yield "validate.score", f"a test gives no metric {score!r}{close}"
 
 
 def _unused(section: Any) -> Iterator[UnusedOption]:

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from plugrl.core.protocol.nested_array_dict import NestedArrayDict
     from plugrl.core.protocol.protocol import Protocol
 
+#: Names of the metrics that :func:`episode_metrics` gives of all episodes.
+OF_EPISODES = (
+    *("accuracy", "accuracy_of_0", "accuracy_of_1", "undecided", "accepted"),
+    *("rounds", "precision", "recall", "never_right"),
+)
+#: How those of one agent end, after ``AGENT/``.
+OF_AGENTS = ("/reward", "/reward_min", "/retried")
+
 
 def verdicts_of(rollouts: NestedArrayDict, protocol: Protocol) -> np.ndarray:
     """The verdict ``[n]`` of each episode: what was decided and counted, by the protocol's rule.
