@@ -275,6 +275,25 @@ def test_rewards_between_own_moves_and_an_agent_that_leaves_before_the_others():
     assert environment.take_metrics()["c/wins"] == 1.0
 
 
+def test_an_agent_may_miss_a_game():
+    environment = talks([{0: (1, *ON), 1: (0, *ON), 2: (4, *ON)}], "Guests", max_episode_steps=2)
+    environment.reset(1)
+    steps = [environment.step(same(environment)) for _ in range(5)]
+    assert list(steps[0]) == ["0", "1", "2"]
+    assert [rows(step["2"]) for step in steps] == [
+        (5, 4, *ON, None, True),
+        (0, 4, *CUT, 7, True),
+        (0, 0, *ON, None, False),
+        (5, 0, *ON, None, False),
+        (5, 4, *ON, None, True),
+    ]
+    assert [rows(step["1"])[1:] for step in steps][1::2] == [(0, *CUT, 7, True)] * 2
+    assert environment._copies[0].episode == 2
+    # The winner of the first game is the one who earned 4 a move, and in the second one 0.
+    assert environment.take_metrics()["2/wins"] == 0.5
+    assert [turn(environment), environment.take_metrics()] == ["1", {}]
+
+
 def test_a_game_without_an_end_is_cut_off_where_that_is_asked_for():
     environment = talks([{"a": (1, *ON), "b": (0, *ON)}], max_episode_steps=3)
     environment.reset(1)

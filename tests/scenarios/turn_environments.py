@@ -69,6 +69,24 @@ class Talks(AECEnv):
         self._deads_step_first()
 
 
+class Guests(Talks):
+    """Agents are numbers, and 2 comes to every other game alone."""
+
+    games = 0
+
+    def __init__(self, moves):
+        super().__init__(moves, seats=[0, 1, 2])
+        self.possible_agents = [0, 1, 2]
+
+    def reset(self, seed=None, options=None):
+        self.seats = [0, 1] if self.games % 2 else [0, 1, 2]
+        self.games += 1
+        super().reset(seed, options)
+
+    def observe(self, agent):
+        return super().observe(agent) + 5
+
+
 class Undead(Talks):
     """Does not let the dead go."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,11 @@ class PettingZooEnvironment(EpisodesEnvironment):
         self._build = partial(maker.build, render=render)
         self._limit = max_episode_steps
         spaces = spaces_of(first, maker.name, self._seats, rescale=rescale)
+        if self._takes_turns:
+            # It was reset for a look at its masks, which may show in what it plays.
+            with suppress(Exception):
+                first.close()
+            first = None
         self._is_masked = any(ACTION_MASK in (seat.layout or ()) for seat in self._seats.values())
         super().__init__(maker.name, spaces, num_envs, max_restarts=max_restarts, first=first)
 
