@@ -151,7 +151,7 @@ class OpenAiInferenceService(InferenceService):
             RunError: as :meth:`generate`.
         """
         future = self._submit(request, self._request_body(request))
-        return await self._server.calls.awaited(ANSWER, future)
+        return await self._server.calls.result_async(ANSWER, future)
 
     def close(self) -> None:
         """End open requests and the thread; a later request starts another."""
