@@ -279,6 +279,31 @@ def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path, monkey
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_what_a_preflight_says_hides_credentials(tmp_path, monkeypatch, capsys):
+    """A component words its messages from values of which nobody said that they may be shown."""
+    tree = tiny.config("self_hosted_grpo", tmp_path)
+    (tmp_path / "judge.py").write_text(
+        "from plugrl import Evaluator\n"
+        "class Judge(Evaluator):\n"
+        "    @classmethod\n"
+        "    def preflight(cls, check):\n"
+        "        yield check.path, 'cannot reach https://me:horse-battery@example.com; start it'\n"
+        "    def evaluate(self, *_):\n"
+        "        return 0.0\n"
+    )
+    tree["rollout_worker"]["evaluator"] = {
+        "custom_evaluator_module_path": "judge.py",
+        "custom_evaluator_class_name": "Judge",
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["validate", "run.yaml"])
+    said = capsys.readouterr().err
+    assert "cannot reach https://" in said
+    assert "horse-battery" not in said
+
+
 def test_sections_of_a_trainer_that_cannot_be_imported_are_no_faults(tmp_path):
     (tmp_path / "mine.py").write_text("import nowhere_there\n")
     custom = {"custom_trainer_module_path": str(tmp_path / "mine.py")}

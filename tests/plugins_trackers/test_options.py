@@ -20,7 +20,7 @@ def refused(word):
 def test_a_missing_package_is_named_with_its_installation(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     assert refused(f"trackers=[{name}]") == (
-        f"trackers[0].type (command line): the tracker {name} needs the package {name}, which is "
+        f"trackers[0] (command line): the tracker {name} needs the package {name}, which is "
         f'not installed: pip install "plugrl[{name}]"'
     )
 

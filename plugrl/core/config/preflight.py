@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.bad import Touched
+from plugrl.core.config.hidden import without_credentials
 from plugrl.core.config.schemas.sections import PHASE_NAMES
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
@@ -137,7 +138,9 @@ def _found(
             # Sections at the root belong to the phases, which look at them merged.
             continue
         for where, message in ask(validated, registry, path, record):
-            faults.append(fault_at(validated.origins, keys_of(where), message))
+            # A component words its message from values of which nobody said that they may be shown.
+            shown = without_credentials(message)
+            faults.append(fault_at(validated.origins, keys_of(where), shown))
     for number, (_, phase) in enumerate(validated.phases):
         for fault in _found(phase, registry, ask):
             faults.append(_moved(fault, validated, number))
