@@ -1,4 +1,6 @@
-"""Draw the learning curves of docs/recipe-results.md: ``python docs/curves.py RUNS_FOLDER [NAME ...]``.
+"""Draw the learning curves of docs/recipe-results.md.
+
+``python docs/curves.py RUNS_FOLDER [NAME ...]``
 
 RUNS_FOLDER is the folder ``runs`` in which the recipes were trained, one run for each seed. A curve
 ``docs/curves/NAME.svg`` shows one metric of the validation over the steps of the runs.

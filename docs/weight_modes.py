@@ -2,7 +2,8 @@
 
 Trains the quickstart under each of ``MODES`` for some seeds, several runs at a time, and reads
 their second phase from the run folders. FILE.json is written after each run, and runs that it has
-are not made again. ``--table FILE.json`` writes the table between the markers of weight-sync-measurements.md.
+are not made again. ``--table FILE.json`` writes the table between the markers of
+weight-sync-measurements.md.
 """
 
 from __future__ import annotations
