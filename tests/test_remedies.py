@@ -7,14 +7,17 @@ as "lower it", the row does itself.
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from plugrl.core.config.aliases import KEYS
+import plugrl
+from plugrl.core.config.aliases import KEYS, OF_ANY_LOSS
 from plugrl.core.errors import PlugrlError
 from plugrl.core.experiment import prepare
 
@@ -94,7 +97,7 @@ def row(words: str, says: str = "", edit: str | None = None, **more: str) -> Row
 def faults(base: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The lines of the report about a base with overrides."""
     try:
-        prepare(json.loads(json.dumps(BASES[base])), list(words))
+        prepare(json.loads(json.dumps(BASES[base])) if base in BASES else base, list(words))
     except PlugrlError as error:
         return tuple(getattr(error, "faults", None) or (str(error),))
     return ()
@@ -166,7 +169,12 @@ OF_TABLE: list[Row] = [
         "rollout_worker.max_response_length=4",
     ),
     *(
-        row(f"algorithm.{key}", "", f"-algorithm.{key.partition('=')[0]} {edit}", base="frozen")
+        row(
+            f"algorithm.{key}",
+            "write algorithm.kl.",
+            f"-algorithm.{key.partition('=')[0]} {edit}",
+            base="frozen",
+        )
         for key, edit in (
             ("use_kl_in_reward=true", _KL_REWARD),
             ("kl_penalty=kl", _KL_REWARD),
@@ -204,7 +212,12 @@ OF_TABLE: list[Row] = [
         "num_key_value_heads: 1,head_dim: 8},tokenizer: {characters: '0123456789+='}}",
     ),
     *(
-        row(f"algorithm.{key}={value}", "", f"-algorithm.{key} {edit}".strip(), base="remote")
+        row(
+            f"algorithm.{key}={value}",
+            OF_ANY_LOSS[key][:20],
+            f"-algorithm.{key} {edit}".strip(),
+            base="remote",
+        )
         for key, value, edit in (
             ("loss", "clipped", "algorithm.loss_fn=ppo"),
             ("entropy_coefficient", "0.1", ""),
@@ -250,7 +263,9 @@ OF_TABLE: list[Row] = [
         for key in ("beta1", "beta2")
     ),
     *(
-        row(f"models.policy.inference.{key}=http://localhost:1", "leave it out")
+        row(
+            f"models.policy.inference.{key}=http://localhost:1", "this service works inside the run"
+        )
         for key in ("url", "base_url", "api_key")
     ),
     row(
@@ -476,6 +491,87 @@ OF_CHECKS: list[Row] = [
     row("scenario=null", "needs one", "scenario={type: gymnasium, id: CartPole-v1}", base="nets"),
     row("ppo.gamma=0.9", "did you mean", base="nets"),
 ]
+_PHASES, _JOBS = "red_team_quickstart_grpo", "arithmetic_claims_ei"
+_RED = "trainer.phases.2"
+#: What those say that red-team, train by jobs or learn from preferences, and by whom.
+OF_WORLDS: list[Row] = [
+    row(
+        "models.policy.fine_tune=local models.policy.train=null",
+        "write models.policy.train",
+        "-models.policy.fine_tune models.policy.train=local",
+    ),
+    row(
+        "rollout_worker.type=protocol rollout_worker.agents={nobody: {frozen: true}}"
+        " rollout_worker.evaluator=null",
+        "has no such agent",
+        "-rollout_worker.agents",
+        left="label",
+    ),
+    row(
+        f"{_RED}.red_team.scorer=null",
+        "names no scorer",
+        f"{_RED}.red_team.scorer={{type: lexicon, words_key: word}}",
+        base=_PHASES,
+    ),
+    row(
+        f"{_RED}.red_team.tree_width=1000 {_RED}.red_team.tree_depth=8",
+        "lower",
+        f"{_RED}.red_team.tree_width=2",
+        base=_PHASES,
+    ),
+    row(
+        f"{_RED}.models.tester.train=null",
+        "the tester is not trained",
+        f"{_RED}.models.tester.train=local",
+        base=_PHASES,
+    ),
+    row(
+        "scenario=null",
+        "such as scenario: red_team",
+        "scenario=red_team",
+        base=_PHASES,
+        left="scenario",
+    ),
+    row(
+        "validate.enabled=false",
+        "write text_rl.test_scheme=none",
+        "trainer.phases.1.text_rl.test_scheme=none",
+        base=_JOBS,
+        left="stop_at",
+    ),
+    row("validate.enabled=false", "or validate.enabled=true", "validate.enabled=true", base=_JOBS),
+    row(
+        "trainer.phases.1.models.policy.fine_tune=null",
+        "such as models.policy.fine_tune: local",
+        "trainer.phases.1.models.policy.fine_tune=local",
+        base=_JOBS,
+    ),
+    row(
+        "trainer.phases.1.models.policy.fine_tune=null trainer.phases.1.models.policy.train=local",
+        "write models.policy.fine_tune instead",
+        "trainer.phases.1.models.policy.train=null trainer.phases.1.models.policy.fine_tune=local",
+        base=_JOBS,
+    ),
+    row(
+        "trainer.phases.1.name=warm_start",
+        "another phase is called",
+        "trainer.phases.1.name=other",
+        base=_JOBS,
+    ),
+    row("trainer.phases.1.name=null", "", "trainer.phases.1.name=other", base=_JOBS),
+    row(
+        "trainer.phases.0.trackers=[jsonl]",
+        "belongs to the whole run",
+        "-trainer.phases.0.trackers trackers=[jsonl]",
+        base=_JOBS,
+    ),
+    row(
+        "algorithm.epochs=2",
+        "did you mean trainer.phases[0].trainer.algorithm",
+        "-algorithm.epochs trainer.phases.0.trainer.algorithm.epochs=2",
+        base="dpo",
+    ),
+]
 #: Those that say it all by themselves.
 PLAIN = [key for key in KEYS if key.instead and key.both is None and key.beside is None
          and not any(each.words[0].replace("algorithm.", "trainer.algorithm.", 1)
@@ -484,6 +580,7 @@ PLAIN = [key for key in KEYS if key.instead and key.both is None and key.beside 
 ROWS: list[Row] = [
     *OF_TABLE,
     *OF_CHECKS,
+    *OF_WORLDS,
     *(row(f"{key.old.replace('*', 'policy')}=1", str(key.instead)[:20]) for key in PLAIN),
 ]
 
@@ -491,3 +588,158 @@ ROWS: list[Row] = [
 @pytest.mark.parametrize("each", ROWS, ids=str)
 def test_a_remedy_helps(each):
     tried(each)
+
+
+#: Files with what is wrong, part of the message, and the file as the message says it.
+FILES: list[tuple[str, str, str]] = [
+    ("- trainer\n", "write sections such as trainer: and indent", "trainer: {type: x}\n"),
+    ("a: 1\na: 2\n", "written twice", "a: 2\n"),
+    ("a: !!set {x}\n", "is not supported; write plain YAML", "a: [x]\n"),
+    ("a: !mine x\n", "is not supported; write plain YAML", "a: x\n"),
+    ("a: &b [1]\nc: {<<: *b}\n", "give it an alias to a mapping", "a: &b {d: 1}\nc: {<<: *b}\n"),
+    ("a: x\x07\n", "write it as an escape in double quotes", 'a: "x\\a"\n'),
+    ("a: ${b\n", "not a valid interpolation; write", "a: ${b}\nb: 1\n"),
+    ("a: ${b\n", "for a literal", "a: \\${b\n"),
+    ("a: ${nothing:b}\n", "use ${key} or ${env.NAME}", "a: ${b}\nb: 1\n"),
+    ("a: ${oc.env:NO_SUCH_NAME}\n", "is not set; set it", "a: ${oc.env:NO_SUCH_NAME,default}\n"),
+    ("defaults: [_self_, _self_]\n", "times; keep one", "defaults: [_self_]\n"),
+    (
+        "train_service: local\nmodels: {a: {}, b: {}}\ntrainer: self_hosted_grpo\n",
+        "fits one model only",
+        "models: {a: {train: local}, b: {}}\ntrainer: self_hosted_grpo\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "says", "right"), FILES)
+def test_a_remedy_of_a_file_helps(wrong, says, right, tmp_path):
+    def lines(text: str) -> list[str]:
+        (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+        try:
+            prepare(tmp_path / "a.yaml")
+        except PlugrlError as error:
+            return list(getattr(error, "faults", None) or (str(error),))
+        return []
+
+    assert any(says in line for line in lines(wrong)), lines(wrong)
+    assert not any(says in line for line in lines(right))
+
+
+#: Command lines, part of the message, and the command line that it recommends.
+COMMANDS: list[tuple[str, str, str]] = [
+    ("validate -m self-hosted -c sft -r", "write plugrl validate sft", "validate sft"),
+    ("validate sft --cfg job", "plugrl has no --cfg: write", "config show sft"),
+    ("config schema section ppoo", "did you mean ppo?", "config schema section ppo"),
+    ("config schema section logger", "it is another name of", "config schema section trackers"),
+    ("config schema section algorithm", "its keys are those of", "config schema trainer sac"),
+    ("config schema section zzzz", "; see plugrl config schema section", "config schema section"),
+    ("config schema loss", "name one of the losses; see plugrl ls", "ls losses"),
+    ("validate zzzz.yaml", "; see plugrl ls recipes", "ls recipes"),
+    ("validate sfft", "did you mean sft", "validate sft"),
+    ("validate .", "is a folder; name the YAML file in it", "validate sft"),
+]
+
+
+@pytest.mark.parametrize(("line", "says", "then"), COMMANDS)
+def test_a_remedy_on_the_command_line_helps(line, says, then, tmp_path, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = call(*line.split())
+    assert (code, says in error) == (2, True), error
+    assert call(*then.split())[0] == 0
+
+
+# Which remedies there are, by the texts of the source.
+
+_VERB = r"(?:write|set|take|give|run:|use|lower|add|name|leave|choose|raise|drop|see plugrl)\b"
+#: Parts of messages that many have, so that a row about one says nothing about another.
+_COMMON = {"leave it out", "did you mean", "type: openai", "leave them out"}
+#: Where a message cannot be provoked by a configuration, a file or a command alone, by the room.
+ELSEWHERE = {
+    "commands/_scaffold": "texts of generated packages, and their names: tests/testing",
+    "commands/_templates": "texts of generated packages",
+    "commands/": "needs a finished run or a source checkout: tests/commands",
+    "core/config/": "of a second layer, a package or a renamed key: tests/core/config",
+    "core/loaded_run": "needs a finished run",
+    "core/experiment": "needs a damaged run",
+    "core/sweep": "checked when a sweep begins: tests/commands/test_sweep.py",
+    "core/plugins/": "of packages and files of plugin authors: tests/plugins",
+    "core/protocol/": "of the code of a protocol: tests/core/test_protocol.py",
+    "core/renamed_methods": "of the code of a subclass: tests/core/test_renamed_methods.py",
+    "core/run/": "of a run that goes on or is resumed: tests/core/run",
+    "core/sandbox": "of what a kernel lacks",
+    "core/scenario": "said of a scenario in code; configurations are refused before",
+    "core/tensordict/": "of environments and of code of trainers: tests/core/tensordict",
+    "core/text/": "of data, answers and servers during a run: tests/core/text",
+    "plugins/": "needs a server, a package that is missing or a model folder: tests/plugins_*",
+    "scenarios/": "of environments and data: tests/scenarios",
+    "trainers/": "of batches and runs: tests/trainers",
+    "__init__": "of imports in code of users",
+}
+
+
+#: Rooms of the package that are read together.
+ROOMS = ("core/config", "core/text", "core/tensordict", "core", "plugins", "scenarios", "")
+
+
+def room_of(name: str) -> str:
+    """The first of the rooms that a file is in."""
+    return next(room for room in ROOMS if name.startswith(room))
+
+
+def remedies(room: str) -> dict[str, list[str]]:
+    """The fixed parts of all texts that recommend something, by file without its suffix."""
+    found: dict[str, list[str]] = {}
+    root = Path(plugrl.__file__).parent
+    for path in sorted((root / room).rglob("*.py")):
+        name = str(path.relative_to(root).with_suffix(""))
+        if "testing" in path.parts or room_of(name) != room:
+            continue
+        tree, quiet = ast.parse(path.read_text(encoding="utf-8")), set()
+        for node in ast.walk(tree):
+            helps = isinstance(node, ast.Call) and getattr(node.func, "id", "") in _HELPS
+            prose = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if helps or prose:
+                quiet |= {id(inner) for inner in ast.walk(node)}
+            elif isinstance(node, ast.JoinedStr):
+                quiet |= {id(inner) for inner in ast.walk(node) if inner is not node}
+        for node in ast.walk(tree):
+            if id(node) in quiet or not isinstance(node, (ast.Constant, ast.JoinedStr)):
+                continue
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            constants = [each for each in parts if isinstance(each, ast.Constant)]
+            text = "{}".join(str(each.value) for each in constants)
+            if re.search(rf"[;:,] (?:or )?{_VERB}", text):
+                found.setdefault(name, []).append(text)
+    return found
+
+
+_HELPS = {"described", "component"}
+#: Files whose remedies are tried one by one: a new one needs a row, or a reason in ``NOT_HERE``.
+STRICT = ("core/config/aliases", "core/config/schemas/sections", "core/text/remote/preflight")
+#: Remedies of those rooms that no row can provoke.
+NOT_HERE = {
+    "so that nothing can be averaged": "no built-in service has such a loss: tests/trainers",
+    "a step trains on data.batch_size": "only a trainer without a trajectory pool has no such key",
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_remedy_has_a_row_or_a_reason(room):
+    says = {each.says for each in ROWS if each.says not in _COMMON and len(each.says) > 5}
+    says |= {says for _, says, _ in FILES} | {says for _, says, _ in COMMANDS}
+    says |= {str(key.instead)[:20] for key in PLAIN}
+    used, missing = set(), []
+    for name, texts in remedies(room).items():
+        for text in texts:
+            if any(part in text for part in says):
+                continue
+            if name.startswith(STRICT):
+                if not any(part in text for part in NOT_HERE):
+                    missing.append(f"{name}: {text}")
+                continue
+            reason = next((prefix for prefix in ELSEWHERE if name.startswith(prefix)), None)
+            used.add(reason)
+            if reason is None:
+                missing.append(f"{name}: {text}")
+    assert not missing, "\n".join(missing)
+    assert used - {None} == {each for each in ELSEWHERE if room_of(each) == room}
