@@ -36,7 +36,7 @@ class ExpertIterationConfig:
         0.5,
         "weighted_sampling: size of the sample, as a share of the rollouts",
         above=0,
-        at_most=1000,
+        at_most=10**6,
     )
     weighting_minimum: float | None = described(
         None,

@@ -6,17 +6,13 @@ import pytest
 import torch
 
 from plugrl.core.config.check import configure
-from plugrl.core.errors import ConfigError, ContractError
+from plugrl.core.errors import ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.advantages import compute, for_trajectories
 from plugrl.core.text.learn.token_rewards import rewards_of_tokens, total_rewards
 from plugrl.core.text.schedule.pool import TrajectoryPool
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.trainers.advantages.gae import GaeConfig
-from plugrl.trainers.advantages.reinforce_pp import ReinforcePpConfig
-from plugrl.trainers.advantages.turn_grpo import TurnGrpoConfig
-from plugrl.trainers.self_hosted_opd import OpdConfig
 
 OF_TRAJECTORIES = ("grpo", "dr_grpo", "rloo")
 OF_TOKENS = ("reinforce_pp", "gae", "opd", "turn_grpo")
@@ -332,23 +328,6 @@ def test_order_and_trajectories_do_not_matter(name):
     for trajectory, want in zip(given, straight, strict=True):
         mean = want if want.dim() == 0 else want[1:].mean()
         assert trajectory.advantage == pytest.approx(float(mean), abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (ReinforcePpConfig, {"gamma": 1.5}),
-        (ReinforcePpConfig, {"epsilon": -1.0}),
-        (GaeConfig, {"lam": -0.1}),
-        (GaeConfig, {"gamma": 2.0}),
-        (OpdConfig, {"coefficient": 0.0}),
-        (OpdConfig, {"discount": 1.1}),
-        (TurnGrpoConfig, {"epsilon": -1.0}),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(make, options):
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        make(**options)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_answers_end_with_the_token_that_completes_a_stop(config, section, ends)
 
 @pytest.mark.parametrize("section", [{"stop": ""}, {"stop": ["a", ""]}, {"stop_token_ids": [-1]}])
 def test_stops_that_end_nothing_are_refused(config, section):
-    with pytest.raises(ConfigError, match=rf"rollout_worker.{next(iter(section))} .* must be"):
+    with pytest.raises(ConfigError, match=rf"rollout_worker.{next(iter(section))}.* must be"):
         prepare(config(rollout_worker=section))
 
 

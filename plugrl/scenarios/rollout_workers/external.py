@@ -33,6 +33,7 @@ from plugrl.core.text.endpoint.clients.slots import IdleWatch, Slots
 from plugrl.core.text.endpoint.server import MISSING, is_installed
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
+from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.rollout.time_limits import PATIENCE, capture_exception
 from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
@@ -127,8 +128,7 @@ class ExternalRolloutWorker(RolloutWorker):
         if section.get("reward") == "evaluator" and section.get("evaluator") is None:
             yield f"{path}.evaluator", "is missing, and reward is evaluator; name one"
         for name, model in section.model_names.items():
-            if model not in check.models:
-                yield f"{path}.model_names.{name}", f"there is no model {model!r} in models"
+            yield from model_findings(check, f"{path}.model_names.{name}", model)
         if section.workspace is not None and not os.path.isdir(section.workspace):
             yield f"{path}.workspace", "is no folder"
         elif section.function:

@@ -127,8 +127,8 @@ class DialogueConfig:
     threshold: float = described(
         0.5, "an exchange with at least this score is a success", at_least=-1e6, at_most=1e6
     )
-    tree_width: int = described(2, "ways to go on after each dialogue", at_least=1, at_most=10**6)
-    tree_depth: int = described(3, "exchanges of a dialogue", at_least=1, at_most=10**6)
+    tree_width: int = described(2, "ways to go on after each dialogue", at_least=1)
+    tree_depth: int = described(3, "exchanges of a dialogue", at_least=1)
     split: str = described("train", "split of the scenario that dialogues are about in training")
     prompt_key: str = described("prompt", "column of what the tester is told")
     category_key: str = described("category", "column of a prompt's category, for reports")

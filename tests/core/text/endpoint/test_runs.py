@@ -248,7 +248,7 @@ def test_faults_of_the_section_are_found_before_the_run(tmp_path):
         ({"function": "asking:nothing"}, "has no 'nothing'"),
         (
             {"function": "asking:plain", "model_names": {"gpt": "judge"}},
-            "there is no model 'judge'",
+            "no model 'judge' in models",
         ),
         ({"function": "asking:plain", "reward": "evaluator", "evaluator": None}, "name one"),
         ({"command": "python asking.py 'x"}, "cannot be split"),
