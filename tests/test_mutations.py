@@ -78,7 +78,7 @@ def test_own_tests_are_the_mirror_then_those_that_import_or_name_it():
     from mutations import own_tests
 
     of_pool = own_tests("plugrl/core/text/schedule/pool.py")
-    assert of_pool[0] == "tests/core/text/test_pool.py"
+    assert of_pool[0] == "tests/core/text/schedule/test_pool.py"
     assert "tests/trainers/test_advantages.py" in of_pool
     # By way of a helper, by name, and by the modules that import it.
     assert "tests/core/text/endpoint/test_sessions.py" in own_tests(

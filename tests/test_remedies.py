@@ -663,7 +663,7 @@ ELSEWHERE = {
     "core/experiment": "needs a damaged run",
     "core/sweep": "checked when a sweep begins: tests/commands/test_sweep.py",
     "core/plugins/": "of packages and files of plugin authors: tests/plugins",
-    "core/protocol/": "of the code of a protocol: tests/core/test_protocol.py",
+    "core/protocol/": "of the code of a protocol: tests/core/protocol/test_protocol.py",
     "core/renamed_methods": "of the code of a subclass: tests/core/test_renamed_methods.py",
     "core/run/": "of a run that goes on or is resumed: tests/core/run",
     "core/sandbox": "of what a kernel lacks",

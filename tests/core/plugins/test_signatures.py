@@ -89,7 +89,7 @@ def test_the_right_form_says_what_is_returned(registry, kind, value, answer):
 
 
 def test_every_kind_says_what_is_written_in_the_docs_and_at_its_decorator():
-    page = (Path(__file__).parents[2] / "docs" / "component-kinds.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "component-kinds.md").read_text("utf-8")
     table = page.partition("| Kind | Signature and answer |")[2].partition("\n\n")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", table, re.MULTILINE))
     assert shown == {name: kind.form for name, kind in KINDS.items()}
@@ -99,7 +99,7 @@ def test_every_kind_says_what_is_written_in_the_docs_and_at_its_decorator():
 
 
 def test_the_docs_list_every_kind_with_its_contract():
-    page = (Path(__file__).parents[2] / "docs" / "component-kinds.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "component-kinds.md").read_text("utf-8")
     table = page.partition("| Kind | What it is | Contract |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (`.*?`) \| .* \| (\w+) \|$", table, re.MULTILINE)
     listed = {name: word for names, word in rows for name in re.findall(r"`(\w+)`", names)}

@@ -31,10 +31,13 @@ from plugrl.core.text.rollout.task import CURRENT
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of, written
 from plugrl.core.wording import LONGEST, LONGEST_RECORD
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from engines import Unloaded
 
 SAMPLING = SamplingParams(max_new_tokens=4)
+
+#: This file as messages name it.
+HERE = "tests/core/text/rollout/test_judging.py"
 
 
 class EchoService(Unloaded):
@@ -372,7 +375,7 @@ def test_code_that_does_not_come_back_costs_its_attempt(made, worker):
     assert "passed rollout_worker.timeout=0.2 seconds" in found[1].failure
     if worker is Worker:
         name = type(getattr(evaluator, "inner", evaluator)).__name__
-        assert found[1].failure.startswith(f"evaluator {name} (tests/core/text/test_judging.py:")
+        assert found[1].failure.startswith(f"evaluator {name} ({HERE}:")
 
 
 @pytest.mark.parametrize("worker", [Worker, plain])
@@ -456,7 +459,7 @@ def test_an_exception_of_any_class_is_a_failure_of_the_attempt(worker, timeout):
 
     found = rolled(Raises({}), worker=worker, timeout=timeout)
     assert [t.valid for t in found] == [True, False, True]
-    assert found[1].failure.startswith("Raises raised Odd: boo (tests/core/text/test_judging.py:")
+    assert found[1].failure.startswith(f"Raises raised Odd: boo ({HERE}:")
 
 
 def test_an_exception_that_raises_others_is_a_failure_of_the_attempt():
@@ -466,7 +469,7 @@ def test_an_exception_that_raises_others_is_a_failure_of_the_attempt():
 
     found = rolled(Raises({}))
     assert [t.valid for t in found] == [False] * 3
-    assert found[1].failure.startswith("Raises raised Mute (tests/core/text/test_judging.py:")
+    assert found[1].failure.startswith(f"Raises raised Mute ({HERE}:")
 
 
 @pytest.mark.parametrize("kind", [ValueError, Odd, EvaluationFailedError])

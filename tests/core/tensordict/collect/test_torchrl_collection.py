@@ -16,7 +16,7 @@ from plugrl.core.tensordict.collect.normalisers import Normalisers
 from plugrl.core.tensordict.collect.torchrl_collector import TorchrlCollector, TorchrlSource
 from plugrl.scenarios.torchrl.scenario import TorchrlScenario
 
-OWN = Path(__file__).parents[2] / "scenarios" / "torchrl_environments.py"
+OWN = Path(__file__).parents[3] / "scenarios" / "torchrl_environments.py"
 
 
 def collector(name: str, steps: int, section: dict[str, Any], **more: Any) -> TorchrlCollector:

@@ -14,11 +14,11 @@ from waiting import DEADLINE
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from agents import WAYS
 from collector import Engine, without_pid
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("name", ["Turns", "plain", "awaiting", "Silent"])

@@ -26,7 +26,7 @@ from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from engines import Engine
 
 SAMPLING = SamplingParams(max_new_tokens=2)

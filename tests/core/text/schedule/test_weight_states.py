@@ -18,7 +18,7 @@ from plugrl.core.text.schedule.state_machine import (
     WeightStates,
 )
 
-PAGE = Path(__file__, "../../../../docs/weight-sync-states.md").resolve()
+PAGE = Path(__file__, "../../../../../docs/weight-sync-states.md").resolve()
 
 
 def machine(mode, threshold=0, **rules):

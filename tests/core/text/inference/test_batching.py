@@ -15,7 +15,7 @@ from plugrl.core.text.inference import batching
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from engines import Unloaded
 
 

@@ -17,10 +17,13 @@ from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory import Trajectory
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from engines import Engine, Letters
 
 SAMPLING = SamplingParams(max_new_tokens=2)
+
+#: This file as messages name it.
+HERE = "tests/core/text/rollout/test_rollouts.py"
 
 
 class OneTurn(RolloutWorker):
@@ -124,7 +127,7 @@ def test_an_attempt_that_calls_exit_does_not_end_the_run():
     trajectories = collect(Leaving(), Engine(), items=3)
     assert [t.valid for t in trajectories] == [True, False, True]
     assert trajectories[1].failure.startswith(
-        "Leaving.rollout raised SystemExit: OSError: tool is down (tests/core/text/test_rollouts"
+        f"Leaving.rollout raised SystemExit: OSError: tool is down ({HERE}"
     )
 
 
@@ -133,7 +136,7 @@ def test_an_attempt_that_raises_is_invalid_and_the_others_go_on(worker):
     trajectories = collect(worker(), Engine(), items=3)
     assert [t.valid for t in trajectories] == [True, False, True]
     assert trajectories[1].failure.startswith(
-        f"{worker.__name__}.rollout raised OSError: tool is down (tests/core/text/test_rollouts.py:"
+        f"{worker.__name__}.rollout raised OSError: tool is down ({HERE}:"
     )
     assert trajectories[1].finish_reason == "error"
     assert trajectories[1].group_id == "0/1"
@@ -188,7 +191,7 @@ def test_a_worker_with_a_wrong_answer_ends_the_run_and_is_named(answer, complain
     with pytest.raises(RunError, match=rf"^Wrong\.rollout returned .*{complaint}") as caught:
         collect(Wrong(), Engine())
     line = inspect.getsourcelines(Wrong.rollout)[1]
-    assert str(caught.value).endswith(f" (tests/core/text/test_rollouts.py:{line})")
+    assert str(caught.value).endswith(f" ({HERE}:{line})")
 
 
 class Claiming(RolloutWorker):
@@ -256,9 +259,7 @@ def test_a_trajectory_made_wrong_after_its_construction_is_invalid():
     assert not trajectory.valid
     assert trajectory.failure.startswith("Shrinking.rollout returned what does not fit: ")
     line = inspect.getsourcelines(Shrinking.rollout)[1]
-    assert trajectory.failure.endswith(
-        f"loss_mask has 2 values for 3 tokens (tests/core/text/test_rollouts.py:{line})"
-    )
+    assert trajectory.failure.endswith(f"loss_mask has 2 values for 3 tokens ({HERE}:{line})")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +295,7 @@ def test_values_of_the_wrong_kind_are_named(field, value, says):
             return trajectory
 
     (trajectory,) = collect(Odd(), Engine(), items=1)
-    assert f"{says} (tests/core/text/test_rollouts.py:" in trajectory.failure
+    assert f"{says} ({HERE}:" in trajectory.failure
 
 
 @pytest.mark.parametrize(
@@ -516,7 +517,7 @@ def test_a_fault_of_the_data_names_its_place_and_the_worker(worker, says):
     text = located(worker, FileItem({"question": "a"}, "d.jsonl:7"))
     assert text.startswith(says)
     line = inspect.getsourcelines(AsksFor.rollout)[1]
-    end = f"worker AsksFor.rollout (tests/core/text/test_rollouts.py:{line}))"
+    end = f"worker AsksFor.rollout ({HERE}:{line}))"
     assert text.endswith(f" (d.jsonl:7; {end}")
     # Data that comes from no file is named by its number.
     assert located(worker, {"question": "a"}).endswith(f" (problem 3; {end}")

@@ -19,7 +19,7 @@ from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.stream import AttemptStream
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 import collector
 from collector import SAMPLING, without_pid
 from engines import Engine
