@@ -13,7 +13,7 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.optimizer import ScheduleConfig
 from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
-from plugrl.plugins.transformers.train_service import LocalTrainConfig
+from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -152,4 +152,4 @@ def test_the_learning_rate_follows_the_schedule(train_service):
 )  # fmt: skip
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(ConfigError):
-        LocalTrainConfig(**options)
+        LocalTrainService(options)
