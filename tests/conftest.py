@@ -62,12 +62,13 @@ def _imports_stay_in_their_test(monkeypatch):
 
     monkeypatch.setattr(loading, "_imported", {})
     monkeypatch.setenv(loading.IMPORTS_VARIABLE, "")
-    before = list(sys.path)
+    before, known = list(sys.path), set(sys.modules)
     yield
     added = tuple(folder + os.sep for folder in sys.path if folder and folder not in before)
     sys.path[:] = before
-    for name, module in list(sys.modules.items()) if added else ():
-        if str(getattr(module, "__file__", None)).startswith(added):
+    # Tests lie in such folders too, and were there before.
+    for name in set(sys.modules) - known if added else ():
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(added):
             del sys.modules[name]
 
 

@@ -86,7 +86,7 @@ def test_a_missing_package_is_one_line_and_no_run_folder(folder):
     ended = plugrl(folder, "-p", "hide.py", "train", "exp.yaml", "trackers=[jsonl, mlflow]")
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
-    assert "trackers[1].type (command line): the tracker mlflow needs the package mlflow" in line
+    assert "trackers[1] (command line): the tracker mlflow needs the package mlflow" in line
     assert line.endswith('pip install "plugrl[mlflow]"')
     assert not (folder / "runs").exists()
 

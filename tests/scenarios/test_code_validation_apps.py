@@ -117,9 +117,9 @@ def test_programs_of_files_run_where_they_are_confined(tmp_path, registry):
 def test_processes_with_other_hash_seeds_make_the_same_data():
     code = (
         "import json, sys; from plugrl.scenarios.code_validation.bank import PROBLEMS; "
-        "from plugrl.scenarios.code_validation.examination import examined; "
+        "from plugrl.scenarios.code_validation.examination import examine_problems; "
         "from plugrl.scenarios.code_validation.scenario import CodeValidationScenario as S; "
-        "found = examined(PROBLEMS[8:12], 2, 0.05, 100.0); "
+        "found = examine_problems(PROBLEMS[8:12], 2, 0.05, 100.0); "
         "print(json.dumps(dict(S(json.loads(sys.argv[1])).build(5).datasets)), found)"
     )
     outputs = [

@@ -78,9 +78,9 @@ def test_dying_at_a_named_moment_changes_nothing(short, tmp_path, moment):
 #: So that the signal comes before the end of the run.
 TERMINATES = """
 import os, signal
-from plugrl.core.run.records.records import Records
+from plugrl.core.run.records.records import RunRecords
 
-plain, written = Records.metrics, []
+plain, written = RunRecords.metrics, []
 
 def metrics(self, step, numbers):
     plain(self, step, numbers)
@@ -88,7 +88,7 @@ def metrics(self, step, numbers):
     if len(written) == int(os.environ.get("TERMINATED_AT", 0)):
         os.kill(os.getpid(), signal.SIGTERM)
 
-Records.metrics = metrics
+RunRecords.metrics = metrics
 """
 
 
@@ -104,7 +104,7 @@ def test_a_terminated_run_saves_exits_with_143_and_goes_on(short, tmp_path):
         env={**os.environ, "TERMINATED_AT": "4"},
     )
     _, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 143
+    assert process.returncode == 143, errors
     (folder,) = runs.glob("*/[0-9]*")
     assert errors.splitlines()[-1] == f"plugrl resume {shlex.quote(str(folder))}"
     # The step in which it came, though checkpoints are saved at each second one.
