@@ -585,7 +585,14 @@ ROWS: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize("each", ROWS, ids=str)
+#: All of them in the tier integration, each fourth in the fast one.
+TIERED = [
+    each if number % 4 == 0 else pytest.param(each, marks=pytest.mark.integration)
+    for number, each in enumerate(ROWS)
+]
+
+
+@pytest.mark.parametrize("each", TIERED, ids=str)
 def test_a_remedy_helps(each):
     tried(each)
 

@@ -459,6 +459,7 @@ def run(page, code):
     exec(code, dict(_NAMES[page]))  # noqa: S102 - the text above
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("page", "name", "state"), ROWS, ids=lambda value: str(value)[:40])
 def test_a_row_says_what_happens(page, name, state):
     written, ours = TRIALS[page][1][name]

@@ -91,6 +91,7 @@ def check(trainer: str, task: str, section: dict[str, Any], iterations: int = 10
             assert each["rollout/accuracy"] + each["rollout/undecided"] <= 1 + 1e-6
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize(
     ("task", "name"), [("graph_isomorphism", "nip"), ("image_classification", "debate")]
