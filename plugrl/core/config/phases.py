@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from plugrl.core.config import coerce
 from plugrl.core.config.check import Checker, hints_of
+from plugrl.core.config.preflight import section_at
 from plugrl.core.config.root import RootChecker
 from plugrl.core.config.schemas.sections import COMMON, SettingsConfig
 from plugrl.core.config.sources.merge import Layer, merge
@@ -248,11 +249,10 @@ def _check_overridden(root: RootChecker, name: str, schema: Any) -> None:
     alone.check_section(name, schema)
     told = {(fault.origin, fault.message) for fault in root.checker.faults}
     for fault in checker.faults:
-        value: Any = root.tree
-        for key in keys_of(fault.path):
-            inner = value.get(key) if isinstance(value, dict) else None
-            inner = value[key] if isinstance(value, list) and isinstance(key, int) else inner
-            value = inner
+        try:
+            value = section_at(root.tree, fault.path)
+        except (KeyError, IndexError, TypeError):
+            continue
         is_value = value is not None and not isinstance(value, dict)
         if is_value and fault.unknown is None and (fault.origin, fault.message) not in told:
             root.checker.faults.append(fault)

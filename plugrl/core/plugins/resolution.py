@@ -160,12 +160,12 @@ def check_installed(record: Record, entries: Iterable[EntryPoint]) -> EntryPoint
         )
     if record.source != "entry point":
         return mine[0]
+    wanted_component = record.kind, record.name
+    declared = [e for e in mine if (KIND_OF_GROUP.get(e.group), e.name) == wanted_component]
+    if not declared:
+        raise PluginError(f"{component_label(record)} is not declared in this process; {remedy}")
     # A package may declare one component in the current and the former group: prefer the current.
-    for entry in sorted(mine, key=lambda each: former_group_warning(each.group) is not None):
-        if (KIND_OF_GROUP.get(entry.group), entry.name) == (record.kind, record.name):
-            if entry.target == record.target:
-                return entry
-            raise PluginError(
-                f"{component_label(record)} is {entry.target} in this process; {remedy}"
-            )
-    raise PluginError(f"{component_label(record)} is not declared in this process; {remedy}")
+    entry = min(declared, key=lambda each: former_group_warning(each.group) is not None)
+    if entry.target != record.target:
+        raise PluginError(f"{component_label(record)} is {entry.target} in this process; {remedy}")
+    return entry

@@ -233,16 +233,21 @@ def test_answers_that_are_cut_short_are_warned_of(faults, caplog):
     assert all(line.endswith(end) for line in caplog.messages)
 
 
-def test_an_error_without_a_line_of_its_own_is_said_of_the_class(tmp_path, monkeypatch, capsys):
-    tree = tiny.config("self_hosted_grpo", tmp_path)
-    lines = ["import operator", "from plugrl import Evaluator", "class Judge(Evaluator):"]
-    lines += ["    preflight = classmethod(operator.add)", "    def evaluate(self, *_): ..."]
-    (tmp_path / "judge.py").write_text("\n".join(lines) + "\n")
+def write_judge(folder, code):
+    """A configuration whose evaluator is the class ``Judge`` of a file with this code."""
+    (folder / "judge.py").write_text(code)
+    tree = tiny.config("self_hosted_grpo", folder)
     tree["rollout_worker"]["evaluator"] = {
         "custom_evaluator_module_path": "judge.py",
         "custom_evaluator_class_name": "Judge",
     }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    (folder / "run.yaml").write_text(yaml.safe_dump(tree))
+
+
+def test_an_error_without_a_line_of_its_own_is_said_of_the_class(tmp_path, monkeypatch, capsys):
+    lines = ["import operator", "from plugrl import Evaluator", "class Judge(Evaluator):"]
+    lines += ["    preflight = classmethod(operator.add)", "    def evaluate(self, *_): ..."]
+    write_judge(tmp_path, "\n".join(lines) + "\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["validate", "run.yaml"])
@@ -250,21 +255,16 @@ def test_an_error_without_a_line_of_its_own_is_said_of_the_class(tmp_path, monke
 
 
 def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path, monkeypatch, capsys):
-    tree = tiny.config("self_hosted_grpo", tmp_path)
-    (tmp_path / "judge.py").write_text(
+    write_judge(
+        tmp_path,
         "from plugrl import Evaluator\n"
         "class Judge(Evaluator):\n"
         "    @classmethod\n"
         "    def preflight(cls, check):\n"
         "        return [1 / 0]\n"
         "    def evaluate(self, *_):\n"
-        "        return 0.0\n"
+        "        return 0.0\n",
     )
-    tree["rollout_worker"]["evaluator"] = {
-        "custom_evaluator_module_path": "judge.py",
-        "custom_evaluator_class_name": "Judge",
-    }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as left:
         main(["validate", "run.yaml"])
@@ -281,21 +281,16 @@ def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path, monkey
 
 def test_what_a_preflight_says_hides_credentials(tmp_path, monkeypatch, capsys):
     """A component words its messages from values of which nobody said that they may be shown."""
-    tree = tiny.config("self_hosted_grpo", tmp_path)
-    (tmp_path / "judge.py").write_text(
+    write_judge(
+        tmp_path,
         "from plugrl import Evaluator\n"
         "class Judge(Evaluator):\n"
         "    @classmethod\n"
         "    def preflight(cls, check):\n"
         "        yield check.path, 'cannot reach https://me:horse-battery@example.com; start it'\n"
         "    def evaluate(self, *_):\n"
-        "        return 0.0\n"
+        "        return 0.0\n",
     )
-    tree["rollout_worker"]["evaluator"] = {
-        "custom_evaluator_module_path": "judge.py",
-        "custom_evaluator_class_name": "Judge",
-    }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["validate", "run.yaml"])
