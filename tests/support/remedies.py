@@ -174,7 +174,7 @@ def tiered(rows: Iterable[Row]) -> list[Any]:
 
 #: Rooms of the package, one test module each: a file is in the first that fits.
 ROOMS = (
-    *("core/config", "core/text", "core/tensordict", "core"),
+    *("core/config", "core/protocol", "core/tensordict", "core/text", "core"),
     *("commands", "plugins", "scenarios", "trainers", ""),
 )
 _VERB = (
