@@ -12,7 +12,7 @@ import functools
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Row:
 
     Attributes:
         words: overrides of the base; the first is what is wrong.
-        says: a part of the message.
+        says: a part of the message, where ``{}`` is any text.
         edit: overrides that do what the message says; ``-KEY`` takes a word out. None: as it says.
         base: the configuration.
         left: what another fault may say then, which is honest news.
@@ -140,10 +140,24 @@ def _same(word: str, key: str) -> bool:
     return word == key or key.startswith((f"{word}.", f"{word}[")) or word.startswith(f"{key}.")
 
 
+def has(line: str, says: str) -> bool:
+    """Whether a message has ``says``, in which ``{}`` is any text."""
+    return re.search(re.escape(says).replace(r"\{\}", ".*?"), line) is not None
+
+
+def said(call: Callable[[], object]) -> str:
+    """The message of the error that a call raises; empty: it raises none."""
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
 def tried(each: Row) -> str:
     """Try the remedy of a row; give the fault that it was about."""
     before = faults(each.base, each.words)
-    about = [line for line in before if each.says in line]
+    about = [line for line in before if has(line, each.says)]
     assert about, f"no such message; there are: {before}"
     fault = about[0]
     if each.edit is None:
@@ -180,7 +194,7 @@ ROOMS = (
 _VERB = (
     r"(?:write|set|take|give|run|use|lower|add|name|leave|choose|raise|drop|see plugrl|remove"
     r"|change|put|install|pass|keep|mend|correct|ask for|allow|declare|list|edit|let|convert|join"
-    r"|delete|shorten|rename|define|call|return|check|make|register|divide|start|move|turn)\b"
+    r"|delete|quote|indent|close|save it|break|shorten|rename|define|call|return|check|make|register|divide|start|move|turn)\b"
 )
 #: What recommends: an order at the beginning of a text or of one of its parts, or an example.
 _RECOMMENDS = re.compile(
@@ -238,7 +252,8 @@ def untried(room: str, says: Iterable[str], reasons: Mapping[str, str]) -> list[
 
     Args:
         room: one of ``ROOMS``.
-        says: a part of each message that a trial provokes, long enough to be of that text alone.
+        says: a part of each message that a trial provokes, long enough to be of that text alone; a
+            file without suffix and a colon before it are where the text stands, if it is short.
         reasons: parts of texts, or beginnings of files' names, and why nothing is tried there: the
             text names no key, value or command.
     """
@@ -246,13 +261,19 @@ def untried(room: str, says: Iterable[str], reasons: Mapping[str, str]) -> list[
     used: set[str] = set()
     lacking = []
     for name, text in found:
-        if any(part in text for part in says if len(part) > 5 and part not in _COMMON):
+        if any(_of(part, name, text) for part in says):
             continue
         why = [part for part in reasons if part in text or name.startswith(part)]
         used.update(why)
         if not why:
             lacking.append(f"{name}: {text}")
     return lacking + [f"no text needs this reason: {part}" for part in reasons if part not in used]
+
+
+def _of(says: str, name: str, text: str) -> bool:
+    if says.startswith(f"{name}: "):
+        return says.removeprefix(f"{name}: ") in text
+    return len(says) > 5 and says not in _COMMON and says in text
 
 
 #: Parts of messages that many have, so that a trial of one says nothing about another.
