@@ -67,7 +67,8 @@ _ROWS = (
         stable=True,
         base="plugrl.core.text.evaluate.evaluator:Evaluator",
         adapter="plugrl.core.text.evaluate.function_evaluator:as_evaluator",
-        form="evaluate(self, data, evaluation_target) -> EvaluationRunResult; or f(data, target)",
+        form="evaluate(self, data, evaluation_target) -> EvaluationRunResult; or f(data, target); "
+        "or f(prompts, completions, **columns) -> a list of rewards",
     ),
     Kind(
         name="rollout_worker",

@@ -14,6 +14,7 @@ from plugrl.core.text.evaluate.evaluator import (
     EvaluationFailedError,
     EvaluationRunResult,
     Evaluator,
+    NotApplicableError,
     evaluate_async,
 )
 from plugrl.scenarios.evaluators.weights import check_row, check_rows, names_of, weights_of
@@ -46,7 +47,8 @@ class WeightedEvaluator(Evaluator):
     """The sum of the rewards of several evaluators, each times its weight.
 
     Metrics: ``NAME`` with the reward of each criterion, and ``NAME/METRIC`` with its metrics. When
-    one of them fails the attempt is invalid: a sum without it would be another reward.
+    one of them fails the attempt is invalid: a sum without it would be another reward. A reward
+    function that returns None does not apply: the others are added up without it.
     """
 
     Config: ClassVar[type] = WeightedConfig
@@ -87,7 +89,7 @@ class WeightedEvaluator(Evaluator):
         """Ask every member, those that wait at the same time.
 
         Raises:
-            EvaluationFailedError: a member gave no judgement.
+            EvaluationFailedError: a member gave no judgement, or none applies to the answer.
         """
         if not self._members:
             raise UsageError(
@@ -100,22 +102,31 @@ class WeightedEvaluator(Evaluator):
                 for name, member in zip(names, self._members, strict=True)
             )
         )
-        failure = next((r for r in results if isinstance(r, EvaluationFailedError)), None)
-        if failure is not None:
-            raise failure
-        judged = [result for result in results if isinstance(result, EvaluationRunResult)]
-        return self._sum(names, judged)
+        for result in results:
+            failed = isinstance(result, EvaluationFailedError)
+            if failed and not isinstance(result, NotApplicableError):
+                raise result
+        judged = [
+            (name, weight, result)
+            for name, weight, result in zip(
+                names, weights_of(self.config.criteria), results, strict=True
+            )
+            if isinstance(result, EvaluationRunResult)
+        ]
+        if not judged:
+            raise NotApplicableError(f"{type(self).__name__}: no criterion applies to the answer")
+        return self._sum(judged)
 
-    def _sum(self, names: list[str], results: list[EvaluationRunResult]) -> EvaluationRunResult:
+    def _sum(self, judged: list[tuple[str, float, EvaluationRunResult]]) -> EvaluationRunResult:
         metrics: dict[str, float] = {}
         reward = 0.0
-        weights = weights_of(self.config.criteria)
-        for name, weight, result in zip(names, weights, results, strict=True):
+        for name, weight, result in judged:
             reward += weight * result.reward
             metrics[name] = result.reward
             metrics |= {f"{name}/{key}": value for key, value in result.metrics.items()}
         if self.config.normalize:
-            reward /= sum(weights)
+            reward /= sum(weight for _, weight, _ in judged)
+        results = [result for _, _, result in judged]
         truths = [result.ground_truth for result in results if result.ground_truth]
         extracted = [r.extra_info["extracted"] for r in results if "extracted" in r.extra_info]
         return EvaluationRunResult(
@@ -132,6 +143,8 @@ async def _judge_member(
     """A judgement or why there is none: the other members are not cut off in their questions."""
     try:
         return await evaluate_async(member, data, target)
+    except NotApplicableError as error:
+        return error
     except EvaluationFailedError as error:
         failure = EvaluationFailedError(f"of criterion {name!r}: {error}")
         failure.__cause__ = error.__cause__ or error

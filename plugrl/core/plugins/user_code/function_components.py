@@ -27,14 +27,22 @@ def component_class(function: Any, plain: type, awaiting: type, parameters: Sequ
     """
     if not inspect.isfunction(function):
         return function
-    made: dict[type, type] = function.__dict__.setdefault(_MADE, {})
     base = awaiting if inspect.iscoroutinefunction(function) else plain
+    return class_of(function, base, _parameter_count=_parameter_count(function, parameters))
+
+
+def class_of(function: Any, base: type, **attributes: Any) -> type:
+    """The subclass of ``base`` whose attribute ``function`` is this function.
+
+    It is called as the function is, and is the same class for every call.
+    """
+    made: dict[type, type] = function.__dict__.setdefault(_MADE, {})
     if base not in made:
         names = {
             "__module__": function.__module__,
             "__doc__": function.__doc__,
-            "_parameter_count": _parameter_count(function, parameters),
             "function": staticmethod(function),
+            **attributes,
         }
         names |= {name: function.__dict__[name] for name in _KEPT if name in function.__dict__}
         made[base] = type(function.__name__, (base,), names)

@@ -36,11 +36,13 @@ class BaseEvaluationTarget:
     """What an evaluator judges: the final answer of an agent.
 
     ``is_truncated`` says that the answer was cut off at its limit of tokens. What that is worth is
-    the evaluator's decision: nothing else changes the reward.
+    the evaluator's decision: nothing else changes the reward. ``token_ids`` are the sampled tokens,
+    all of them where an agent took several turns.
     """
 
     final_answer: str
     is_truncated: bool = False
+    token_ids: Sequence[int] = field(default=(), kw_only=True)
 
 
 #: How modules of plugrl's own evaluators begin.
@@ -198,6 +200,10 @@ class EvaluationFailedError(Exception):
 
     An evaluator may raise it itself; the text is then all that is said, besides its name.
     """
+
+
+class NotApplicableError(EvaluationFailedError):
+    """An evaluator has nothing to say about an answer; among several, the others decide."""
 
 
 def evaluate(

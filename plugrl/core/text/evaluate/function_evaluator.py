@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
-from plugrl.core.plugins.user_code.function_components import component_class
+from plugrl.core.plugins.user_code.function_components import class_of, component_class
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget, EvaluationRunResult, Evaluator
+from plugrl.core.text.evaluate.reward_functions import (
+    FORM,
+    AsyncRewardFunctionEvaluator,
+    RewardFunctionEvaluator,
+    is_reward_function,
+    reward_function_fault,
+)
+
+#: Names of parameters of those who mean lists, or the arguments of another library.
+_FOREIGN = ("prompt", "prompts", "completion", "completion_ids", "response", "responses")
 
 
 class FunctionEvaluator(Evaluator):
@@ -43,14 +54,34 @@ def _result_of(value: Any) -> Any:
 
 
 def as_evaluator(value: Any) -> Any:
-    """The evaluator class of a function ``f(data, target)``, plain or ``async``; others as is.
+    """The evaluator class of a function, plain or ``async``; what is none comes back as it is.
 
-    The function returns an :class:`EvaluationRunResult`, or a number, which is the reward. With a
-    third parameter it gets the evaluator, for ``config`` and ``ask``. One function always gives
-    one class.
+    ``f(data, target)`` judges one answer and returns an :class:`EvaluationRunResult`, or a number,
+    which is the reward; with a third parameter it gets the evaluator, for ``config`` and ``ask``.
+    ``f(prompts, completions, **columns)``, recognised by its parameter ``completions``, judges
+    several at once, see :mod:`plugrl.core.text.evaluate.reward_functions`. One function always
+    gives one class.
 
     Raises:
         TypeError: the function has other parameters.
     """
+    if not inspect.isfunction(value):
+        return value
+    if is_reward_function(value):
+        fault = reward_function_fault(value)
+        if fault is not None:
+            raise TypeError(f"{value.__name__}{inspect.signature(value)} {fault}")
+        awaits = inspect.iscoroutinefunction(value)
+        return class_of(value, AsyncRewardFunctionEvaluator if awaits else RewardFunctionEvaluator)
+    names = [*inspect.signature(value).parameters]
+    foreign = next((name for name in names[:3] if name in _FOREIGN), None)
+    if foreign is not None:
+        raise TypeError(
+            f"{value.__name__} has a parameter {foreign!r} and none named completions; write "
+            f"f(data, target), f(data, target, evaluator) or {FORM}"
+        )
     parameters = ("data", "target", "evaluator")
-    return component_class(value, FunctionEvaluator, AsyncFunctionEvaluator, parameters)
+    try:
+        return component_class(value, FunctionEvaluator, AsyncFunctionEvaluator, parameters)
+    except TypeError as error:
+        raise TypeError(f"{error}, or {FORM}") from None

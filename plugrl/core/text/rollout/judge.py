@@ -113,6 +113,9 @@ async def judge_batch(evaluator: Evaluator, entries: Sequence[Judgement]) -> Non
             entry.outcome = EvaluationFailedError(f"{name_of(evaluator)} returned {fault}{at}")
         return
     for entry, result in zip(entries, results, strict=True):
+        if isinstance(result, EvaluationFailedError):
+            entry.outcome = result
+            continue
         try:
             entry.outcome = validate_result(evaluator, result, "evaluate_batch")
         except EvaluationFailedError as failure:

@@ -191,6 +191,13 @@ class RolloutWorker(RenamedMethods, Component, ABC):
         """What the evaluator is shown; override it to show more."""
         return BaseEvaluationTarget(final_answer, trajectory.finish_reason == "length")
 
+    def _judged_target(self, trajectory: Trajectory, final_answer: str) -> BaseEvaluationTarget:
+        target = self.target(trajectory, final_answer)
+        if isinstance(target, BaseEvaluationTarget) and not target.token_ids:
+            trained = zip(trajectory.tokens, trajectory.loss_mask, strict=True)
+            target.token_ids = [token for token, sampled in trained if sampled]
+        return target
+
     def judge(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Trajectory:
         """:meth:`judged` for plain functions.
 
@@ -217,7 +224,7 @@ class RolloutWorker(RenamedMethods, Component, ABC):
         Raises:
             ConfigError: there is no evaluator.
         """
-        target = self.target(trajectory, final_answer)
+        target = self._judged_target(trajectory, final_answer)
         try:
             result: Judged = await judgement(self._judge, task, target)
         except EvaluationFailedError as error:
@@ -235,7 +242,8 @@ class RolloutWorker(RenamedMethods, Component, ABC):
 
     def _evaluate(self, task: RolloutTask, trajectory: Trajectory, final_answer: str) -> Judged:
         try:
-            return evaluate(self._judge, task.data, self.target(trajectory, final_answer))
+            target = self._judged_target(trajectory, final_answer)
+            return evaluate(self._judge, task.data, target)
         except EvaluationFailedError as error:
             return error
 
