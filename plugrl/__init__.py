@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         VectorEnvironment as VectorEnvironment,
     )
     from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage as GeneralisedAdvantage
+    from plugrl.core.tensordict.policy import Policy as Policy
     from plugrl.core.tensordict.progress import IterationContext as IterationContext
     from plugrl.core.tensordict.progress import attach_progress_bar as attach_progress_bar
     from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer as TensorDictRlTrainer
@@ -252,6 +253,7 @@ _MODULES = {
     "plugrl.core.tensordict.environment.layout": ("Layout",),
     "plugrl.core.tensordict.environment.message_space": ("MessageSpace",),
     "plugrl.core.tensordict.agents.parts": ("Body",),
+    "plugrl.core.tensordict.policy": ("Policy",),
     "plugrl.core.tensordict.progress": ("IterationContext", "attach_progress_bar"),
     "plugrl.core.tensordict.environment.protocol_environment": ("ProtocolEnvironment",),
     "plugrl.core.tensordict.rl_trainer": ("TensorDictRlTrainer",),

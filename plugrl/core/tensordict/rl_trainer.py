@@ -26,6 +26,7 @@ from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.learn.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.learn.message_regression import MessageRegression, regression_for
 from plugrl.core.tensordict.learn.optimizer import optimizer_for
+from plugrl.core.tensordict.policy import Policy
 from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import TensorDictTrainer
@@ -361,18 +362,32 @@ class TensorDictRlTrainer(TensorDictTrainer):
     def evaluate(self) -> dict[str, float]:
         """Mean returns of the loaded state over ``validate.episodes`` episodes."""
         with closing(self.scenario_instance) as instance:
-            environment = instance.test_environment
-            self._policies = self._build_policies(environment)
-            normalisers = self._build_normalisers(environment)
-            if self._pending_state is not None:
-                restore_policies(self._policies.policies, self._pending_state["policies"])
-                held = self._pending_state["collector"]["normalisers"]
-                normalisers.load_state_dict(held, rewards=False)
+            normalisers = self._restore_policies(instance.test_environment)
             evaluation = Evaluation(
                 self.scenario_instance, self._policies, normalisers, self.hyper_params
             )
             with torch.no_grad():
                 return evaluation.run(max(self._iteration, 0), record=self.run.sample)
+
+    def trained_policies(self) -> dict[str, Policy]:
+        """The policies of the loaded state by name, without those that act at random or by hand."""
+        with closing(self.scenario_instance) as instance:
+            normalisers = self._restore_policies(instance.test_environment)
+        return {
+            name: Policy(agent, normalisers.of_observations(name), squash=self.squash_actions)
+            for name, agent in self._policies.policies.items()
+            if agent.policy_body is not None
+        }
+
+    def _restore_policies(self, environment: VectorEnvironment) -> Normalisers:
+        """Build the policies with the loaded weights; give what scales their observations."""
+        self._policies = self._build_policies(environment)
+        normalisers = self._build_normalisers(environment)
+        if self._pending_state is not None:
+            restore_policies(self._policies.policies, self._pending_state["policies"])
+            held = self._pending_state["collector"]["normalisers"]
+            normalisers.load_state_dict(held, rewards=False)
+        return normalisers
 
     # -- state ------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from plugrl.core.config.view import ExperimentSettings, HyperParameters, is_validated
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.run.saved_state import refuse_state
@@ -18,6 +18,7 @@ from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.agents.loading import TrainedWeights
 from plugrl.core.tensordict.agents.preflight import agent_faults
+from plugrl.core.tensordict.metric_names import metric_fault
 from plugrl.core.tensordict.progress import total_num_iterations
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.core.tensordict.standalone import StandaloneRun, default_hyper_params
@@ -122,6 +123,26 @@ class TensorDictTrainer(Trainer):
         super().bind(context)
         if context.scenario_instance is not None:
             context.scenario_instance.agents = _UnbuiltAgents(self._build_policies)
+
+    @classmethod
+    def known_agents(cls, check: Preflight) -> Collection[str] | None:
+        """The agents of the environments; None: the task has none, or cannot be built."""
+        scenario = check.component("scenario")
+        if scenario is None:
+            return None
+        try:
+            spaces: Mapping[str, Any] | None = scenario(check.root["scenario"]).preview_agents(
+                int(check.root.seed)
+            )
+        except PlugrlError:
+            return None
+        return spaces
+
+    @classmethod
+    def metric_fault(cls, check: Preflight, name: str) -> str | None:
+        """Why neither iterations nor evaluations give a metric of this name; None: they may."""
+        agents = (cls.known_agents(check) or ()) if name.count("/") > 1 else ()
+        return metric_fault(name, agents, closed=cls.__module__.startswith("plugrl."))
 
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:

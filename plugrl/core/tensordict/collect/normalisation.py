@@ -83,9 +83,15 @@ class ObservationNormaliser:
 
     def __init__(self, shape: Sequence[int], clip: float = 10.0, epsilon: float = 1e-8) -> None:
         self.statistics = RunningStatistics(shape)
-        self._clip = clip
+        self.clip = clip
         self._epsilon = epsilon
         self._renew()
+
+    @property
+    def mean_and_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is subtracted and what the difference is multiplied by, ``[*shape]`` in float32."""
+        scale = np.broadcast_to(self._scale, self._mean.shape)
+        return self._mean.copy(), np.array(scale, np.float32)
 
     def _renew(self) -> None:
         scale = 1 / np.sqrt(self.statistics.variance + self._epsilon)
@@ -97,7 +103,7 @@ class ObservationNormaliser:
         scaled: np.ndarray = np.subtract(observation, self._mean, dtype=np.float32)
         scaled *= self._scale
         if self.statistics.count:
-            np.clip(scaled, -self._clip, self._clip, out=scaled)
+            np.clip(scaled, -self.clip, self.clip, out=scaled)
         return scaled
 
     def update(self, observation: np.ndarray, valid: np.ndarray | None = None) -> None:

@@ -52,6 +52,10 @@ class Normalisers:
         """Whether anything is scaled."""
         return bool(self._observations or self._rewards)
 
+    def of_observations(self, policy: str) -> ObservationNormaliser | None:
+        """What scales the observations of a policy; None: they are left as they are."""
+        return self._observations.get(policy)
+
     def observation(self, policy: str, observation: np.ndarray) -> np.ndarray:
         """``[..., *observation]`` scaled with the statistics of earlier batches."""
         normaliser = self._observations.get(policy)

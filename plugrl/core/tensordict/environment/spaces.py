@@ -11,7 +11,7 @@ from gymnasium.spaces.utils import flatten_space
 
 from plugrl.core.errors import ConfigError, ContractError, NonFiniteError
 from plugrl.core.tensordict.environment.layout import Layout
-from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
+from plugrl.core.tensordict.environment.vector_environment import AgentSpaces, RawSpaces
 
 _OWN = (
     "write a gymnasium.ObservationWrapper whose observations are a Box and name it in "
@@ -69,7 +69,9 @@ class Spaces:
         seen, self._observed = _observation(name, observation)
         done, self._acted = _action(name, action, rescale)
         #: What networks see and do.
-        self.agent = AgentSpaces(seen, done, layout)
+        self.agent = AgentSpaces(
+            seen, done, layout, raw=RawSpaces(observation, action, rescale=rescale)
+        )
         #: What the environment itself gives.
         self.raw = observation
         self.shape: tuple[int, ...] = seen.shape or ()

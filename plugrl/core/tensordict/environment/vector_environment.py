@@ -30,6 +30,21 @@ def space_text(space: Space[Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class RawSpaces:
+    """The spaces of an environment itself, before its arrays are turned into those of networks.
+
+    Attributes:
+        observation: of one copy.
+        action: of one copy.
+        rescale: networks act in [-1, 1] instead of within the bounds of a Box.
+    """
+
+    observation: Space[Any]
+    action: Space[Any]
+    rescale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSpaces:
     """What an agent sees and does.
 
@@ -38,12 +53,14 @@ class AgentSpaces:
         action: the space of what it does.
         layout: the named parts of an observation; None: it has none.
         scripts: hand-made policies that the task has, by name.
+        raw: the environment's own spaces; None: there are no others.
     """
 
     observation: Space[Any]
     action: Space[Any]
     layout: Layout | None = None
     scripts: Mapping[str, Script] = field(default_factory=dict, compare=False)
+    raw: RawSpaces | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
