@@ -57,7 +57,7 @@ def list_runs(
 
     from plugrl.core.errors import UsageError
     from plugrl.core.run.folder import find_all
-    from plugrl.core.run.records.status import STATES
+    from plugrl.core.run.records.records import STATES
     from plugrl.core.wording import did_you_mean
 
     if state is not None and state not in STATES:
@@ -130,7 +130,7 @@ def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
     from plugrl.core.run import folder
     from plugrl.core.run.checkpoints.checkpoint import candidates
     from plugrl.core.run.checkpoints.folder import checkpoint_folder
-    from plugrl.core.run.records.metrics import read_jsonl
+    from plugrl.core.run.records.records import METRICS_FILE, read_jsonl
 
     found = folder.find(reference, Path(runs_folder))
     facts = folder.summarize(found).to_json()
@@ -138,7 +138,7 @@ def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
         kept = checkpoint_folder(found)
         facts["checkpoint_path"] = str(kept.resolve())
         facts["checkpoints"] = [path.name for path in candidates(kept)]
-        records = read_jsonl(found / folder.METRICS_FILE)
+        records = read_jsonl(found / METRICS_FILE)
     except (OSError, ConfigError) as error:
         facts["checkpoints"], records = [], []
         lost = f"{found} cannot be read: {getattr(error, 'strerror', error)}"

@@ -30,8 +30,7 @@ from plugrl.core.run.process.launchers import refuse_copies
 from plugrl.core.run.process.setup_script import PHASE, apply_configured_script
 from plugrl.core.run.process.setup_script import apply_setup_script as enter_script
 from plugrl.core.run.process.signals import defer_signals
-from plugrl.core.run.records.metrics import read_jsonl
-from plugrl.core.run.records.status import read_status
+from plugrl.core.run.records.records import read_jsonl, read_status
 from plugrl.core.run.run import Run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from kept_runs import FOLDER, RUNS, TEXTS
 
 from plugrl.core.experiment import resume
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 
 ARCHIVES = sorted(RUNS.glob("*/*.tar.xz"))
 #: One of each family, which the fast tier reads.

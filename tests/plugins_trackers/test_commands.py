@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tracked_config import CONFIG
 
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 
 pytestmark = pytest.mark.integration
 

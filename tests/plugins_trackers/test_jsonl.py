@@ -1,7 +1,7 @@
 import json
 import threading
 
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 from plugrl.plugins.jsonl.tracker import JsonlTracker
 
 

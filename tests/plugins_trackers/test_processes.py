@@ -9,7 +9,7 @@ import forking
 import pytest
 from waiting import DEADLINE
 
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 
 PACKAGES = ("wandb", "mlflow", "trackio", "tensorboard")
 MISSING = [name for name in PACKAGES if find_spec(name) is None]

@@ -7,7 +7,7 @@ import pytest
 import plugrl
 from plugrl import Trajectory
 from plugrl.core.experiment import prepare
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 from plugrl.core.text.evaluate.scores import keep_rollouts
 
 

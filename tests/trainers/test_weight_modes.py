@@ -12,7 +12,7 @@ import pytest
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, RunInterrupted, RunTerminated, StopRun
 from plugrl.core.experiment import resume
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 from plugrl.core.text.evaluate.validation import Validation
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer

@@ -19,11 +19,16 @@ from plugrl.core.errors import UsageError
 from plugrl.core.run.atomic_files import UNFINISHED, disk_error
 from plugrl.core.run.lock import LOCK_FILE as RUN_LOCK
 from plugrl.core.run.lock import RunLock, is_locked
-from plugrl.core.run.records.metrics import last_step
-from plugrl.core.run.records.status import BROKEN, KILLED, STATES, STATUS_FILE
+from plugrl.core.run.records.records import (
+    BROKEN,
+    KILLED,
+    METRICS_FILE,
+    STATES,
+    STATUS_FILE,
+    last_step,
+)
 
 CONFIG_FILE = "config.yaml"
-METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = "plugins.lock.json"
 CHECKPOINTS = "checkpoints"
 #: Seconds for which a folder without a lock may belong to a process that is just starting.

@@ -31,7 +31,7 @@ from plugrl.core.run.records.environment import (
     plugin_changes,
     plugin_lock,
 )
-from plugrl.core.run.records.status import Status, read_status
+from plugrl.core.run.records.records import METRICS_FILE, Status, read_status
 
 log = logging.getLogger("plugrl.run")
 
@@ -93,7 +93,7 @@ def create_run_folder(
         write_json(path / folders.LOCK_FILE, plugin_lock(records, installed))
         write_json(path / ENVIRONMENT_FILE, describe_environment())
         (path / "samples").mkdir()
-        (path / folders.METRICS_FILE).touch()
+        (path / METRICS_FILE).touch()
         Status(path).write()
         create_checkpoint_folder(path, tree.get("settings", {}).get("checkpoint_path"))
 

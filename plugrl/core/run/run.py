@@ -42,9 +42,7 @@ from plugrl.core.run.initialization import (
 from plugrl.core.run.process.garbage_collection import GarbageCollection
 from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import Bar, Progress
-from plugrl.core.run.records.metrics import plain_numbers
-from plugrl.core.run.records.records import RunRecords
-from plugrl.core.run.records.status import State, Status, now
+from plugrl.core.run.records.records import RunRecords, State, Status, now, plain_numbers
 from plugrl.core.run.records.timeline import Timeline
 from plugrl.core.run.resources import Item, ResourceCache
 from plugrl.core.run.saved_state import restore_state

@@ -26,8 +26,8 @@ from plugrl.core.plugins.user_code.error_location import TRACE
 from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.process.signals import exit_code, exit_soon, write_stderr
+from plugrl.core.run.records.records import State, Status, now
 from plugrl.core.run.records.report import REPORT_FILE, write_report
-from plugrl.core.run.records.status import State, Status, now
 from plugrl.core.wording import LONGEST_RECORD, bounded, shown
 
 LOG_FILE = "log.txt"

@@ -13,7 +13,7 @@ from plugrl.core.config.sources.origins import raise_faults
 from plugrl.core.config.view import HyperParameters, plain
 from plugrl.core.run.guards import Guards
 from plugrl.core.run.progress import Bar
-from plugrl.core.run.records.metrics import plain_numbers
+from plugrl.core.run.records.records import plain_numbers
 from plugrl.core.wording import did_you_mean
 
 

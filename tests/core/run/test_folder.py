@@ -10,7 +10,7 @@ from run_driver import Toy
 
 from plugrl.core.run.folder import create, summarize
 from plugrl.core.run.lock import LOCK_FILE, RunLock, is_locked
-from plugrl.core.run.records.metrics import last_step
+from plugrl.core.run.records.records import last_step
 from plugrl.core.run.run import Run
 
 

@@ -17,7 +17,7 @@ from waiting import DEADLINE
 
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.folder import summarize
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 
 DRIVER = str(Path(__file__).with_name("run_driver.py"))
 

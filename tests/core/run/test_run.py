@@ -23,7 +23,7 @@ from plugrl.core.errors import (
     UsageError,
 )
 from plugrl.core.run.folder import find, find_all
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 from plugrl.core.run.run import Run
 from plugrl.core.run.tracking.tracker import Tracker
 from plugrl.plugins.jsonl.tracker import JsonlTracker

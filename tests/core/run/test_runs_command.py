@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from plugrl.commands.runs import STATE_HELP, app
 from plugrl.core.errors import UsageError
-from plugrl.core.run.records.status import STATES, State
+from plugrl.core.run.records.records import STATES, State
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_no_runs_is_an_empty_list_and_a_wrong_folder_an_error(call):
 HELD = """
 import pathlib, time
 from plugrl.core.run import folder
-from plugrl.core.run.records.status import Status
+from plugrl.core.run.records.records import Status
 
 made, lock = folder.create(pathlib.Path("runs"), "toy", lambda made: Status(made).write())
 print(made.name, flush=True)

@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 
-from plugrl.core.run.records.status import read_status
+from plugrl.core.run.records.records import read_status
 
 HUNG = """
 import sys
 from pathlib import Path
 from plugrl.core.run.shutdown import Shutdown
-from plugrl.core.run.records.status import Status
+from plugrl.core.run.records.records import Status
 
 def hung():
     folder = Path(sys.argv[1])

@@ -10,7 +10,7 @@ import pytest
 from run_driver import Toy
 from waiting import DEADLINE
 
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import read_jsonl
 from plugrl.core.run.run import Run
 from plugrl.core.run.tracking import group as tracking
 from plugrl.core.run.tracking import tracker_thread

@@ -1,15 +1,233 @@
-"""The growing files of a run folder: metrics and samples."""
+"""What a run writes as it goes: ``status.json``, ``metrics.jsonl`` and ``samples/*.jsonl``."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
+import os
 import re
+import socket
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
-from plugrl.core.run.folder import METRICS_FILE
-from plugrl.core.run.records.metrics import JsonlFile
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.run.atomic_files import disk_error, write_json
+
+METRICS_FILE = "metrics.jsonl"
+#: Bytes at the end of a file that certainly contain its last line.
+_TAIL = 2**18
+
+
+def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float | int]:
+    """Turn metric values (numbers, NumPy scalars, one-element tensors) into plain numbers.
+
+    Raises:
+        UsageError: a value is not one number.
+    """
+    plain: dict[str, float | int] = {}
+    for name, value in metrics.items():
+        kind = type(value)
+        if kind is float or kind is int:
+            plain[name] = value
+            continue
+        if kind is bool:
+            plain[name] = int(value)
+            continue
+        try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError("text")
+            plain[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise UsageError(
+                f"metric {name!r} is a {kind.__name__}, but a metric is one number; "
+                "use run.sample() for other records"
+            ) from None
+    return plain
+
+
+def json_ready(value: Any) -> Any:
+    """Replace what JSON lacks: NaN and infinities by null, arrays by lists, the rest by text."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [json_ready(item) for item in value]
+    if hasattr(value, "tolist"):
+        return json_ready(value.tolist())
+    return str(value)
+
+
+class JsonlFile:
+    """A JSONL file that stays open: one flushed line per record, synced only on request."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line and flush it.
+
+        Raises:
+            RunError: the disk is full; no partial line is left.
+        """
+        line = json.dumps(json_ready(record), ensure_ascii=False, allow_nan=False) + "\n"
+        file = self._file or self._open()
+        start = file.tell()
+        try:
+            # Unbuffered, so that a failed write leaves nothing that a later close would retry.
+            data = memoryview(line.encode("utf-8"))
+            while data:
+                data = data[file.write(data) :]
+        except OSError as error:
+            os.ftruncate(file.fileno(), start)
+            raise disk_error(error, "write a record", self.path) from error
+
+    def _open(self) -> IO[bytes]:
+        try:
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - kept open
+        except OSError as error:
+            raise disk_error(error, "open a file of the run", self.path) from error
+        self._file.seek(0, os.SEEK_END)
+        return self._file
+
+    def size(self) -> int:
+        """Return the number of bytes in the file."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def sync(self) -> None:
+        """Make the lines so far survive a power cut."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def truncate(self, size: int) -> None:
+        """Drop everything after the first ``size`` bytes, and a partial last line."""
+        self.close()
+        if self.path.exists():
+            with open(self.path, "r+b") as file:
+                kept = file.read(size)
+                file.truncate(kept.rfind(b"\n") + 1)
+
+    def close(self) -> None:
+        """Close the file; the next record opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def last_step(path: Path) -> int | None:
+    """The step of the last complete line of ``metrics.jsonl``, read from its end."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines[:-1]):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            step = json.loads(line)["step"]
+            if isinstance(step, int):
+                return step
+    return None
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read all complete records; a partial last line and a missing file are no errors."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+State = Literal["running", "done", "failed", "interrupted", "terminated"]
+#: Every state that ``plugrl runs`` shows, with its meaning: those above, which ``status.json`` may
+#: contain, and two that other processes infer.
+STATES: dict[str, str] = {
+    "running": "a process owns it",
+    "done": "it ended as configured, or a plugin or the trainer ended it early",
+    "failed": "an error ended it; `error` says which",
+    "interrupted": "Ctrl-C ended it",
+    "terminated": "SIGTERM ended it",
+    "killed": "its process ended without writing a state",
+    "broken": "its folder cannot be read; `error` says why",
+}
+KILLED, BROKEN = "killed", "broken"
+STATUS_FILE = "status.json"
+#: Seconds between two updates of the step number.
+_INTERVAL = 5.0
+
+
+def now() -> str:
+    """Return the time in UTC, to the second, as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Read ``status.json`` of a run.
+
+    Raises:
+        ConfigError: it is missing or damaged.
+    """
+    path = folder / STATUS_FILE
+    try:
+        status = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from None
+    if not isinstance(status, dict):
+        raise ConfigError(f"{path} is damaged: it holds no object")
+    return status
+
+
+class Status:
+    """The status of a run that this process owns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / STATUS_FILE
+        self._written = 0.0
+        self.fields: dict[str, Any] = {
+            "state": "running",
+            "step": 0,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": now(),
+            "resumed": None,
+            "ended": None,
+            "error": None,
+        }
+
+    def step(self, step: int) -> None:
+        """Record the last completed step; it is written to disk every few seconds."""
+        self.fields["step"] = step
+        if time.monotonic() - self._written > _INTERVAL:
+            # A status that cannot be written must not end a healthy run.
+            with contextlib.suppress(OSError):
+                self.write()
+
+    def end(self, state: State, error: str | None = None) -> None:
+        """Write the final state. On a full disk the old status stays, which readers recognize."""
+        self.fields.update(state=state, ended=now(), error=error)
+        with contextlib.suppress(OSError):
+            self.write()
+
+    def write(self) -> None:
+        """Write ``status.json`` now."""
+        self._written = time.monotonic()
+        write_json(self._path, dict(self.fields))
 
 
 class RunRecords:

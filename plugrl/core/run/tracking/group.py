@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.run.folder import METRICS_FILE
-from plugrl.core.run.records.metrics import read_jsonl
+from plugrl.core.run.records.records import METRICS_FILE, read_jsonl
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 from plugrl.core.run.tracking.tracker_thread import Call, TrackerThread
 
