@@ -13,7 +13,7 @@ from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.renamed_methods import words_in
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.advantages import metadata_fault
-from plugrl.core.text.rollout.failures import logprobs_fault
+from plugrl.core.text.rollout.validate_rollout import logprobs_fault
 from plugrl.core.text.trajectory import Trajectory
 
 

@@ -24,8 +24,8 @@ from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference import completions
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.inference.stops import ending
-from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.core.text.saved_models import text_trainer, trained_stops
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from plugrl.core.text.endpoint.replies import Choice
 from plugrl.core.text.endpoint.requests import ChatRequest, EndpointRequest, TextRequest
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.inference.tokenizer import Tokenizer
-from plugrl.core.text.rollout.token_limits import TokenLimits
 
 #: Requests of one session that may be open at once.
 MOST_OPEN = 64

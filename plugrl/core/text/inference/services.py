@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, UsageError
@@ -334,3 +334,24 @@ class TrainService(BaseTrainService):
         A gradient that is not finite is dropped: nothing is applied, and the returned
         ``grad_norm`` says so.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimits:
+    """What bounds the tokens of a model.
+
+    Attributes:
+        vocabulary: token ids are below it.
+        context: a sequence has at most so many tokens.
+    """
+
+    vocabulary: int
+    context: int
+
+    @classmethod
+    def of(cls, services: Mapping[str, InferenceService]) -> dict[str, Self]:
+        """The limits of several models by name."""
+        return {
+            name: cls(service.vocabulary_size, service.max_sequence_length)
+            for name, service in services.items()
+        }

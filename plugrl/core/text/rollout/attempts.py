@@ -16,6 +16,7 @@ from plugrl.core.plugins.user_code.copies import own_copy
 from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
 from plugrl.core.text.inference.generation import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.rollout.failures import (
     add_location,
@@ -26,7 +27,6 @@ from plugrl.core.text.rollout.failures import (
 from plugrl.core.text.rollout.fibers import PLAIN, Fibers, Overrun
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
 from plugrl.core.text.rollout.time_limits import PATIENCE, Clock, Marked
-from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.core.text.rollout.validate_rollout import check_request, validate_trajectories
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory

@@ -1,9 +1,8 @@
-"""What is said about attempts that failed, and what workers may not return."""
+"""What is said about attempts that failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
 from plugrl.core.plugins.user_code.error_location import location_suffix, one_line, raised_at
@@ -11,7 +10,7 @@ from plugrl.core.run.atomic_files import is_disk_full
 from plugrl.core.text.data.files import place_of_problem
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.rollout.function_worker import FunctionWorker
-from plugrl.core.text.trajectory import ROUNDING, Trajectory
+from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
@@ -78,55 +77,6 @@ def overrun(
     if code:
         return f"{code} passed {limit}"
     return f"{worker_label(worker)} passed {limit}{still}{place_of(worker)}"
-
-
-def logprobs_fault(trajectory: Trajectory) -> str | None:
-    """What is wrong with log-probabilities that are finite; None: nothing."""
-    highest = max(trajectory.logprobs or (), default=0.0)
-    if highest <= ROUNDING:
-        return None
-    return (
-        f"returned a trajectory with a log-probability of {highest:g}, above 0; give the "
-        "log-probabilities of the answer, not probabilities and not their negatives"
-    )
-
-
-def numbers_fault(trajectory: Trajectory) -> str | None:
-    """What is wrong with numbers that a worker gave, those of tokens left out; None: nothing."""
-    if not _is_number(trajectory.reward):
-        kind = type(trajectory.reward).__name__
-        return f"returned a trajectory with a reward of type {kind}; a number is expected"
-    temperature: Any = trajectory.temperature
-    if temperature is not None and not (
-        isinstance(temperature, (int, float)) and 0 < temperature < float("inf")
-    ):
-        return (
-            f"returned a trajectory with temperature {temperature!r:.40}; the one that its "
-            "log-probabilities belong to is expected, a number above 0, or None for the worker's"
-        )
-    metrics: Any = trajectory.metrics
-    if not isinstance(metrics, Mapping):
-        kind = type(metrics).__name__
-        return f"returned a trajectory with metrics of type {kind}; a dict of numbers is expected"
-    for name, value in metrics.items():
-        if not _is_number(value):
-            kind = type(value).__name__
-            return (
-                f"returned a trajectory with metric {name!r} of type {kind}; a number is expected"
-            )
-    return None
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, (int, float)):
-        return True
-    if isinstance(value, (str, bytes)):
-        return False
-    try:
-        float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return True
 
 
 def add_location(error: PlugrlError, worker: RolloutWorker, prompt: Prompt) -> PlugrlError:

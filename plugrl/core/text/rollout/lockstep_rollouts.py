@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
-from plugrl.core.text.rollout.attribution import Attribution
 from plugrl.core.text.rollout.lockstep import Pending, Round, serve
 from plugrl.core.text.rollout.stream import AttemptStream, LocalStream, Spent
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.core.text.rollout.token_limits import TokenLimits
+from plugrl.core.text.rollout.validate_rollout import Attribution
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 

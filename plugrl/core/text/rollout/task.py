@@ -24,9 +24,9 @@ from plugrl.core.text.inference.chat import (
 )
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.rollout.fibers import wait_for
-from plugrl.core.text.rollout.token_limits import TokenLimits
 
 
 @dataclass(slots=True)

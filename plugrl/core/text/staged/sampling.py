@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
 from plugrl.core.text.rollout.lockstep import Pending, Round, serve
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.core.text.staged.journal import as_plain, from_plain, trajectories_of
 from plugrl.core.text.staged.limits import LimitReachedError, Usage
 from plugrl.core.text.trajectory import Trajectory

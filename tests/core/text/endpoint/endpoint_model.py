@@ -15,8 +15,7 @@ from plugrl.core.text.endpoint.serving import ServedSessions, ServiceSource
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import InferenceService
-from plugrl.core.text.rollout.token_limits import TokenLimits
+from plugrl.core.text.inference.services import InferenceService, TokenLimits
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 from plugrl.scenarios.parsers.hermes import HermesParser
 

@@ -6,9 +6,9 @@ import pytest
 
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
 from plugrl.core.text.rollout.task import RolloutTask
-from plugrl.core.text.rollout.token_limits import TokenLimits
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"

@@ -12,8 +12,8 @@ from plugrl.core.text.data.files import FileItem
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.inference.generation import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.rollout.attribution import Attribution
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.validate_rollout import Attribution
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory import Trajectory
 
@@ -240,7 +240,7 @@ def test_groups_within_a_prompt_and_several_trajectories_of_an_attempt_are_taken
 
 
 def test_names_of_groups_that_are_long_trained_are_forgotten(monkeypatch):
-    monkeypatch.setattr("plugrl.core.text.rollout.attribution._REMEMBERED", 2)
+    monkeypatch.setattr("plugrl.core.text.rollout.validate_rollout._REMEMBERED", 2)
     attribution = Attribution(OneTurn(), {}.get)
     for number in range(5):
         prompt = Prompt({"prompt": "a"}, number, 0, f"0/{number}", number)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.plugins.user_code.user_files import USER_PACKAGE_PREFIX, load_file
-from plugrl.core.text.rollout.token_limits import TokenLimits
+from plugrl.core.text.inference.services import TokenLimits
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
