@@ -20,9 +20,8 @@ from plugrl.core.plugins.user_code.error_location import (
     one_line,
     raised_at,
 )
-from plugrl.core.text.rollout.coroutine_limits import run_in_steps
-from plugrl.core.text.rollout.fibers import Overrun, call_with_limit
-from plugrl.core.text.rollout.time_limits import run_coroutine
+from plugrl.core.text.rollout.fibers import Overrun
+from plugrl.core.text.rollout.time_limits import call_with_limit, run_coroutine, run_in_steps
 from plugrl.core.wording import bounded
 
 if TYPE_CHECKING:

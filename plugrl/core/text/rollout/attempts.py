@@ -24,9 +24,9 @@ from plugrl.core.text.rollout.failures import (
     failed_trajectory,
     overrun,
 )
-from plugrl.core.text.rollout.fibers import PLAIN, Fibers, Overrun
+from plugrl.core.text.rollout.fibers import Fibers, Overrun
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
-from plugrl.core.text.rollout.time_limits import PATIENCE, Clock, Marked
+from plugrl.core.text.rollout.time_limits import PATIENCE, PLAIN, Clock, Marked
 from plugrl.core.text.rollout.validate_rollout import check_request, validate_trajectories
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory

@@ -13,9 +13,8 @@ import threading
 import time
 import weakref
 from asyncio.events import _get_running_loop, _set_running_loop
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from plugrl.core.errors import UsageError
@@ -39,52 +38,7 @@ class _Abandoned(BaseException):
     stops = True
 
 
-#: Calls a function within the time that is left, and raises :class:`Overrun`.
-Call = Callable[[Callable[[], Any]], Awaitable[Any]]
-#: Calls plain code of an attempt that has a time limit.
-PLAIN: ContextVar[Call | None] = ContextVar("plugrl_plain", default=None)
-
-
-async def call_with_limit(function: Callable[[], Any], code: Callable[[], str]) -> Any:
-    """Call plain code of an attempt within the time that the attempt has left.
-
-    Raises:
-        Overrun: it took longer; ``code`` says what messages call it.
-        BaseException: whatever the function raises.
-    """
-    calls = limited_call(code)
-    if calls is None:
-        return function()
-    try:
-        return await calls(function)
-    except Overrun as error:
-        error.code = error.code or code()
-        raise
-
-
-def limited_call(code: Callable[[], str]) -> Call | None:
-    """The function that calls code under the time limit; None: there is no limit.
-
-    Args:
-        code: what messages call it.
-    """
-    calls = PLAIN.get()
-    thread = threading.current_thread()
-    if calls is None or not isinstance(thread, _Thread):
-        return calls
-
-    # It already runs in a thread whose caller holds the limit; only its name is recorded.
-    async def within(function: Callable[[], Any]) -> Any:
-        thread.codes.append(code)
-        try:
-            return function()
-        finally:
-            thread.codes.pop()
-
-    return within
-
-
-class _Thread(threading.Thread):
+class FiberThread(threading.Thread):
     """Runs one function after the other for the event loop that waits for it."""
 
     def __init__(self) -> None:
@@ -98,6 +52,7 @@ class _Thread(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        """Call what comes, until None does or the thread is left behind."""
         _local.thread = self
         while (call := self.calls.get()) is not None:
             try:
@@ -145,7 +100,7 @@ def wait_for(awaited: Coroutine[Any, Any, T], instead: str) -> T:
 def end_if_left_behind() -> None:
     """Stop abandoned code before it sends another request."""
     thread = threading.current_thread()
-    if isinstance(thread, _Thread) and thread.abandoned:
+    if isinstance(thread, FiberThread) and thread.abandoned:
         raise _Abandoned
 
 
@@ -166,7 +121,7 @@ class Fibers:
     """Threads that are kept for the next function, for as long as this object lives."""
 
     def __init__(self) -> None:
-        self._idle: list[_Thread] = []
+        self._idle: list[FiberThread] = []
         weakref.finalize(self, _end, self._idle)
 
     async def run(
@@ -186,7 +141,7 @@ class Fibers:
             Overrun: it ran longer. Its thread is left behind, since Python cannot stop it.
             BaseException: whatever the function raises.
         """
-        thread = self._idle.pop() if self._idle else _Thread()
+        thread = self._idle.pop() if self._idle else FiberThread()
         thread.calls.put(function)
         left = seconds
         while True:
@@ -222,6 +177,6 @@ class Fibers:
                 thread.answers.put((False, error))
 
 
-def _end(idle: list[_Thread]) -> None:
+def _end(idle: list[FiberThread]) -> None:
     for thread in idle:
         thread.calls.put(None)

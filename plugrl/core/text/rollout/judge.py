@@ -22,9 +22,9 @@ from plugrl.core.text.evaluate.evaluator import (
     validate_result,
     works_on_batches,
 )
-from plugrl.core.text.rollout.coroutine_limits import run_in_steps
-from plugrl.core.text.rollout.fibers import Overrun, call_with_limit, end_if_left_behind
+from plugrl.core.text.rollout.fibers import Overrun, end_if_left_behind
 from plugrl.core.text.rollout.task import Judgement, RolloutTask
+from plugrl.core.text.rollout.time_limits import call_with_limit, run_in_steps
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory

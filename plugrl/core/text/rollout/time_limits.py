@@ -1,16 +1,26 @@
-"""Time limits of attempts, and event loops that close even if code in them never ends."""
+"""Time limits of attempts, and event loops that close even if code in them never ends.
+
+Code that awaits is cancelled (:class:`Clock`). Plain code cannot be, and between two awaits a
+coroutine holds the event loop, where ``asyncio.timeout`` cannot interrupt it. Both therefore run in
+threads that can be left behind, one at a time (:func:`call_with_limit`, :func:`run_in_steps`). The
+event loop waits for each, so to the code it looks as if it ran in the loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import ctypes
+import inspect
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from plugrl.core.errors import RunError
-from plugrl.core.text.rollout.fibers import Overrun
+from plugrl.core.text.rollout.fibers import FiberThread, Overrun, in_place_of
 
 T = TypeVar("T")
 #: Seconds that cancelled code has for its cleaning up; what goes on after it is left behind.
@@ -257,3 +267,128 @@ async def capture_exception(awaited: Awaitable[T]) -> tuple[T | None, BaseExcept
         raise
     except BaseException as error:
         return None, error
+
+
+#: Calls a function within the time that is left, and raises :class:`Overrun`.
+Call = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+#: Calls plain code of an attempt that has a time limit.
+PLAIN: ContextVar[Call | None] = ContextVar("plugrl_plain", default=None)
+
+
+async def call_with_limit(function: Callable[[], Any], code: Callable[[], str]) -> Any:
+    """Call plain code of an attempt within the time that the attempt has left.
+
+    Raises:
+        Overrun: it took longer; ``code`` says what messages call it.
+        BaseException: whatever the function raises.
+    """
+    calls = limited_call(code)
+    if calls is None:
+        return function()
+    try:
+        return await calls(function)
+    except Overrun as error:
+        error.code = error.code or code()
+        raise
+
+
+def limited_call(code: Callable[[], str]) -> Call | None:
+    """The function that calls code under the time limit; None: there is no limit.
+
+    Args:
+        code: what messages call it.
+    """
+    calls = PLAIN.get()
+    thread = threading.current_thread()
+    if calls is None or not isinstance(thread, FiberThread):
+        return calls
+
+    # It already runs in a thread whose caller holds the limit; only its name is recorded.
+    async def within(function: Callable[[], Any]) -> Any:
+        thread.codes.append(code)
+        try:
+            return function()
+        finally:
+            thread.codes.pop()
+
+    return within
+
+
+#: What messages call the code that runs; tasks that it starts have it too.
+_CODE: ContextVar[Callable[[], str] | None] = ContextVar("plugrl_step_code", default=None)
+
+
+async def run_in_steps(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
+    """Await ``awaited``, with each of its steps within the time that the attempt has left.
+
+    Args:
+        awaited: such as a coroutine of an evaluator.
+        code: what messages call it.
+
+    Raises:
+        Overrun: a step took longer.
+        BaseException: whatever the code raises.
+    """
+    if PLAIN.get() is None:
+        return await awaited
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_make_task)
+    return await _run_with_limit(awaited, code)
+
+
+class _Steps:
+    """Awaits something whose code runs in threads."""
+
+    def __init__(self, awaited: Awaitable[Any], calls: Call, code: Callable[[], str]) -> None:
+        self._awaited = awaited
+        self._calls = calls
+        self._code = code
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self._awaited.__await__()
+        loop = asyncio.get_running_loop()
+        # One context for all steps: context variables that the code sets must survive an await.
+        context = contextvars.copy_context()
+        context.run(_CODE.set, self._code)
+        resume, value = steps.send, None
+
+        def step() -> tuple[bool, Any]:
+            with in_place_of(loop):
+                try:
+                    return False, context.run(resume, value)
+                except StopIteration as stop:
+                    return True, stop.value
+
+        while True:
+            ended, found = yield from self._calls(step).__await__()
+            if ended:
+                return found
+            try:
+                resume, value = steps.send, (yield found)
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as error:
+                resume, value = steps.throw, error
+
+
+def _make_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+) -> asyncio.Task[Any]:
+    code = _CODE.get()
+    if code is not None and inspect.iscoroutine(coroutine):
+        coroutine = _run_with_limit(coroutine, code)
+    return asyncio.Task(coroutine, loop=loop, **options)
+
+
+async def _run_with_limit(awaited: Awaitable[Any], code: Callable[[], str]) -> Any:
+    calls = limited_call(code)
+    if calls is None:
+        return await awaited
+    try:
+        return await _Steps(awaited, calls, code)
+    except Overrun as error:
+        error.code = error.code or code()
+        raise
