@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, ScenarioInstance
-from plugrl.core.text.data.curriculum import Epochs, Order
 from plugrl.core.text.data.files import place_of_problem, read_files
 from plugrl.core.text.inference.chat import answer_fault, answer_text
 from plugrl.core.text.trajectory import Trajectory
@@ -146,6 +148,66 @@ def _text(value: Any) -> str:
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _ENCODER = json.JSONEncoder(default=_plain)
+
+
+class Order(ABC):
+    """Gives the index of one problem after the other, for ever, from a seed and a position."""
+
+    @abstractmethod
+    def draw(self) -> tuple[int, int]:
+        """The next problem, and how often it was given before."""
+
+    def observe(self, index: int, rewards: Sequence[float]) -> None:
+        """Take the rewards of the valid attempts at a problem that was given."""
+        return
+
+    def metrics(self) -> dict[str, float]:
+        """Where the order stands."""
+        return {}
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as plain values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a saved position."""
+
+
+class Epochs(Order):
+    """Every problem once an epoch; each epoch is a new permutation, or the order of the data."""
+
+    def __init__(self, size: int, *, shuffle: bool, seed: Sequence[int]) -> None:
+        self._size = size
+        self._shuffle = shuffle
+        self._seed = list(seed)
+        self._epoch = 0
+        self._position = 0
+        self._order = self._permutation()
+
+    def _permutation(self) -> list[int]:
+        if not self._shuffle:
+            return list(range(self._size))
+        generator = np.random.default_rng([*self._seed, self._epoch])
+        return [int(i) for i in generator.permutation(self._size)]
+
+    def draw(self) -> tuple[int, int]:
+        """The next problem of the epoch, and the epoch."""
+        if self._position == self._size:
+            self._epoch += 1
+            self._position = 0
+            self._order = self._permutation()
+        self._position += 1
+        return self._order[self._position - 1], self._epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch and position in it."""
+        return {"epoch": self._epoch, "position": self._position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a saved position."""
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._order = self._permutation()
 
 
 class PromptLoader:

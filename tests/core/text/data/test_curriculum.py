@@ -9,8 +9,8 @@ import pytest
 from plugrl.core.config.check import Checker
 from plugrl.core.config.schemas.sections import CurriculumConfig
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.data.curriculum import Curriculum, Epochs, difficulty_buckets
-from plugrl.core.text.data.loader import PromptLoader, filter_items
+from plugrl.core.text.data.curriculum import Curriculum, difficulty_buckets
+from plugrl.core.text.data.loader import Epochs, PromptLoader, filter_items
 from plugrl.core.text.trajectory import Trajectory
 
 ITEMS = [{"prompt": str(i), "level": level} for i, level in enumerate([3, 1, 2, 1, 3, 2, 1, 1])]
