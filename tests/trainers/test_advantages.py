@@ -9,8 +9,12 @@ from plugrl.core.config.check import configure
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.learn.advantages import compute, for_trajectories
-from plugrl.core.text.learn.token_rewards import rewards_of_tokens, total_rewards
+from plugrl.core.text.learn.advantages import (
+    compute,
+    for_trajectories,
+    rewards_of_tokens,
+    total_rewards,
+)
 from plugrl.core.text.schedule.pool import TrajectoryPool
 from plugrl.core.text.trajectory import Trajectory
 

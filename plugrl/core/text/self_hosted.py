@@ -31,7 +31,6 @@ from plugrl.core.text.learn.step import (
     minibatches,
     optimizer_steps,
 )
-from plugrl.core.text.learn.token_rewards import rewards_of_tokens
 from plugrl.core.text.models import load_state
 from plugrl.core.text.remote.preflight import unfit_services
 from plugrl.core.text.rollout.metrics import Means, rollout_metrics
@@ -293,7 +292,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
 
     def _reward_fn(self, batch: Batch) -> torch.Tensor:
         """Rewards at the tokens that earned them, [B, T]; of the whole, at the last trained one."""
-        return rewards_of_tokens(batch)
+        return advantages.rewards_of_tokens(batch)
 
     def _compute_old_log_probs(self, batch: Batch) -> torch.Tensor:
         """Log-probabilities under the model as it is now: [B, T]."""

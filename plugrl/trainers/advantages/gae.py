@@ -20,7 +20,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ContractError
 from plugrl.core.estimators import gae as generalised_advantage
 from plugrl.core.estimators import whiten
-from plugrl.core.text.learn.token_rewards import rewards_of_tokens
+from plugrl.core.text.learn.advantages import rewards_of_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

@@ -17,7 +17,7 @@ import torch
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.estimators import discounted_sum, group_statistics, whiten
-from plugrl.core.text.learn.token_rewards import add_at_the_end, rewards_of_tokens
+from plugrl.core.text.learn.advantages import add_at_the_end, rewards_of_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

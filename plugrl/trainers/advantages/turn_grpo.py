@@ -17,7 +17,7 @@ import torch
 from plugrl.core.component import traits
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.estimators import group_statistics
-from plugrl.core.text.learn.token_rewards import rewards_of_tokens
+from plugrl.core.text.learn.advantages import rewards_of_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.learn import token_rewards as rewards
+from plugrl.core.text.learn.advantages import add_at_the_end, add_to_tokens
 from plugrl.core.text.learn.importance_correction import correct_for_sampler
 from plugrl.core.text.learn.kl import AdaptiveKl, KlController, kl_estimate
 from plugrl.core.text.learn.reference import FrozenModels
@@ -93,7 +93,7 @@ class Shaper:
             penalty = overlong_penalty(
                 batch.values["loss_mask"].sum(1), self._longest, self._overlong.buffer
             )
-            rewards.add_at_the_end(batch, self._overlong.penalty * penalty)
+            add_at_the_end(batch, self._overlong.penalty * penalty)
             metrics["overlong_penalty"] = float(self._overlong.penalty * penalty.mean())
         if self._kl is not None and self._kl.reward.coefficient:
             metrics |= self._penalise(batch)
@@ -120,7 +120,7 @@ class Shaper:
         estimate = torch.where(mask, estimate, 0.0)
         name = batch.metadata.get("model", "")
         controller = self._controllers.setdefault(name, KlController.of(section))
-        rewards.add_to_tokens(batch, -controller.value * estimate)
+        add_to_tokens(batch, -controller.value * estimate)
         sequences = int(mask.any(1).sum())
         divergence = float(estimate.sum()) / max(sequences, 1)
         metrics = {

@@ -13,9 +13,9 @@ import torch
 
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.advantages import last_trained
 from plugrl.core.text.learn.losses import missing
 from plugrl.core.text.learn.minibatches import unit_numbers
-from plugrl.core.text.learn.token_rewards import last_trained
 
 #: Key of the preferences in a batch's metadata, and extra field of a trajectory.
 PREFERRED = "preferred"

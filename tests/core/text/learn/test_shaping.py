@@ -8,8 +8,8 @@ import torch
 from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.learn.advantages import rewards_of_tokens, total_rewards
 from plugrl.core.text.learn.batch_shaping import REF_LOG_PROBS, Shaper
-from plugrl.core.text.learn.token_rewards import rewards_of_tokens, total_rewards
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.core.text.trajectory import Trajectory
 
