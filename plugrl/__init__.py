@@ -133,8 +133,8 @@ if TYPE_CHECKING:
     from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget as BaseEvaluationTarget
     from plugrl.core.text.evaluate.evaluator import EvaluationRunResult as EvaluationRunResult
     from plugrl.core.text.evaluate.evaluator import Evaluator as Evaluator
-    from plugrl.core.text.inference.generation import Completion as Completion
-    from plugrl.core.text.inference.generation import GenerationRequest as GenerationRequest
+    from plugrl.core.text.inference.requests import Completion as Completion
+    from plugrl.core.text.inference.requests import GenerationRequest as GenerationRequest
     from plugrl.core.text.inference.sampling import SamplingParams as SamplingParams
     from plugrl.core.text.inference.services import BaseTrainService as BaseTrainService
     from plugrl.core.text.inference.services import InferenceService as InferenceService
@@ -320,7 +320,7 @@ _MODULES = {
         "SelfHostedTrainer",
         "SelfHostedTrainerConfig",
     ),
-    "plugrl.core.text.inference.generation": ("Completion", "GenerationRequest"),
+    "plugrl.core.text.inference.requests": ("Completion", "GenerationRequest"),
     "plugrl.core.text.inference.services": (
         "BaseTrainService",
         "InferenceService",

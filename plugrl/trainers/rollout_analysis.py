@@ -17,9 +17,8 @@ from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.initialization import read_config
 from plugrl.core.text.inference.chat import chat_tokenizer, encode_question
-from plugrl.core.text.inference.completions import EngineError
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
-from plugrl.core.text.inference.requests import ask_all
+from plugrl.core.text.inference.completions import EngineError, ask_all
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.models import Models

@@ -26,7 +26,7 @@ from transformers.models.qwen3 import modeling_qwen3  # noqa: F401  (no test's t
 
 from plugrl.core.config.view import ConfigView
 from plugrl.core.text.inference.batching import RequestBatcher
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.remote.losses import loss_value
 from plugrl.core.text.remote.service import NAMED_LOSSES, Datum

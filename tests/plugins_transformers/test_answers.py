@@ -3,7 +3,7 @@
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.plugins.transformers.engine.request_rows import Row
 

@@ -10,7 +10,7 @@ import torch
 from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.plugins.transformers.engine.serving import Turns
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.plugins.transformers.engine.fast_body import FastBody
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.plugins.transformers.engine.head import Head
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService

@@ -12,7 +12,7 @@ import plugrl
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.learn.optimizer import AdamParams

@@ -12,7 +12,7 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.remote.service import Datum

@@ -7,7 +7,7 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, score_dialogues
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.tokenizer import character_tokenizer

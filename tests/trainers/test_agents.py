@@ -14,7 +14,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.data.loader import Prompt
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts

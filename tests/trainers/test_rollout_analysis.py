@@ -21,7 +21,7 @@ PROTOCOL = {"type": "nip", "max_message_rounds": 4}
 #: A model that says yes where the prover was loud, and stops on what it shall not answer.
 JUDGE = """
 from plugrl.core.errors import RunError
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 class Judge(TransformersInferenceService):

@@ -13,7 +13,7 @@ from plugrl.core.errors import UsageError
 from plugrl.core.loaded_run import LoadedRun
 from plugrl.core.run.atomic_folders import atomic_export, remove_stale_exports
 from plugrl.core.text.inference.completions import check_completions
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending, stops_of
 

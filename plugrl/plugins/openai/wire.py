@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.inference.chat import encode_continuation, end_tokens
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams, stream_seeds
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.trajectory import FinishReason

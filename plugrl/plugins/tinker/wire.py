@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from plugrl.core.errors import ConfigError, ContractError
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams, stream_seeds
 from plugrl.core.text.remote.service import Datum, NamedLoss
 from plugrl.core.text.trajectory import FinishReason

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.remote.connection import RemoteConnection
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.inference_service import TinkerInferenceConfig, TinkerInferenceService

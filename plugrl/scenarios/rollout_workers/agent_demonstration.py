@@ -10,7 +10,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.worker import AgentRolloutWorker, AgentRolloutWorkerConfig
 from plugrl.core.text.inference.chat import encode_reply
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.trajectory import WRITTEN, Trajectory

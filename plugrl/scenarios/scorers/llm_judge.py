@@ -15,9 +15,8 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
 from plugrl.core.text.inference.chat import encode_question
-from plugrl.core.text.inference.completions import EngineError
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
-from plugrl.core.text.inference.requests import ask_all
+from plugrl.core.text.inference.completions import EngineError, ask_all
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.preflight import model_findings

@@ -32,7 +32,7 @@ from plugrl.core.text.evaluate.evaluator import (
     evaluate_async,
     works_on_batches,
 )
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.rollout.judge import judge_batch, make_evaluator
 from plugrl.core.text.rollout.task import Judgement
 from plugrl.core.text.rollout.time_limits import run_coroutine

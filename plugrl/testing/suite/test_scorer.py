@@ -23,7 +23,7 @@ from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
 from plugrl.core.text.dialogue.scorer import Score, Scorer, make_scorer, score_dialogues
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.testing.processes import NewProcess, defining_name

@@ -1,6 +1,6 @@
 """Engines without a model, for tests of rollouts."""
 
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import stream_seeds, uniforms
 from plugrl.core.text.inference.services import InferenceService
 

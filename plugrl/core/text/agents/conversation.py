@@ -19,7 +19,7 @@ from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, token
 from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
 
 if TYPE_CHECKING:
-    from plugrl.core.text.inference.generation import Completion
+    from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.rollout.task import RolloutTask
 

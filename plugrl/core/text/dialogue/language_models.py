@@ -18,9 +18,8 @@ from plugrl.core.text.dialogue.configuration import ModelsConfig
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
 from plugrl.core.text.dialogue.prompts import DialoguePrompts
 from plugrl.core.text.dialogue.system import Stream, System, Utterance
-from plugrl.core.text.inference.completions import EngineError
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
-from plugrl.core.text.inference.requests import ask_all
+from plugrl.core.text.inference.completions import EngineError, ask_all
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.learn.reference import FrozenModels
 from plugrl.core.text.models import Models
 from plugrl.core.text.saved_weights import load_weights

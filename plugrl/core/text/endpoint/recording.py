@@ -16,7 +16,7 @@ from plugrl.core.text.inference.chat import (
     encode_continuation,
     tokens_after_reply,
 )
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.trajectory import NOT_SAMPLED, Trajectory
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from plugrl.core.chat_template import Message
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall, parse_reply
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.tokenizer import Tokenizer
 
 #: A stream has at most so many pieces of text.

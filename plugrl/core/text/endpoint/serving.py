@@ -22,7 +22,7 @@ from plugrl.core.text.endpoint.requests import EndpointRequest
 from plugrl.core.text.endpoint.server import Server, listening_socket
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference import completions
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.inference.stops import ending

@@ -18,7 +18,7 @@ from plugrl.core.text.endpoint.messages import read_messages
 from plugrl.core.text.endpoint.recording import Prompt, Recording, Turn
 from plugrl.core.text.endpoint.replies import Choice
 from plugrl.core.text.endpoint.requests import ChatRequest, EndpointRequest, TextRequest
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.inference.tokenizer import Tokenizer

@@ -25,7 +25,7 @@ from plugrl.core.text.rollout.time_limits import call_with_limit, run_coroutine,
 from plugrl.core.wording import bounded
 
 if TYPE_CHECKING:
-    from plugrl.core.text.inference.generation import Completion
+    from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.inference.tokenizer import Tokenizer
 

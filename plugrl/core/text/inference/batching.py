@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.inference import completions
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 
 #: Seconds without a request after which the thread ends; the next request starts another.
 LINGER = 2.0

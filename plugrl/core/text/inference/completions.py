@@ -1,7 +1,8 @@
-"""What an engine may answer: a fault is named where it arises, not where it shows."""
+"""Requests go to an engine and completions come back; what no engine can answer is named here."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from operator import countOf
@@ -9,7 +10,8 @@ from typing import Protocol, get_args
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line, raised_at
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
+from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.core.text.trajectory import ROUNDING, FinishReason
 
 _REASONS = get_args(FinishReason)
@@ -17,6 +19,9 @@ _REASONS = get_args(FinishReason)
 
 class Engine(Protocol):
     """What answers requests: an inference service."""
+
+    #: Whether a list of requests is computed together, so that it gives equal numbers each time.
+    together: bool
 
     @property
     def vocabulary_size(self) -> int:
@@ -154,3 +159,56 @@ def _fault(answer: object, request: GenerationRequest, vocabulary_size: int) -> 
     if asked is not None and given != asked:
         return f"{given or 'no'} prompt log-probabilities where {asked} were asked for"
     return ""
+
+
+#: Finish reasons of answers that are none.
+_FAILED = ("error", "abort")
+
+
+def ask_all(
+    model: str, service: Engine, requests: Sequence[GenerationRequest]
+) -> list[Completion | EngineError]:
+    """The answers to ``requests``, in their order; one list, served at once.
+
+    What an API fails to answer, after its tries, is one message that is missing.
+
+    Raises:
+        PlugrlError: the engine broke its contract, or names a fault that must end the run.
+    """
+    if not requests:
+        return []
+    if not service.together:
+        return run_coroutine(_each(model, service, requests))
+    try:
+        return [
+            _as_completion(model, answer) for answer in complete_requests(model, service, requests)
+        ]
+    except PlugrlError:
+        raise
+    except Exception as error:
+        failure = engine_error(model, service, error)
+        return [failure] * len(requests)
+
+
+async def _each(
+    model: str, service: Engine, requests: Sequence[GenerationRequest]
+) -> list[Completion | EngineError]:
+    """The same of an engine that serves requests one by one, such as an API."""
+
+    async def one(request: GenerationRequest) -> Completion | EngineError:
+        try:
+            return _as_completion(model, await complete_request(model, service, request))
+        except EngineError as error:
+            return error
+        except RunError as error:
+            if isinstance(error, ContractError):
+                raise
+            return EngineError(f"model {model!r}: {error}")
+
+    return list(await asyncio.gather(*map(one, requests)))
+
+
+def _as_completion(model: str, answer: Completion | EngineError) -> Completion | EngineError:
+    if isinstance(answer, Completion) and answer.finish_reason in _FAILED:
+        return EngineError(f"model {model!r} ended an answer with {answer.finish_reason!r}")
+    return answer

@@ -1,69 +1,66 @@
-"""Sends lists of requests to one model; a request that fails does not fail the others."""
+"""A request to an engine, and its completion."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from plugrl.core.errors import ContractError, PlugrlError, RunError
-from plugrl.core.text.inference.completions import (
-    EngineError,
-    complete_request,
-    complete_requests,
-    engine_error,
-)
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
-from plugrl.core.text.inference.services import InferenceService
-from plugrl.core.text.rollout.time_limits import run_coroutine
-
-#: Finish reasons of answers that are none.
-_FAILED = ("error", "abort")
+from plugrl.core.errors import ConfigError
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.trajectory import FinishReason
 
 
-def ask_all(
-    model: str, service: InferenceService, requests: Sequence[GenerationRequest]
-) -> list[Completion | EngineError]:
-    """The answers to ``requests``, in their order; one list, served at once.
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request for a continuation of ``prompt_tokens``.
 
-    What an API fails to answer, after its tries, is one message that is missing.
+    ``stream`` is (seed, step, item, run, turn): it orders the requests of a lockstep round and
+    seeds the request's own random numbers. ``prompt_logprobs`` asks for the log-probabilities of
+    the prompt too.
 
     Raises:
-        PlugrlError: the engine broke its contract, or names a fault that must end the run.
+        ConfigError: the prompt is empty, so that nothing says what the first token follows.
     """
-    if not requests:
-        return []
-    if not service.together:
-        return run_coroutine(_each(model, service, requests))
-    try:
-        return [
-            _as_completion(model, answer) for answer in complete_requests(model, service, requests)
-        ]
-    except PlugrlError:
-        raise
-    except Exception as error:
-        failure = engine_error(model, service, error)
-        return [failure] * len(requests)
+
+    prompt_tokens: Sequence[int]
+    sampling: SamplingParams
+    stream: tuple[int, int, int, int, int]
+    prompt_logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.prompt_tokens):
+            raise ConfigError("a prompt has no tokens; at least one is needed")
 
 
-async def _each(
-    model: str, service: InferenceService, requests: Sequence[GenerationRequest]
-) -> list[Completion | EngineError]:
-    """The same of an engine that serves requests one by one, such as an API."""
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer: the sampled token ids with their log-probabilities under the sampler.
 
-    async def one(request: GenerationRequest) -> Completion | EngineError:
-        try:
-            return _as_completion(model, await complete_request(model, service, request))
-        except EngineError as error:
-            return error
-        except RunError as error:
-            if isinstance(error, ContractError):
-                raise
-            return EngineError(f"model {model!r}: {error}")
+    The log-probabilities are those of the model at the request's temperature (1 when it is
+    greedy), before top-k, top-p or ``min_new_tokens`` take tokens away. ``version`` is the policy
+    version that sampled the first token; ``versions`` has one for each token, and is given only
+    when the weights changed on the way. ``prompt_logprobs``, when asked for, has the
+    log-probability of each prompt token given the ones before it, 0.0 for the first.
+    ``temperature`` is that of the log-probabilities; the rollout that asked fills it in.
+    """
 
-    return list(await asyncio.gather(*map(one, requests)))
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+    version: int
+    versions: list[int] | None = None
+    prompt_logprobs: list[float] | None = None
+    temperature: float | None = None
 
-
-def _as_completion(model: str, answer: Completion | EngineError) -> Completion | EngineError:
-    if isinstance(answer, Completion) and answer.finish_reason in _FAILED:
-        return EngineError(f"model {model!r} ended an answer with {answer.finish_reason!r}")
-    return answer
+    def at(self, temperature: float) -> Completion:
+        """A copy that says at which temperature the log-probabilities are taken."""
+        # By hand, since dataclasses.replace takes as long as a request's other costs together.
+        return type(self)(
+            self.tokens,
+            self.logprobs,
+            self.finish_reason,
+            self.version,
+            self.versions,
+            self.prompt_logprobs,
+            temperature,
+        )

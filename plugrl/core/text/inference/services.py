@@ -15,7 +15,7 @@ from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.text.inference.batching import RequestBatcher
 from plugrl.core.text.inference.completions import check_completions
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import ConfigError
 from plugrl.core.protocol.state import Verdict
 from plugrl.core.text.inference.chat import encode_reply
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.trajectory import NOT_SAMPLED
 
 if TYPE_CHECKING:

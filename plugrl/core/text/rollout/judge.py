@@ -28,7 +28,7 @@ from plugrl.core.text.rollout.time_limits import call_with_limit, run_in_steps
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
-    from plugrl.core.text.inference.generation import Completion
+    from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.inference.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.text.inference import completions
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.rollout.fibers import Overrun
 
 if TYPE_CHECKING:

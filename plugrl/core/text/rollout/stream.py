@@ -19,7 +19,7 @@ from plugrl.core.text.rollout.time_limits import PATIENCE, end_all, leave_behind
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
-    from plugrl.core.text.inference.generation import Completion, GenerationRequest
+    from plugrl.core.text.inference.requests import Completion, GenerationRequest
     from plugrl.core.text.inference.services import InferenceService
     from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
     from plugrl.core.text.trajectory import Trajectory

@@ -22,7 +22,7 @@ from plugrl.core.text.inference.chat import (
     encode_prompt,
     is_messages,
 )
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.inference.tokenizer import Tokenizer

@@ -18,7 +18,7 @@ from plugrl.core.text.trajectory import ROUNDING, WRITTEN, Trajectory
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
-    from plugrl.core.text.inference.generation import GenerationRequest
+    from plugrl.core.text.inference.requests import GenerationRequest
     from plugrl.core.text.rollout.worker import RolloutWorker
 
 

@@ -33,7 +33,7 @@ from plugrl.core.wording import LONGEST, bounded
 
 if TYPE_CHECKING:
     from plugrl.core.text.evaluate.evaluator import Evaluator
-    from plugrl.core.text.inference.generation import Completion
+    from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.services import InferenceService
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from plugrl.core.errors import RunError
 
 if TYPE_CHECKING:
-    from plugrl.core.text.inference.generation import Completion
+    from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.rollout.task import Ask
 

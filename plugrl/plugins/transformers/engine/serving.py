@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from plugrl.core.text.inference.batching import RequestThread, Ticket
-from plugrl.core.text.inference.generation import GenerationRequest
+from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.plugins.transformers.engine.decoding import Decoder
 from plugrl.plugins.transformers.engine.request_rows import Row
 

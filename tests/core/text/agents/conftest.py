@@ -4,7 +4,7 @@ import pytest
 
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import InferenceService
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts

@@ -13,7 +13,7 @@ from plugrl.core.text.endpoint.app import Application
 from plugrl.core.text.endpoint.server import Server, listening_socket
 from plugrl.core.text.endpoint.serving import ServedSessions, ServiceSource
 from plugrl.core.text.endpoint.session import Offer, Session
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import InferenceService, TokenLimits
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer

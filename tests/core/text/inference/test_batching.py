@@ -12,7 +12,7 @@ from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.text.inference import batching
-from plugrl.core.text.inference.generation import Completion, GenerationRequest
+from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

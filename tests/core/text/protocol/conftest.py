@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker

@@ -7,7 +7,7 @@ import pytest
 
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.protocol.state import Verdict
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.protocol.worker import ProtocolRolloutWorker
 
 SECTIONS = [

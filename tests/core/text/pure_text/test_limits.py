@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.staged.limits import LimitReachedError, Meter, Usage
 from plugrl.core.text.staged.sections import PriceConfig, TextRlConfig
 

@@ -22,7 +22,7 @@ from plugrl.core.text.evaluate.evaluator import (
     evaluate_async,
 )
 from plugrl.core.text.evaluate.function_evaluator import as_evaluator
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.rollout.function_worker import as_worker
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts

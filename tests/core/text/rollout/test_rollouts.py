@@ -10,7 +10,7 @@ import pytest
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.text.data.files import FileItem
 from plugrl.core.text.data.loader import Prompt
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.validate_rollout import Attribution

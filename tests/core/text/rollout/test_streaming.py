@@ -13,7 +13,7 @@ from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import ContractError, RunError
 from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.rollout.attempts import RolloutContext
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.stream import AttemptStream

@@ -16,7 +16,7 @@ from plugrl.core.text.endpoint.faults import ApiError, session_ended
 from plugrl.core.text.endpoint.requests import EndpointRequest
 from plugrl.core.text.endpoint.server import Server, listening_socket
 from plugrl.core.text.endpoint.session import Offer, Session
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.rollout.task import RolloutTask
 

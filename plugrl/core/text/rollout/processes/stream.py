@@ -15,7 +15,7 @@ from plugrl.core.text.rollout.stream import AttemptStream, Spent
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
-    from plugrl.core.text.inference.generation import Completion
+    from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.services import InferenceService
     from plugrl.core.text.rollout.attempts import RolloutContext
     from plugrl.core.text.rollout.lockstep import RolloutRequest
