@@ -19,8 +19,7 @@ from plugrl.core.run.initialization import read_config
 from plugrl.core.text.inference.chat import chat_tokenizer, encode_question
 from plugrl.core.text.inference.completions import EngineError, ask_all
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.stops import ending
+from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.staged.analysis import (

@@ -26,8 +26,7 @@ from plugrl.core.text.inference.chat import (
     encode_reply,
     end_tokens,
 )
-from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.stops import ending
+from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.plugins.openai.wire import as_text
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService

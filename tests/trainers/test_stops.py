@@ -10,7 +10,7 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.text.agents.agent_config import SamplingSection
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.stops import check_stop_tokens
+from plugrl.core.text.inference.services import check_stop_tokens
 from plugrl.testing import tiny
 
 

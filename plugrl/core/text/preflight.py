@@ -12,7 +12,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.data.files import first_problem, read_files
 from plugrl.core.text.data.loader import filter_items, require_answers
 from plugrl.core.text.inference.chat import answer_fault, answer_text
-from plugrl.core.text.inference.stops import unfit_stop_token
+from plugrl.core.text.inference.sampling import unfit_stop_token
 from plugrl.core.text.rollout.worker import RolloutWorkerConfig
 from plugrl.core.text.schedule.pool import REACHED, RULES
 from plugrl.core.text.schedule.state_machine import FULLY_ASYNC

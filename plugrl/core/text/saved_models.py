@@ -14,8 +14,7 @@ from plugrl.core.loaded_run import LoadedRun
 from plugrl.core.run.atomic_folders import atomic_export, remove_stale_exports
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import GenerationRequest
-from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.stops import ending, stops_of
+from plugrl.core.text.inference.sampling import SamplingParams, ending, stops_of
 
 if TYPE_CHECKING:
     from plugrl.core.text.models import Model, Models

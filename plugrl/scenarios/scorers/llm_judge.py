@@ -17,8 +17,7 @@ from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig
 from plugrl.core.text.inference.chat import encode_question
 from plugrl.core.text.inference.completions import EngineError, ask_all
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.stops import ending
+from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.preflight import model_findings
 from plugrl.scenarios.evaluators.judge_replies import (
     SCORE_PATTERN,

@@ -8,7 +8,7 @@ from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.configuration import sampling_of
 from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, encode_continuation
-from plugrl.core.text.inference.stops import ending
+from plugrl.core.text.inference.sampling import ending
 
 if TYPE_CHECKING:
     from plugrl.core.text.dialogue.dialogue import Dialogue

@@ -23,9 +23,8 @@ from plugrl.core.text.endpoint.server import Server, listening_socket
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference import completions
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.inference.services import TokenLimits
-from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.saved_models import text_trainer, trained_stops
 
 if TYPE_CHECKING:

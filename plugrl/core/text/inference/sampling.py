@@ -1,4 +1,4 @@
-"""Sampling parameters, and random numbers that depend on the request alone."""
+"""Sampling: its parameters, what ends an answer, and random numbers of the request alone."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.inference.chat import end_tokens
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+if TYPE_CHECKING:
+    from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,50 @@ def _ending_at(
         stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *tokens))),
         stop=tuple(dict.fromkeys((*params.stop, *texts))),
     )
+
+
+def stop_texts(value: Sequence[str] | str) -> tuple[str, ...]:
+    """The texts that a setting ``stop`` names, which may be one."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def stops_of(section: Any) -> dict[str, Any]:
+    """What a section such as ``rollout_worker`` says, as arguments of ``SamplingParams``."""
+    return {
+        "stop": stop_texts(section.get("stop") or ()),
+        "stop_token_ids": tuple(section.get("stop_token_ids") or ()),
+    }
+
+
+def ending(sampling: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+    """``sampling`` with what the folder of a model says of the ends of its answers besides.
+
+    It is what ``generate`` of ``transformers`` stops at: the end tokens and ``stop_strings``.
+    """
+    texts: Sequence[str] = getattr(tokenizer, "stop_strings", ())
+    return sampling.ending_at(*end_tokens(tokenizer), texts=texts)
+
+
+def unfit_stop_token(tokens: Sequence[int], model: str, vocabulary: int | None) -> str:
+    """Why a model never says one of ``tokens``; empty: it may say them all.
+
+    Args:
+        tokens: that end an answer.
+        model: its name.
+        vocabulary: its tokens are below this number; None: it is not known.
+    """
+    beyond = [token for token in tokens if vocabulary is not None and token >= vocabulary]
+    if not beyond:
+        return ""
+    return (
+        f"has {beyond[0]}, and model {model!r} has tokens 0 to {int(vocabulary or 0) - 1}; write "
+        "one of them, or the text in stop"
+    )
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

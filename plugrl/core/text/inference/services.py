@@ -14,9 +14,10 @@ from plugrl.core.component import Component
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.text.inference.batching import RequestBatcher
+from plugrl.core.text.inference.chat import end_tokens
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.sampling import SamplingParams, unfit_stop_token
 from plugrl.core.text.inference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -355,3 +356,29 @@ class TokenLimits:
             name: cls(service.vocabulary_size, service.max_sequence_length)
             for name, service in services.items()
         }
+
+
+def check_stop_tokens(
+    tokens: Sequence[int], model: str, service: InferenceService, path: str
+) -> None:
+    """Refuse tokens that a model never says, or that its service cannot end an answer at.
+
+    Args:
+        tokens: that end an answer.
+        model: its name.
+        service: samples from it.
+        path: of the setting.
+
+    Raises:
+        ConfigError: one of them is such a token.
+    """
+    fault = unfit_stop_token(tokens, model, service.vocabulary_size)
+    if fault:
+        raise ConfigError(f"{path} {fault}")
+    others = set(tokens) - set(end_tokens(service.tokenizer))
+    if others and not service.stops_at_tokens:
+        raise ConfigError(
+            f"{path} cannot be asked of {type(service).__name__}, which serves model {model!r}: it "
+            f"ends answers at the model's own end tokens alone; write the text of {min(others)} in "
+            "stop, or use another inference service"
+        )

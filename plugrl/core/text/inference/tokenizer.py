@@ -9,7 +9,7 @@ from typing import Protocol
 class Tokenizer(Protocol):
     """What plugrl asks of a tokenizer.
 
-    Three more are used where a tokenizer has them (see the modules ``stops`` and ``chat``):
+    Three more are used where a tokenizer has them (see the modules ``sampling`` and ``chat``):
     ``end_token_ids`` and ``stop_strings``, the tokens besides ``eos_token_id`` and the texts that
     end an answer, and ``encode_continuation``, for tokenizers whose ``encode`` puts something
     before a text.

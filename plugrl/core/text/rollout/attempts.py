@@ -15,9 +15,8 @@ from plugrl.core.errors import PlugrlError
 from plugrl.core.plugins.user_code.copies import own_copy
 from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.inference.services import TokenLimits
-from plugrl.core.text.inference.stops import ending
 from plugrl.core.text.rollout.failures import (
     add_location,
     describe_exception,

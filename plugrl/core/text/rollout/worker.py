@@ -23,8 +23,8 @@ from plugrl.core.text.evaluate.evaluator import (
     evaluate,
     is_plain,
 )
-from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.stops import check_stop_tokens, stop_texts, stops_of
+from plugrl.core.text.inference.sampling import SamplingParams, stop_texts, stops_of
+from plugrl.core.text.inference.services import check_stop_tokens
 from plugrl.core.text.rollout.fibers import wait_for
 from plugrl.core.text.rollout.judge import judgement
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
