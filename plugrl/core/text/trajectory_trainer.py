@@ -31,7 +31,6 @@ from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics_by_model
 from plugrl.core.text.rollout.processes.lockstep_rollouts import pooled_rollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, check_stops, sampling_of
-from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.schedule.state_machine import SYNC, Versions
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.validate_prepared import run_ids_warning
@@ -248,7 +247,10 @@ class TrajectoryTrainer(Trainer):
     def loaded_models(self) -> Models:
         """The models with the weights of the loaded state; they are not trained further."""
         models = self.models
-        load_weights(models, self._pending_state, initial=self._initial_weights)
+        models.load_weights(self._initial_weights)
+        # The rest of the state is for training on, and may come from code that has changed since.
+        if self._pending_state is not None:
+            models.load_state_dict(self._pending_state["models"], weights_only=True)
         for sync in trainer_parts.make_syncs(self.hyper_params, models).values():
             sync()
         return models

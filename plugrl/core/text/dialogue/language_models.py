@@ -22,7 +22,6 @@ from plugrl.core.text.inference.completions import EngineError, ask_all
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.learn.reference import FrozenModels
 from plugrl.core.text.models import Models
-from plugrl.core.text.saved_weights import load_weights
 
 if TYPE_CHECKING:
     from plugrl.core.text.dialogue.dialogue import Dialogue
@@ -183,7 +182,7 @@ class LanguageModelSystem(System):
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Take the weights of what :meth:`state_dict` gave, and nothing else of it."""
-        load_weights(self.models, {"models": state}, initial={})
+        self.models.load_state_dict(state, weights_only=True)
         self._sampled = None
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ from plugrl.core.errors import ConfigError, StopRun
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.text.evaluate.scores import report_evaluation, report_score
 from plugrl.core.text.jobs.model_groups import wait_for_jobs
-from plugrl.core.text.saved_weights import load_weights
 from plugrl.core.text.staged.files import RunFiles
 from plugrl.core.text.staged.limits import LimitReachedError
 from plugrl.core.text.staged.plan import staged_plan
@@ -463,8 +462,12 @@ class PureTextRlTrainer(Trainer):
         state = self._pending_state
         self._files = RunFiles(self.run.folder, (state or {}).get("phase", 0))
         self._parts = make_parts(self._bound(doing), self._files.jobs, tests=tests)
-        groups = self.shared_model_groups
-        load_weights(self.models, state, initial=self._initial_weights, groups=groups)
+        self.models.load_weights(self._initial_weights)
+        # The rest of the state is for training on, and may come from code that has changed since.
+        if state is not None:
+            self.models.load_state_dict(state["models"], weights_only=True)
+            for name, group in self.shared_model_groups.items():
+                group.load_weights(state["groups"][name])
 
     def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
         """Write one of the loaded models to a new folder, in the form that others read.
