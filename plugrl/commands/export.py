@@ -33,7 +33,7 @@ def command(
     trainer reward_model becomes a sequence classifier.
     """
     from plugrl.core.loaded_run import open_checkpoint
-    from plugrl.core.text.saved_models import export
+    from plugrl.core.text.loaded_models import export
 
     with open_checkpoint(run, runs_folder=runs_folder, checkpoint=checkpoint) as saved:
         print(export(saved, model, folder, adapter=adapter))

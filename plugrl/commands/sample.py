@@ -41,7 +41,7 @@ def command(
     from plugrl.core.errors import UsageError
     from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.saved_models import sample_answers
+    from plugrl.core.text.loaded_models import sample_answers
     from plugrl.core.wording import shown
 
     asked = [*(prompts or []), *(read_lines(file) if file else [])]

@@ -17,7 +17,7 @@ from plugrl.core.run.checkpoints import checkpoint as checkpoints
 from plugrl.core.run.checkpoints.folder import checkpoint_folder
 from plugrl.core.run.folder import find
 from plugrl.core.run.initialization import read_config
-from plugrl.core.run.saved_state import restore_weights
+from plugrl.core.run.loaded_state import restore_weights
 from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import UsageError
 from plugrl.core.foreign_names import OF_TRAINERS
 from plugrl.core.renamed_methods import RenamedMethods
-from plugrl.core.run.saved_state import refuse_state
+from plugrl.core.run.loaded_state import refuse_state
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -471,7 +471,7 @@ def test_a_resume_says_whose_state_has_grown(call, counting):
 
 
 def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
-    from plugrl.core.run.saved_state import StateMismatchError, restore_weights
+    from plugrl.core.run.loaded_state import StateMismatchError, restore_weights
     from plugrl.core.trainer import Trainer
 
     class Own(Trainer):

@@ -8,7 +8,7 @@ from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
-from plugrl.core.text.saved_models import export
+from plugrl.core.text.loaded_models import export
 from plugrl.plugins.transformers.reward_model import RewardModelEvaluator
 from plugrl.testing import tiny
 from plugrl.testing.tiny import merged

@@ -39,13 +39,13 @@ from plugrl.core.run.initialization import (
     create_run_folder,
     read_config,
 )
+from plugrl.core.run.loaded_state import restore_state
 from plugrl.core.run.process.garbage_collection import GarbageCollection
 from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records.records import RunRecords, State, Status, now, plain_numbers
 from plugrl.core.run.records.timeline import Timeline
 from plugrl.core.run.resources import Item, ResourceCache
-from plugrl.core.run.saved_state import restore_state
 from plugrl.core.run.shutdown import Shutdown, outcome_of
 from plugrl.core.run.tracking.group import TrackerGroup, make_tracked_run
 from plugrl.core.run.tracking.tracker import Tracker

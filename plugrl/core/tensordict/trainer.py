@@ -13,7 +13,7 @@ from plugrl.core.config.view import ExperimentSettings, HyperParameters, is_vali
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.run.saved_state import refuse_state
+from plugrl.core.run.loaded_state import refuse_state
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.agents.loading import TrainedWeights

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.run.saved_state import restore_weights, state_mismatch
+from plugrl.core.run.loaded_state import restore_weights, state_mismatch
 from plugrl.core.text.inference.services import (
     BaseTrainService,
     InferenceService,
@@ -238,7 +238,7 @@ def load_state(
         name: of the model.
         train: its service.
         state: as the service gave it.
-        weights_only: see :func:`~plugrl.core.run.saved_state.restore_weights`.
+        weights_only: see :func:`~plugrl.core.run.loaded_state.restore_weights`.
 
     Raises:
         RunError: it does not fit, because the source of the model, or a service of users, is not

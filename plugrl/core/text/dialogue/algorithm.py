@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.component import Component
 from plugrl.core.errors import UsageError
-from plugrl.core.run.saved_state import refuse_state
+from plugrl.core.run.loaded_state import refuse_state
 
 if TYPE_CHECKING:
     import torch

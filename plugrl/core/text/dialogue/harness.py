@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
-from plugrl.core.run.saved_state import restore_state
+from plugrl.core.run.loaded_state import restore_state
 from plugrl.core.text.dialogue.contracts import validate_logs, validate_steps
 from plugrl.core.text.dialogue.evaluation.metrics import tree_metrics
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.run.saved_state import refuse_state
+from plugrl.core.run.loaded_state import refuse_state
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from plugrl.core.text.inference import completions
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.inference.services import TokenLimits
-from plugrl.core.text.saved_models import text_trainer, trained_stops
+from plugrl.core.text.loaded_models import text_trainer, trained_stops
 
 if TYPE_CHECKING:
     from plugrl.core.text.inference.services import InferenceService

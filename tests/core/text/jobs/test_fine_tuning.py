@@ -248,7 +248,7 @@ def test_the_model_of_the_last_job_is_exported(tmp_path):
 
     from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.run.checkpoints.checkpoint import load
-    from plugrl.core.text.saved_models import export
+    from plugrl.core.text.loaded_models import export
 
     tree = text_agents.config(
         "ei_pure_text",
