@@ -27,7 +27,7 @@ from plugrl.core.text.inference.chat import (
     end_tokens,
 )
 from plugrl.core.text.inference.sampling import SamplingParams, ending
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.plugins.openai.wire import as_text
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.loading import load_tokenizer

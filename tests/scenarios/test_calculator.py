@@ -13,7 +13,7 @@ from plugrl.core.text.agents.agent_config import load_agent
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import InferenceService
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 from plugrl.scenarios.calculator.scenario import CalculatorScenario
 from plugrl.scenarios.rollout_workers.agent_demonstration import AgentDemonstrationRolloutWorker

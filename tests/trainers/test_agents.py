@@ -17,7 +17,7 @@ from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.tokenizer import HubTokenizer
 from plugrl.plugins.transformers.train_service import LocalTrainService

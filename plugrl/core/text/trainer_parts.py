@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from plugrl.core.scenario import DataItem, ScenarioInstance
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.models import Models
-    from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+    from plugrl.core.text.rollout.lockstep import LockstepRollouts
     from plugrl.core.text.rollout.stream import Spent
 
 logger = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from plugrl.core.text.inference.chat import encode_prompt
 from plugrl.core.text.models import Models
 from plugrl.core.text.preflight import text_findings
 from plugrl.core.text.rollout.judge import make_evaluator
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics_by_model
-from plugrl.core.text.rollout.processes.lockstep_rollouts import pooled_rollouts
+from plugrl.core.text.rollout.processes.lockstep import pooled_rollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, check_stops, sampling_of
 from plugrl.core.text.schedule.state_machine import SYNC, Versions
 from plugrl.core.text.trajectory import Trajectory

@@ -26,7 +26,7 @@ PACKAGE = Path(plugrl.__file__).parent
 #: Schemas whose view is passed to a file that names neither their section nor their class.
 READ_IN = {
     "CurriculumConfig": "core/text/data/curriculum.py",
-    "RuntimeMonitorConfig": "core/text/rollout/processes/lockstep_rollouts.py",
+    "RuntimeMonitorConfig": "core/text/rollout/processes/lockstep.py",
 }
 
 #: Folders whose files have nothing to do with their neighbours.

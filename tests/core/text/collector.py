@@ -10,8 +10,8 @@ from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import Registry
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
-from plugrl.core.text.rollout.processes.lockstep_rollouts import PooledRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
+from plugrl.core.text.rollout.processes.lockstep import PooledRollouts
 from plugrl.core.text.rollout.processes.messages import worker_setup
 from plugrl.core.text.rollout.processes.pool import WorkerPool
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer

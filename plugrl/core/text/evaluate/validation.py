@@ -17,7 +17,7 @@ from plugrl.core.wording import did_you_mean
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+    from plugrl.core.text.rollout.lockstep import LockstepRollouts
 
 #: Extra field of a validated trajectory: the reference answer of its problem, where it has one.
 REFERENCE = "ground_truth"

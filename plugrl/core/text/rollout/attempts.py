@@ -33,7 +33,7 @@ from plugrl.core.text.trajectory import Trajectory
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt
     from plugrl.core.text.inference.tokenizer import Tokenizer
-    from plugrl.core.text.rollout.lockstep import Round
+    from plugrl.core.text.rollout.rounds import Round
     from plugrl.core.text.rollout.task import BatchWork, Judgement
 
 

@@ -1,221 +1,117 @@
-"""Rounds of requests: served once every open rollout waits for an answer or has ended.
-
-Serving a whole round at once gives the engine large batches, and makes them independent of which
-rollout happened to ask first: equal seeds give equal batches.
-"""
+"""Lockstep rollouts: all open rollouts advance together, one round of requests at a time."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.text.inference import completions
-from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.rollout.fibers import Overrun
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import TokenLimits
+from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
+from plugrl.core.text.rollout.rounds import Pending, Round, serve
+from plugrl.core.text.rollout.stream import AttemptStream, LocalStream, Spent
+from plugrl.core.text.rollout.time_limits import run_coroutine
+from plugrl.core.text.rollout.validate_rollout import Attribution
+from plugrl.core.text.rollout.worker import RolloutWorker
+from plugrl.core.text.trajectory import Trajectory
 
 if TYPE_CHECKING:
+    from plugrl.core.text.data.loader import Prompt
     from plugrl.core.text.inference.services import InferenceService
-
-#: What a request ended with: an answer, or what the engine raised.
-CompletionOrError = Completion | Exception
+    from plugrl.core.text.rollout.processes.lockstep import PooledRollouts
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutRequest:
-    """A request to one model by one rollout, which is named by its place among the prompts."""
+class LockstepRollouts:
+    """Runs a worker over prompts so that equal seeds give equal trajectories.
 
-    rollout: int
-    model: str
-    request: GenerationRequest
-
-
-@dataclass(slots=True)
-class Pending:
-    """A request whose rollout waits."""
-
-    asked: RolloutRequest
-    answer: asyncio.Future[Completion]
-
-    def settle(self, outcome: CompletionOrError) -> None:
-        """Give the rollout its answer, or raise the error there."""
-        if self.answer.done():
-            return
-        if isinstance(outcome, Exception):
-            self.answer.set_exception(outcome)
-        else:
-            self.answer.set_result(outcome)
-
-
-def serve(
-    services: Mapping[str, InferenceService], asked: Sequence[RolloutRequest]
-) -> list[CompletionOrError]:
-    """Let the models answer one round; the outcomes are in the order of ``asked``.
-
-    Each model gets its requests in the order of their streams, (item, run, turn), so that a
-    round does not depend on who asked first.
-    """
-    outcomes: list[CompletionOrError | None] = [None] * len(asked)
-    order = sorted(range(len(asked)), key=lambda i: (asked[i].model, asked[i].request.stream))
-    for model in sorted({entry.model for entry in asked}):
-        own = [i for i in order if asked[i].model == model]
-        requests = [asked[i].request for i in own]
-        service = services[model]
-        try:
-            answers: Sequence[CompletionOrError] = completions.complete_requests(
-                model, service, requests
-            )
-        except PlugrlError as error:
-            answers = [error] * len(own)
-        except Exception as error:
-            answers = [completions.engine_error(model, service, error)] * len(own)
-        except SystemExit as error:
-            answers = [RunError(f"model {model!r} called exit ({error})")] * len(own)
-        for i, answer in zip(own, answers, strict=True):
-            outcomes[i] = answer
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """Something that is done for several rollouts at once; one of them gets the whole list."""
-
-    rollout: int
-    entry: Any
-    turn: asyncio.Future[list[Any]]
-
-
-class Round:
-    """Gathers the requests of the open rollouts of this process.
+    :meth:`stream` gives up on that, and runs them in the background instead.
 
     Args:
-        models: the names that can be asked.
-        complete: called with the pending requests, perhaps none, once every open rollout waits
-            or has ended; it settles them now or later.
+        worker: turns a task into trajectories.
+        services: inference services by model name.
+        seed: the run's seed.
+        pooled: processes that run the worker; None: it runs here.
+        timeout: seconds that one attempt may take; None: any number.
+        newest: the version that a model's weights have come to, by its name; None: unknown.
+
+    Attributes:
+        attribution: checks what attempts of :meth:`stream` come to, as :meth:`collect` does.
     """
 
-    def __init__(self, models: Sequence[str], complete: Callable[[list[Pending]], None]) -> None:
-        self._models = models
-        self._complete = complete
-        self._open: set[int] = set()
-        #: How many things each waiting rollout waits for: it may send several requests at once.
-        self._waiting: dict[int, int] = {}
-        self._pending: list[Pending] = []
-        self._gathered: list[_Gathered] = []
-        self._soon = False
-
-    def rollout_started(self, rollout: int) -> None:
-        """Count a rollout as open: no round is served until it waits or ends."""
-        self._open.add(rollout)
-
-    def rollout_ended(self, rollout: int) -> None:
-        """Take a rollout off the open ones; the others are no longer held up by it."""
-        self._open.discard(rollout)
-        self._waiting.pop(rollout, None)
-        self._serve_when_all_wait()
-
-    def park(self, rollout: int) -> None:
-        """Count a rollout as waiting, for an answer or anything else, so that rounds go on."""
-        self._waiting[rollout] = self._waiting.get(rollout, 0) + 1
-        self._serve_when_all_wait()
-
-    def unpark(self, rollout: int) -> None:
-        """Undo one :meth:`park` of a rollout."""
-        left = self._waiting.get(rollout, 0) - 1
-        if left > 0:
-            self._waiting[rollout] = left
-        else:
-            self._waiting.pop(rollout, None)
-
-    def check_model(self, model: str) -> None:
-        """Refuse a request to a model that does not exist.
-
-        Raises:
-            RunError: there is no such model.
-        """
-        if model not in self._models:
-            raise RunError(f"no model {model!r}; models are: {', '.join(sorted(self._models))}")
-
-    async def ask(self, rollout: int, model: str, request: GenerationRequest) -> Completion:
-        """Wait for the answer to one request.
-
-        Raises:
-            RunError: there is no such model.
-        """
-        self.check_model(model)
-        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._pending.append(Pending(RolloutRequest(rollout, model, request), answer))
-        self.park(rollout)
-        try:
-            return await answer
-        finally:
-            self.unpark(rollout)
-
-    async def run_jointly(
-        self, rollout: int, entry: Any, work: Callable[[Sequence[Any]], Awaitable[None]]
+    def __init__(
+        self,
+        worker: RolloutWorker,
+        services: Mapping[str, InferenceService],
+        seed: int,
+        *,
+        pooled: PooledRollouts | None = None,
+        timeout: float | None = None,
+        newest: Callable[[str], int | None] = lambda model: None,
     ) -> None:
-        """Do ``work`` once on ``entry`` and the entries of all other waiting rollouts.
+        self._services = services
+        self._seed = seed
+        self._pooled = pooled
+        self.worker = worker
+        self.attribution = Attribution(worker, newest)
+        self._timeout = timeout
+        self._attempts = self._make_attempts()
 
-        Once every open rollout waits, one of them does the work for all, such as judging a batch;
-        the others return when it is done. This comes before models are asked.
+    def _make_attempts(self) -> Attempts:
+        services = self._services
+        return Attempts(
+            self.worker,
+            {name: service.tokenizer for name, service in services.items()},
+            TokenLimits.of(services),
+            timeout=self._timeout,
+        )
+
+    def stream(self, spent: Spent | None = None) -> AttemptStream:
+        """The same attempts in the background; no :meth:`collect` while some are open.
+
+        Args:
+            spent: told how long attempts that began together took.
         """
-        own = _Gathered(rollout, entry, asyncio.get_running_loop().create_future())
-        self._gathered.append(own)
-        self.park(rollout)
-        try:
-            gathered = await own.turn
-        except asyncio.CancelledError:
-            # It was chosen to work for all and ended before it began.
-            if not own.turn.cancelled():
-                self._regather(own, own.turn.result())
-            raise
-        finally:
-            self.unpark(rollout)
-        if not gathered:
-            return
-        try:
-            await work([each.entry for each in gathered])
-        except (asyncio.CancelledError, Overrun):
-            self._regather(own, gathered)
-            raise
-        except BaseException:
-            self._release(gathered)
-            raise
-        self._release(gathered)
+        if self._pooled is not None:
+            return self._pooled.stream(spent)
+        return LocalStream(self._make_attempts(), self._services, spent)
 
-    def _regather(self, own: _Gathered, gathered: Sequence[_Gathered]) -> None:
-        """Queue the other entries again when the rollout that worked for them ended too soon."""
-        for each in gathered:
-            if each is not own and not each.turn.done():
-                self._gathered.append(each)
-        self._serve_when_all_wait()
+    def collect(
+        self,
+        prompts: Sequence[Prompt],
+        step: int,
+        sampling: SamplingParams,
+        *,
+        is_val: bool = False,
+    ) -> list[Trajectory]:
+        """Attempt every prompt; trajectories come in the order of the prompts.
 
-    def _release(self, gathered: Sequence[_Gathered]) -> None:
-        # An empty list means: done by another. They look at their own entries for the outcome.
-        for each in gathered:
-            if not each.turn.done():
-                each.turn.set_result([])
+        Raises:
+            PlugrlError: a worker, service or evaluator named a fault that must end the run. Any
+                other failure of one attempt gives an invalid trajectory.
+        """
+        context = RolloutContext(self._seed, step, sampling, is_val)
+        if self._pooled is not None:
+            found = self._pooled.collect(prompts, context)
+        else:
+            found = self._collect_here(prompts, context)
+        for number, prompt in enumerate(prompts):
+            self.attribution.check(prompt, found[number])
+        return [trajectory for number in range(len(prompts)) for trajectory in found[number]]
 
-    def _serve_when_all_wait(self) -> None:
-        if self._waiting.keys() >= self._open and not self._soon:
-            self._soon = True
-            # Not yet: code of this turn of the event loop may send more requests for the round.
-            asyncio.get_running_loop().call_soon(self._serve)
+    def _collect_here(
+        self, prompts: Sequence[Prompt], context: RolloutContext
+    ) -> dict[int, list[Trajectory]]:
+        found: dict[int, list[Trajectory]] = {}
+        round_ = Round(tuple(self._services), self._serve)
+        attempts = self._attempts.run(round_, dict(enumerate(prompts)), context, found.__setitem__)
+        run_coroutine(attempts)
+        return found
 
-    def _serve(self) -> None:
-        self._soon = False
-        # A rollout may have begun or gone on since this was scheduled.
-        if not self._waiting.keys() >= self._open:
-            return
-        gathered, self._gathered = [g for g in self._gathered if not g.turn.done()], []
-        if gathered:
-            # The lowest number works, so that the order of the entries depends on no timing.
-            gathered.sort(key=lambda each: each.rollout)
-            gathered[0].turn.set_result(gathered)
-            return
-        if self._open and not self._pending:
-            return
-        pending, self._pending = self._pending, []
-        self._complete([entry for entry in pending if not entry.answer.done()])
+    def _serve(self, pending: list[Pending]) -> None:
+        outcomes = serve(self._services, [entry.asked for entry in pending])
+        for entry, outcome in zip(pending, outcomes, strict=True):
+            entry.settle(outcome)
+
+    def metrics(self) -> dict[str, float]:
+        """What happened to worker processes since the last call."""
+        return {} if self._pooled is None else self._pooled.metrics()

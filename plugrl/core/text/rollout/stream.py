@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.inference import completions
-from plugrl.core.text.rollout.lockstep import Round
+from plugrl.core.text.rollout.rounds import Round
 from plugrl.core.text.rollout.time_limits import PATIENCE, end_all, leave_behind
 
 if TYPE_CHECKING:

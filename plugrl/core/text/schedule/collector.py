@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt, PromptLoader
     from plugrl.core.text.inference.sampling import SamplingParams
     from plugrl.core.text.inference.services import BaseTrainService
-    from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+    from plugrl.core.text.rollout.lockstep import LockstepRollouts
     from plugrl.core.text.schedule.pool import TrajectoryPool
     from plugrl.core.text.trajectory import Trajectory
 

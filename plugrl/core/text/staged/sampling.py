@@ -12,7 +12,7 @@ from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
-from plugrl.core.text.rollout.lockstep import Pending, Round, serve
+from plugrl.core.text.rollout.rounds import Pending, Round, serve
 from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.core.text.staged.journal import as_plain, from_plain, trajectories_of
 from plugrl.core.text.staged.limits import LimitReachedError, Usage

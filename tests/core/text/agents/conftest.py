@@ -7,7 +7,7 @@ from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
 from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import InferenceService
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.plugins.transformers.tokenizer import CharacterTokenizer
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"

@@ -17,8 +17,8 @@ from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.endpoint.clients.attempts import SESSIONS
 from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
-from plugrl.core.text.rollout.processes.lockstep_rollouts import PooledRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
+from plugrl.core.text.rollout.processes.lockstep import PooledRollouts
 from plugrl.core.text.rollout.processes.messages import worker_setup
 from plugrl.core.text.rollout.processes.pool import WorkerPool
 

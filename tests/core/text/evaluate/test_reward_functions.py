@@ -20,7 +20,7 @@ from plugrl.core.text.evaluate.evaluator import (
 )
 from plugrl.core.text.evaluate.function_evaluator import as_evaluator
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.scenarios.evaluators.weighted import WeightedEvaluator
 

@@ -25,7 +25,7 @@ from plugrl.core.text.evaluate.function_evaluator import as_evaluator
 from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.rollout.function_worker import as_worker
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics
 from plugrl.core.text.rollout.task import CURRENT
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of, written

@@ -12,7 +12,7 @@ from plugrl.core.text.data.files import FileItem
 from plugrl.core.text.data.loader import Prompt
 from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.validate_rollout import Attribution
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 from plugrl.core.text.trajectory import Trajectory

@@ -23,7 +23,7 @@ from plugrl.core.text.evaluate.evaluator import (
 )
 from plugrl.core.text.inference.chat import ChatTokenizer
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

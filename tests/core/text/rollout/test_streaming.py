@@ -15,7 +15,7 @@ from plugrl.core.errors import ContractError, RunError
 from plugrl.core.text.evaluate.evaluator import EvaluationRunResult, Evaluator
 from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.rollout.attempts import RolloutContext
-from plugrl.core.text.rollout.lockstep_rollouts import LockstepRollouts
+from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.stream import AttemptStream
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
 

@@ -27,13 +27,13 @@ from plugrl.core.plugins.user_code.error_location import TRACE, format_traceback
 from plugrl.core.text.rollout.attempts import Attempts
 from plugrl.core.text.rollout.failures import failed_trajectory, place_of, worker_label
 from plugrl.core.text.rollout.judge import make_evaluator
-from plugrl.core.text.rollout.lockstep import Pending, Round
 from plugrl.core.text.rollout.processes.messages import (
     SentTokenizers,
     Setup,
     pack_error,
     unpack_error,
 )
+from plugrl.core.text.rollout.rounds import Pending, Round
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.rollout.failures import failed_trajectory, overrun, place_of, worker_label
-from plugrl.core.text.rollout.lockstep import CompletionOrError, RolloutRequest
 from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
 from plugrl.core.text.rollout.processes.messages import unpack_error
+from plugrl.core.text.rollout.rounds import CompletionOrError, RolloutRequest
 
 if TYPE_CHECKING:
     from plugrl.core.text.data.loader import Prompt

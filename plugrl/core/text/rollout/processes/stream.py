@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.services import InferenceService
     from plugrl.core.text.rollout.attempts import RolloutContext
-    from plugrl.core.text.rollout.lockstep import RolloutRequest
     from plugrl.core.text.rollout.processes.messages import Setup
     from plugrl.core.text.rollout.processes.pool import WorkerPool
+    from plugrl.core.text.rollout.rounds import RolloutRequest
     from plugrl.core.text.rollout.worker import RolloutWorker
     from plugrl.core.text.trajectory import Trajectory
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from plugrl.core.text.rollout.lockstep import Round
+from plugrl.core.text.rollout.rounds import Round
 
 LOOKS = 50
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError
 from plugrl.core.text.rollout.attempts import RolloutContext
-from plugrl.core.text.rollout.lockstep import CompletionOrError, RolloutRequest, serve
 from plugrl.core.text.rollout.processes.handle import WorkerDied
 from plugrl.core.text.rollout.processes.messages import Setup, pack_error, worker_setup
 from plugrl.core.text.rollout.processes.pool import WorkerPool
 from plugrl.core.text.rollout.processes.seats import Item, Seat, Seats
 from plugrl.core.text.rollout.processes.stream import PooledStream
+from plugrl.core.text.rollout.rounds import CompletionOrError, RolloutRequest, serve
 
 if TYPE_CHECKING:
     from plugrl.core.factory import Factory
