@@ -301,7 +301,7 @@ class HFASTTrainer(HarnessTrainer):
             self._best = score
             self._save(_BEST, step)
         if self._context is not None:
-            self.run.report_score(score)
+            self.run.report_score(score, f"dev/{self.options.best_by}")
         patience = self.options.early_stopping_patience
         least = self.options.early_stopping_min_delta
         if self._reference is None or score > self._reference + least:

@@ -176,7 +176,7 @@ class SoloAgentTrainer(TensorDictTrainer):
             metrics = self._run_epoch(epoch) | self._scores(self._held_out, "validation")
             # Of a phase it would be compared with scores of another kind.
             if "validation/accuracy" in metrics and not self.run.phase_number:
-                self.run.report_score(metrics["validation/accuracy"])
+                self.run.report_score(metrics["validation/accuracy"], "validation/accuracy")
             if epoch == total:
                 metrics |= self._run_test_loop()
             self._end_epoch(epoch, metrics)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from plugrl.core.config.hidden import withhold
 from plugrl.core.config.schemas.sections import RuntimeMonitorConfig, SettingsConfig
@@ -43,7 +43,7 @@ from plugrl.core.run.loaded_state import restore_state
 from plugrl.core.run.process.garbage_collection import GarbageCollection
 from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import Bar, Progress
-from plugrl.core.run.records.records import RunRecords, State, Status, now, plain_numbers
+from plugrl.core.run.records.records import RunRecords, State, Status, plain_numbers
 from plugrl.core.run.records.timeline import Timeline
 from plugrl.core.run.resources import Item, ResourceCache
 from plugrl.core.run.shutdown import Shutdown, outcome_of
@@ -209,7 +209,7 @@ class Run(RenamedMethods):
         except BaseException:
             lock.release()
             raise
-        run._status.fields.update(started=folders.summarize(path).started, resumed=now())
+        run._status.resume(folders.summarize(path).started)
         return run
 
     # -- state ------------------------------------------------------------------------------
@@ -412,13 +412,22 @@ class Run(RenamedMethods):
             tree = self._definition[CONFIG]
             self._trackers.start(make_tracked_run(self.folder, tree, self._ended, resumed=again))
 
-    def report_score(self, score: float) -> bool:
+    def report_score(
+        self, score: float, metric: str | None = None, *, mode: Literal["max", "min"] = "max"
+    ) -> bool:
         """Report a held-out score (higher is better) before the end of its step.
+
+        Args:
+            score: how good the weights are.
+            metric: the metric that it is; the headline of the run from now on.
+            mode: ``min`` where the score is the metric with its sign turned.
 
         Returns:
             Whether it is the best so far. If so, and if the run saves checkpoints by steps, the end
             of this step saves one, which stays on disk until a better one comes.
         """
+        if metric is not None:
+            self._status.fields["headline"] = {"metric": metric, "mode": mode}
         if not math.isfinite(score) or (self.best_score is not None and score <= self.best_score):
             return False
         self.best_score = self._score = float(score)

@@ -334,7 +334,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         name = self._score_name
         score = scores[name]
         logger.info("%s: %s %.4g", self.run.label(iteration), name, score)
-        self.run.report_score(score)
+        self.run.report_score(score, name)
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
         return metrics | scores
 

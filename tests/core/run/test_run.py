@@ -390,3 +390,14 @@ def test_other_endings_point_at_no_traceback(make_run, error):
     with pytest.raises(type(error)) as caught, run:
         raise error
     assert str(caught.value) == said
+
+
+def test_the_headline_is_kept_through_a_resume(make_run):
+    run = make_run()
+    with run:
+        run.report_score(-0.5, "validation/length", mode="min")
+        run.end_step(1, {"validation/length": 0.5})
+    again = Run.open(run.folder)
+    with again:
+        again.end_step(2, {})
+    assert status(again)["headline"] == {"metric": "validation/length", "mode": "min"}

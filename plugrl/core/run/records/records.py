@@ -210,6 +210,13 @@ class Status:
             "error": None,
         }
 
+    def resume(self, started: str | None) -> None:
+        """Go on from the status on disk, of a run that began at ``started``."""
+        self.fields.update(started=started, resumed=now())
+        with contextlib.suppress(ConfigError):  # a damaged status ends no run
+            before = read_status(self._path.parent)
+            self.fields.update({k: before[k] for k in ("headline",) if k in before})
+
     def step(self, step: int) -> None:
         """Record the last completed step; it is written to disk every few seconds."""
         self.fields["step"] = step

@@ -45,7 +45,8 @@ def report_score(run: Run, section: Any, scores: Mapping[str, float], default: s
             f"validate.score: no metric {name!r}; validation gave: {known}"
             f"{did_you_mean(name, scores, 1)}"
         )
-    run.report_score(scores[name] if section.score_mode == "max" else -scores[name])
+    mode = section.score_mode
+    run.report_score(scores[name] if mode == "max" else -scores[name], name, mode=mode)
 
 
 def report_evaluation(
