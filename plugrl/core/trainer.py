@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -124,6 +124,11 @@ class Trainer(RenamedMethods, ABC):
     @classmethod
     def metric_fault(cls, check: Preflight, name: str) -> str | None:
         """Why a run reports no metric of this name; None: it does, or that is not known yet."""
+        return None
+
+    @classmethod
+    def known_agents(cls, check: Preflight) -> Collection[str] | None:
+        """Names of the agents of a run, for settings that name one; None: there are none yet."""
         return None
 
     def bind(self, context: TrainerContext) -> None:

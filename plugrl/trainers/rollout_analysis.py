@@ -21,7 +21,6 @@ from plugrl.core.text.inference.completions import EngineError, ask_all
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.models import Models
-from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.staged.analysis import (
     BUILT_IN,
     Inquiry,
@@ -54,7 +53,7 @@ class RolloutAnalysisConfig:
     max_rollouts: int | None = described(
         None, "the first rollouts of each file; null: all", at_least=1, at_most=10**9
     )
-    model: str = described("judge", "the model that answers, a key of `models`")
+    model: str = described("judge", "the model that answers, a key of `models`", names="model")
     questions: dict[str, Any] = described(
         dict.fromkeys(BUILT_IN, True),
         "by name: true for built-in ones, or {agents, ask} for others; false leaves one out",
@@ -86,7 +85,6 @@ class RolloutAnalysisTrainer(Trainer):
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """A model or rollouts that are not there, and questions that cannot be asked."""
         section = check.section
-        yield from model_findings(check, "trainer.model", section.model)
         try:
             folder = _run_with_rollouts(section.rollouts, check.validated.settings.runs_folder)
             files = _files(folder, section)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,9 @@ class TeacherOptions:
         "teacher", "entry of models that is learned from, or several: the mean of their logarithms"
     )
     teacher_key: str | None = described(
-        None, "data column that names the teacher of each problem, among those of teacher"
+        None,
+        "data column that names the teacher of each problem, among those of teacher",
+        names="column",
     )
 
     def __post_init__(self) -> None:
@@ -48,12 +50,6 @@ class DistillationTrainer(TrajectoryTrainer):
         yield from super().preflight(check)
         for name in _names(check.section.algorithm.teacher):
             yield from model_findings(check, "trainer.algorithm.teacher", name, role="a teacher")
-
-    @classmethod
-    def columns(cls, section: Any) -> Mapping[str, str]:
-        """The column that names the teacher, by its setting."""
-        key = section.algorithm.teacher_key
-        return {} if key is None else {"trainer.algorithm.teacher_key": key}
 
     def _carried_columns(self) -> Sequence[str]:
         key = self.config.algorithm.teacher_key

@@ -76,10 +76,14 @@ def test_a_weighted_score_with_a_judge_of_the_run(configured):
     assert len({exchange["score"] for exchange in found}) > 1
 
 
-def test_exchanges_without_a_score_have_no_reward(configured):
-    slow = {"type": "lexicon", "words_key": "gone"}
+def test_exchanges_without_a_score_have_no_reward(configured, tmp_path):
+    words = [first + second for first in "abcd" for second in "efgh"]
+    rows = [json.dumps({"prompt": word, "gone": None}) for word in words]
+    (tmp_path / "goals.jsonl").write_text("\n".join(rows), "utf-8")
+    tree = configured({"type": "lexicon", "words_key": "gone"})
+    tree["scenario"] = {"type": "red_team", "file": str(tmp_path / "goals.jsonl")}
     with pytest.raises(plugrl.RunError, match="column 'gone' of the prompt is None"):
-        plugrl.train(configured(slow))
+        plugrl.train(tree)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.bad import Touched
 from plugrl.core.config.hidden import without_credentials
+from plugrl.core.config.names import agent_fault, model_fault, names_in, split_fault
 from plugrl.core.config.schemas.sections import PHASE_NAMES
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
@@ -133,6 +134,7 @@ def _found(
 ) -> Iterator[Fault]:
     settings = (*_device(validated), *_deadlines(validated))
     faults = [Fault(path, _origin(validated, path), text) for path, text in settings]
+    told = set()
     for path, record in validated.records.items():
         if validated.phases and path != "trainer":
             # Sections at the root belong to the phases, which look at them merged.
@@ -141,6 +143,11 @@ def _found(
             # A component words its message from values of which nobody said that they may be shown.
             shown = without_credentials(message)
             faults.append(fault_at(validated.origins, keys_of(where), shown))
+            told.add(where)
+    for where, message in () if validated.phases else _name_findings(validated, registry):
+        # Who looks a name up himself has more to say of it.
+        if where not in told:
+            faults.append(fault_at(validated.origins, keys_of(where), message))
     for number, (_, phase) in enumerate(validated.phases):
         for fault in _found(phase, registry, ask):
             faults.append(_moved(fault, validated, number))
@@ -159,6 +166,38 @@ def _ask_in_part(
         except Exception:
             # It needs a value that is wrong.
             return
+
+
+def _name_findings(validated: ValidatedConfig, registry: Registry) -> Iterator[Finding]:
+    """Names that fields declare and that are not there; columns are left to who reads the data."""
+    check = Preflight("trainer", validated.hyper_params, validated, registry)
+    schemas = [
+        (path, getattr(registry.load(record), "Config", None))
+        for path, record in validated.records.items()
+    ]
+    for path, schema in (*schemas, *validated.trainer.sections.items()):
+        with contextlib.suppress(LookupError, Touched, TypeError):
+            for where, kind, name in names_in(schema, section_at(validated.tree, path), path):
+                fault = _name_fault(check, kind, name)
+                if fault is not None:
+                    yield where, fault
+
+
+def _name_fault(check: Preflight, kind: str, name: str) -> str | None:
+    fault: str | None = None
+    trainer = check.component("trainer")
+    if kind == "model":
+        return model_fault(check.models, name)
+    if kind == "metric":
+        fault = trainer.metric_fault(check, name)
+    elif kind == "agent" and (agents := trainer.known_agents(check)) is not None:
+        fault = agent_fault(name, agents)
+    elif kind == "split":
+        # A task that cannot be built says so itself.
+        with contextlib.suppress(PlugrlError):
+            if (splits := check.scenario) is not None:
+                fault = split_fault(name, splits, check.root["scenario"].get("type"))
+    return fault
 
 
 def metric_fault(validated: ValidatedConfig, registry: Registry, name: str) -> str | None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.config.names import OF_FILE, columns_in, model_fault, split_fault
 from plugrl.core.config.preflight import section_at
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.data.files import first_problem, read_files
 from plugrl.core.text.data.loader import filter_items, require_answers
 from plugrl.core.text.inference.chat import answer_fault, answer_text
@@ -72,13 +74,22 @@ def model_findings(
         role: what the model is, such as "a reference", where it must be frozen.
     """
     models = check.models
-    if name not in models:
-        has, close = ", ".join(models) or "none", did_you_mean(name, models, 1)
-        remedy = "" if role is None else "; add it, without a train service"
-        yield path, f"no model {name!r} in models; it has: {has}{close}{remedy}"
+    fault = model_fault(models, name)
+    if fault is not None:
+        yield path, fault if role is None else f"{fault}; add it, without a train service"
     elif role is not None and models[name].get("train") is not None:
         remedy = f"name another, or leave models.{name}.train out"
         yield path, f"model {name!r} is trained; {role} must be frozen: {remedy}"
+
+
+def agents_of_protocol(check: Preflight) -> Sequence[str] | None:
+    """The agents of the protocol that the rollout worker plays; None: it plays none."""
+    protocol = check.root.rollout_worker.get("protocol")
+    try:
+        return None if protocol is None else make_protocol(protocol).agent_names
+    except PlugrlError:
+        # It says itself what is wrong with it.
+        return None
 
 
 def stop_findings(check: Preflight, path: str, names: Iterable[str]) -> Iterator[Finding]:
@@ -221,7 +232,7 @@ def data_findings(
         trained = check.root.data.answer_key
 
     def read(item: Mapping[str, Any], origin: str) -> Iterator[Finding]:
-        yield from _missing(item, columns, origin)
+        yield from missing_columns(item, columns, origin)
         for setting, column in answers.items():
             if column in item and answer_text(item[column]) is None:
                 yield (
@@ -299,15 +310,11 @@ def split_findings(
         return
     if datasets is None:
         return
-    name = check.root.scenario.get("type") or "of the file"
+    name = check.root.scenario.get("type") or OF_FILE
     for where, split in wanted.items():
-        if split not in datasets:
-            known = ", ".join(sorted(datasets)) or "none"
-            close = did_you_mean(split, datasets, 1)
-            yield (
-                where,
-                f"scenario {name!r} has no split {split!r}; it has: {known}{close or remedy}",
-            )
+        fault = split_fault(split, datasets, name, remedy)
+        if fault is not None:
+            yield where, fault
         elif not datasets[split]:
             yield where, f"split {split!r} of scenario {name!r} holds no {holds}{remedy}"
         else:
@@ -325,14 +332,21 @@ def _columns(check: Preflight, is_val: bool) -> dict[str, str]:
         columns |= {f"data.keep.{column}": column for column in data.keep}
         if data.curriculum is not None and data.curriculum.column is not None:
             columns["data.curriculum.column"] = data.curriculum.column
-        own = getattr(check.validated.trainer, "columns", None)
-        columns |= {} if own is None else own(check.root.trainer)
     source = check.root.validate.get("data_source_key", "data_source")
     if is_val and source != "data_source":
         columns["validate.data_source_key"] = source
     for _, own_columns in _read_by(check, is_val):
         columns |= own_columns
-    return columns
+    return columns if is_val else columns | other_columns(check)
+
+
+def other_columns(check: Preflight) -> dict[str, str]:
+    """The columns that components name besides the worker and what is within it."""
+    found: dict[str, str] = {}
+    for path in check.validated.records:
+        if path.partition(".")[0] != "rollout_worker":
+            found |= columns_in(check.component(path), section_at(check.root, path), path)
+    return found
 
 
 def _read_by(check: Preflight, is_val: bool) -> Iterator[tuple[Any, Mapping[str, str]]]:
@@ -358,7 +372,10 @@ def _answers(check: Preflight, is_val: bool) -> dict[str, str]:
     }
 
 
-def _missing(item: Mapping[str, Any], columns: Mapping[str, str], origin: str) -> Iterator[Finding]:
+def missing_columns(
+    item: Mapping[str, Any], columns: Mapping[str, str], origin: str
+) -> Iterator[Finding]:
+    """Columns that a problem lacks, by the setting that names each."""
     for setting, column in columns.items():
         if column not in item:
             has = ", ".join(map(str, item)) or "nothing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from plugrl.core.text.evaluate.scores import (
 )
 from plugrl.core.text.inference.chat import encode_prompt
 from plugrl.core.text.models import Models
-from plugrl.core.text.preflight import text_findings
+from plugrl.core.text.preflight import agents_of_protocol, text_findings
 from plugrl.core.text.rollout.judge import make_evaluator
 from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics_by_model
@@ -55,7 +55,7 @@ class TrajectoryTrainerConfig:
 
     total_train_steps: int = described(100, "training steps", at_least=0, at_most=10**9)
     stop_at: dict[str, float] = described(
-        {}, "end early once each of these metrics has reached its value"
+        {}, "end early once each of these metrics has reached its value", names="metric"
     )
 
     def __post_init__(self) -> None:
@@ -99,6 +99,11 @@ class TrajectoryTrainer(Trainer):
             logger.warning("%s", said)
         yield from text_findings(check)
         yield from metric_findings(check)
+
+    @classmethod
+    def known_agents(cls, check: Preflight) -> Collection[str] | None:
+        """The agents of the protocol that the rollout worker plays; None: it plays none."""
+        return agents_of_protocol(check)
 
     @classmethod
     def metric_fault(cls, check: Preflight, name: str) -> str | None:

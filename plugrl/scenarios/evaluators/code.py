@@ -35,7 +35,7 @@ _FENCE = re.compile(
 class CodeConfig:
     """Options of the evaluator ``code``."""
 
-    tests_key: str = described("tests", "column with the test cases")
+    tests_key: str = described("tests", "column with the test cases", names="column")
     fence: Literal["prefer", "require", "ignore"] = described(
         "prefer", "the last ```python block of an answer: is the program if there is one, must be "
         "there, or is not looked for",
@@ -130,13 +130,6 @@ class CodeEvaluator(Evaluator):
             if found is not None:
                 setting, fault = found
                 yield f"{check.path}.{setting}", f"{origin}: {fault}"
-
-    @classmethod
-    def columns(
-        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
-    ) -> Mapping[str, str]:
-        """The column of the tests."""
-        return {f"{path}.tests_key": section["tests_key"]}
 
     async def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget

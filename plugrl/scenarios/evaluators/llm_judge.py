@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -18,7 +18,6 @@ from plugrl.core.text.evaluate.evaluator import (
 )
 from plugrl.core.text.inference.chat import as_messages, encode_question, is_messages
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.preflight import model_findings
 from plugrl.scenarios.evaluators.judge_replies import (
     SCORE_PATTERN,
     check_number_pattern,
@@ -28,7 +27,7 @@ from plugrl.scenarios.evaluators.numbers import parse_number
 from plugrl.scenarios.evaluators.references import reference_in
 
 if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
+    pass
 
 TEMPLATE = """\
 You grade answers. Compare the answer with the reference and give it a score from 0 (wrong) to 1
@@ -51,7 +50,7 @@ _FIELDS = re.compile(r"\{(question|answer|reference)\}")
 class LlmJudgeConfig:
     """Options of the evaluator ``llm_judge``."""
 
-    model: str = described("judge", "the model that judges, a key of `models`")
+    model: str = described("judge", "the model that judges, a key of `models`", names="model")
     template: str = described(
         TEMPLATE, "what it is asked; {question}, {answer} and {reference} are filled in"
     )
@@ -103,12 +102,6 @@ class LlmJudgeEvaluator(Evaluator):
         # What the model replies to a prompt.
         "reply": lambda prompt: f"Score: {float(prompt.endswith('|2'))}",
     }
-
-    @classmethod
-    def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """The model must be there."""
-        if check.models:
-            yield from model_findings(check, f"{check.path}.model", check.section.model)
 
     compares_answers: ClassVar[bool] = True
 

@@ -12,11 +12,13 @@ from plugrl.core.wording import did_you_mean
 
 #: Columns that hold what the tester is told, in files of others; the first that is there counts.
 PROMPTS = ("prompt", "goal", "behavior", "instruction")
+#: The column of the category, unless a setting names another.
+CATEGORY = "category"
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
 def read_goals(
-    path: str, prompt_key: str | None = None, category_key: str = "category"
+    path: str, prompt_key: str | None = None, category_key: str = CATEGORY
 ) -> list[dict[str, Any]]:
     """The goals of a file, with the columns ``prompt`` and ``category`` beside its own.
 
@@ -26,11 +28,17 @@ def read_goals(
         category_key: column of the category; a row without it has none.
 
     Raises:
-        ConfigError: the file is missing, malformed or empty, or lacks the column.
+        ConfigError: the file is missing, malformed or empty, or lacks a column that is named.
     """
     rows = read_files([path], text_column="prompt")
     if not rows:
         raise ConfigError(f"data file {path} holds no goals; give it at least one")
+    if category_key != CATEGORY and not any(category_key in row for row in rows):
+        has = list(map(str, rows[0]))
+        close = did_you_mean(category_key, has, 1)
+        raise ConfigError(
+            f"data file {path} has no column {category_key!r}; it has: {', '.join(has)}{close}"
+        )
     return [
         _goal(row, place_of_problem(row, i), prompt_key, category_key) for i, row in enumerate(rows)
     ]

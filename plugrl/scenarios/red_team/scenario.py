@@ -11,7 +11,7 @@ import numpy as np
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
-from plugrl.scenarios.red_team.files import fill_template, read_goals
+from plugrl.scenarios.red_team.files import CATEGORY, fill_template, read_goals
 from plugrl.scenarios.red_team.goals import harmless_goals
 
 SPLITS = ("train", "development", "test")
@@ -42,7 +42,7 @@ class RedTeamConfig:
     prompt_key: str | None = described(
         None, "of files: column of what the tester is told; null: prompt, or else goal"
     )
-    category_key: str = described("category", "of files: column of the category")
+    category_key: str = described(CATEGORY, "of files: column of the category")
     template: str | None = described(
         None, "what the tester is told, with {COLUMN} filled in; null: as it is"
     )

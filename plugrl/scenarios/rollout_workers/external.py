@@ -33,7 +33,6 @@ from plugrl.core.text.endpoint.clients.slots import IdleWatch, Slots
 from plugrl.core.text.endpoint.server import MISSING, is_installed
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.evaluate.evaluator import BaseEvaluationTarget
-from plugrl.core.text.preflight import model_findings
 from plugrl.core.text.rollout.task import RolloutTask
 from plugrl.core.text.rollout.time_limits import PATIENCE, capture_exception
 from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
@@ -70,7 +69,9 @@ class ExternalRolloutWorkerConfig(RolloutWorkerConfig):
     )
     tool_parser: Any = component("parser", "hermes", help="reads the calls, if there are tools")
     reasoning_parser: Any = component("parser", help="reads the reasoning; absent: all is content")
-    model_names: dict[str, str] = described({}, "other names of models, such as gpt-4o: policy")
+    model_names: dict[str, str] = described(
+        {}, "other names of models, such as gpt-4o: policy", names="model"
+    )
     at_once: int = described(
         32, "attempts that run at once, in each process", at_least=1, at_most=10**5
     )
@@ -127,8 +128,6 @@ class ExternalRolloutWorker(RolloutWorker):
             yield path, MISSING
         if section.get("reward") == "evaluator" and section.get("evaluator") is None:
             yield f"{path}.evaluator", "is missing, and reward is evaluator; name one"
-        for name, model in section.model_names.items():
-            yield from model_findings(check, f"{path}.model_names.{name}", model)
         if section.workspace is not None and not os.path.isdir(section.workspace):
             yield f"{path}.workspace", "is no folder"
         elif section.function:

@@ -23,7 +23,9 @@ class LexiconConfig(FindingConfig):
     words: list[str] = described([], "words and phrases that are looked for")
     categories: dict[str, list[str]] = described({}, "others by category, as CATEGORY: [WORD, ...]")
     words_key: str | None = described(
-        None, "column of the prompt with a word, or a list of them, that is looked for too"
+        None,
+        "column of the prompt with a word, or a list of them, that is looked for too",
+        names="column",
     )
     match: Matching = described(
         "word", "word: not inside a longer word; substring: anywhere in the text"

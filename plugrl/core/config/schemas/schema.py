@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 from plugrl.core.errors import ConfigError
 
@@ -24,6 +24,12 @@ HELP = "plugrl.help"
 FILE = "plugrl.file"
 #: On a field of numbers, or of lists and mappings of numbers: their :class:`Bounds`.
 BOUNDS = "plugrl.bounds"
+#: On a field of strings: what they are the names of, a :data:`NameKind`.
+NAMES = "plugrl.names"
+#: What a field may name. Each is looked up before the run: a model in ``models``, a split in the
+#: scenario, an agent in the environment or protocol, a column in the first problems, a metric among
+#: those that the trainer reports. An optional column is looked up only where somebody chose it.
+NameKind = Literal["model", "split", "agent", "metric", "column", "optional column"]
 #: On the field of a trainer that holds phases, each a configuration of its own.
 PHASES = "plugrl.phases"
 
@@ -90,6 +96,7 @@ def described(
     help: str,
     *,
     file: str | None = None,
+    names: NameKind | None = None,
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -98,10 +105,18 @@ def described(
     """Declare an ordinary field with its help text; a list, dict or class default is copied.
 
     ``file`` is ``"optional"``, ``"required"``, ``"file"``, ``"folder"`` or ``"code"`` for strings
-    that are paths; see :data:`FILE`. The other arguments bound a number, or each number of a list
-    or mapping.
+    that are paths; see :data:`FILE`. ``names`` says what a string names, or each string of a list,
+    or of a mapping the texts that are its values, else its keys; a name that is not there is
+    refused before the run. The other arguments bound a number, or each number of a list or mapping.
+
+    Raises:
+        ValueError: ``names`` is no :data:`NameKind`.
     """
     metadata: dict[str, Any] = {HELP: help, FILE: file}
+    if names is not None:
+        if names not in get_args(NameKind):
+            raise ValueError(f"names is {names!r}; it is one of {', '.join(get_args(NameKind))}")
+        metadata[NAMES] = names
     if not at_least is above is at_most is below is None:
         metadata[BOUNDS] = Bounds(at_least, above, at_most, below)
     if dataclasses.is_dataclass(default) and isinstance(default, type):

@@ -66,7 +66,7 @@ class SpeakingConfig:
 class TesterConfig(SpeakingConfig):
     """The tester: the model that is trained to find what makes the target go wrong."""
 
-    model: str = described("tester", "entry of models")
+    model: str = described("tester", "entry of models", names="model")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,8 +130,10 @@ class DialogueConfig:
     tree_width: int = described(2, "ways to go on after each dialogue", at_least=1)
     tree_depth: int = described(3, "exchanges of a dialogue", at_least=1)
     split: str = described("train", "split of the scenario that dialogues are about in training")
-    prompt_key: str = described("prompt", "column of what the tester is told")
-    category_key: str = described("category", "column of a prompt's category, for reports")
+    prompt_key: str = described("prompt", "column of what the tester is told", names="column")
+    category_key: str = described(
+        "category", "column of a prompt's category, for reports", names="optional column"
+    )
     eval_split: str = described("test", "split that `plugrl eval RUN red_team` is about")
     eval_attempts: int = described(
         4, "dialogues about each prompt in that evaluation", at_least=1, at_most=10**6

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.text.dialogue.environment import incompatibility
 from plugrl.core.text.dialogue.prompts import no_room
 from plugrl.core.text.learn.optimizer import OptimizerConfig
-from plugrl.core.text.preflight import context_of, model_findings, split_findings
+from plugrl.core.text.preflight import (
+    context_of,
+    missing_columns,
+    model_findings,
+    other_columns,
+    split_findings,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -42,7 +48,6 @@ def red_team_findings(check: Preflight) -> Iterator[Finding]:
 def _model_findings(check: Preflight, section: Any) -> Iterator[Finding]:
     models, tester = check.models, section.tester.model
     for setting, name, role in (
-        ("tester.model", tester, None),
         ("target.model", section.target.model, "the target"),
         ("baseline", section.get("baseline"), "the baseline"),
     ):
@@ -116,11 +121,9 @@ def _split_findings(check: Preflight, section: Any) -> Iterator[Finding]:
     if trainer.get("eval_every"):
         wanted["trainer.dev_split"] = trainer.get("dev_split")
     named = {setting: split for setting, split in wanted.items() if split is not None}
-    key = section.get("prompt_key")
+    columns = other_columns(check)
 
     def read(item: Mapping[str, Any], origin: str) -> Iterator[Finding]:
-        if key is not None and key not in item:
-            has = ", ".join(map(str, item))
-            yield "red_team.prompt_key", f"{origin} has no column {key!r}; it has: {has}"
+        yield from missing_columns(item, columns, origin)
 
     yield from split_findings(check, named, read, holds="prompts")

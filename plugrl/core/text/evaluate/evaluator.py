@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from plugrl.core.component import Component
+from plugrl.core.config.names import columns_in
 from plugrl.core.errors import UsageError
 from plugrl.core.plugins.user_code.copies import own_copy
 from plugrl.core.plugins.user_code.error_location import (
@@ -97,13 +98,15 @@ class Evaluator(Component, ABC):
     ) -> Mapping[str, str]:
         """The columns that it reads, by the setting that names each; they are checked early.
 
+        By default those that fields of ``Config`` name which say ``names="column"``.
+
         Args:
             section: the evaluator's section, found at ``path``.
             data: the section ``data``.
             path: where the configuration picks the evaluator.
             is_val: whether held-out problems are asked about.
         """
-        return {}
+        return columns_in(cls, section, path)
 
     @classmethod
     def possible_metrics(

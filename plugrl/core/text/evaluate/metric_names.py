@@ -139,14 +139,12 @@ def metric_findings(check: Preflight) -> Iterator[Finding]:
     names = MetricNames(check)
     for name in check.root.trainer.get("stop_at") or {}:
         path = "trainer.stop_at" if "." in name else f"trainer.stop_at.{name}"
-        fault = names.fault(name)
-        if fault is None and name.partition("/")[0] in names.splits and not names.every:
-            fault = (
+        if name.partition("/")[0] in names.splits and not names.every and not names.fault(name):
+            yield (
+                path,
                 "is measured by validations, and validate.every=0 has none during training; set "
-                "validate.every, such as 10"
+                "validate.every, such as 10",
             )
-        if fault is not None:
-            yield path, fault
     validate = check.root.validate
     if validate.score is not None and names.splits:
         fault = names.fault(validate.score)

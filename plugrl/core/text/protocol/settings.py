@@ -15,7 +15,9 @@ from plugrl.core.text.rollout.worker import RolloutWorkerConfig
 class SpeakerConfig:
     """Who speaks for an agent, and how."""
 
-    model: str | None = described(None, "key of `models`; null: `rollout_worker.model`")
+    model: str | None = described(
+        None, "key of `models`; null: `rollout_worker.model`", names="model"
+    )
     frozen: bool = described(False, "what it says is not trained, whoever else has its model")
     temperature: float | None = described(
         None, "sampling temperature in training; null: the common", at_least=0, at_most=100
@@ -26,6 +28,7 @@ class SpeakerConfig:
     script: str | None = described(
         None,
         "column with its replies, which are written, not sampled: a text, or one for each turn",
+        names="column",
     )
 
     def __post_init__(self) -> None:
@@ -42,8 +45,12 @@ class ProtocolWorkerConfig(RolloutWorkerConfig):
     prompts: str | None = described(
         None, "folder of prompt templates; null: general ones", file="folder"
     )
-    label_key: str = described("label", "column that holds 0 or 1: what a verifier is to find out")
-    solution_key: str = described("solution", "column with what is claimed; it may be missing")
+    label_key: str = described(
+        "label", "column that holds 0 or 1: what a verifier is to find out", names="column"
+    )
+    solution_key: str = described(
+        "solution", "column with what is claimed; it may be missing", names="optional column"
+    )
     decision_form: str = described(
         "Decision: {}", "how a verifier decides; {} stands for one of the two words"
     )

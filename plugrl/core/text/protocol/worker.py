@@ -76,17 +76,6 @@ class ProtocolRolloutWorker(RolloutWorker):
         )
 
     @classmethod
-    def columns(
-        cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
-    ) -> Mapping[str, str]:
-        """The columns of labels and of replies that are written."""
-        found = {f"{path}.label_key": section["label_key"]}
-        for agent, own in (section.get("agents") or {}).items():
-            if own.get("script") is not None:
-                found[f"{path}.agents.{agent}.script"] = own["script"]
-        return found
-
-    @classmethod
     def training_temperatures(
         cls, section: Mapping[str, Any]
     ) -> Iterable[tuple[str, float | None, str]]:
@@ -110,8 +99,6 @@ class ProtocolRolloutWorker(RolloutWorker):
         for where, message in _name_faults(section, protocol):
             yield f"{path}.{where}", message
         for agent, own in section.agents.items():
-            if own.get("model") is not None:
-                yield from model_findings(check, f"{path}.agents.{agent}.model", own.model)
             if own.get("script") is not None:
                 why = "its replies are written, not sampled"
                 warn_of_options(

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.component import Component
+from plugrl.core.config.names import columns_in
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError, UsageError
@@ -145,7 +146,7 @@ class RolloutWorker(RenamedMethods, Component, ABC):
         cls, section: Mapping[str, Any], data: Mapping[str, Any], path: str, *, is_val: bool
     ) -> Mapping[str, str]:
         """The columns that it reads besides the prompt, as :meth:`Evaluator.columns`."""
-        return {}
+        return columns_in(cls, section, path)
 
     @classmethod
     def trajectories_per_attempt(cls, section: Mapping[str, Any]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.text.preflight import data_findings, model_findings
+from plugrl.core.text.preflight import data_findings
 from plugrl.core.text.staged.plan import learners
 from plugrl.core.text.staged.sections import HeldOutConfig, TextRlConfig
 from plugrl.core.text.staged.stats import OF_AGENTS, OF_EPISODES
@@ -37,8 +37,6 @@ def pure_text_findings(check: Preflight) -> Iterator[Finding]:
         yield from data_findings(check, "validate.data", files, held_out.splits, "splits", off=off)
     if validate.score is not None and validate.enabled and scheme != "none":
         yield from _score(check, str(validate.score))
-    for name in root.text_rl.prices:
-        yield from model_findings(check, f"text_rl.prices.{name}", name)
     prices = root.text_rl.prices.values()
     if root.text_rl.max_cost is not None and not any(each.input or each.output for each in prices):
         yield "text_rl.max_cost", "is never reached: all prices are 0; raise one, or write null"

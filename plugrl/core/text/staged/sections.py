@@ -70,7 +70,9 @@ class TextRlConfig:
         above=0,
         at_most=1e9,
     )
-    prices: dict[str, PriceConfig] = described({}, "prices by model, for `max_cost` and metrics")
+    prices: dict[str, PriceConfig] = described(
+        {}, "prices by model, for `max_cost` and metrics", names="model"
+    )
 
     def __post_init__(self) -> None:
         if self.max_cost is not None and not self.prices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -14,6 +14,7 @@ from plugrl.core.errors import ConfigError, StopRun
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.text.evaluate.scores import report_evaluation, report_score
 from plugrl.core.text.jobs.model_groups import wait_for_jobs
+from plugrl.core.text.preflight import agents_of_protocol
 from plugrl.core.text.staged.files import RunFiles
 from plugrl.core.text.staged.limits import LimitReachedError
 from plugrl.core.text.staged.plan import staged_plan
@@ -93,6 +94,11 @@ class PureTextRlTrainer(Trainer):
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """Data, models and agents that are missing, and settings that have no effect."""
         yield from pure_text_findings(check)
+
+    @classmethod
+    def known_agents(cls, check: Preflight) -> Collection[str] | None:
+        """The agents of the protocol that the rollout worker plays; None: it plays none."""
+        return agents_of_protocol(check)
 
     @classmethod
     def batch_plan(cls, root: HyperParameters) -> list[tuple[str, str]]:
