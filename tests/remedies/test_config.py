@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-from remedies import Row, row, tiered, tried, untried
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
+import pytest
+from remedies import TEXT, Row, row, tiered, tried, untried
+from trials import Read, Trial, refused, tiered_trials
+
+import plugrl
 from plugrl.core.config.aliases import KEYS, OF_ANY_LOSS
+from plugrl.core.config.check import configure, hints_of
+from plugrl.core.config.schemas.sections import ModelSourceConfig
+from plugrl.core.config.sources.compose import compose
+from plugrl.core.config.sources.text_file import read_small_text
+from plugrl.core.config.view import HyperParameters
 from plugrl.core.errors import PlugrlError
 from plugrl.core.experiment import prepare
 
@@ -27,12 +41,16 @@ _OPENAI = f"{_ASK}.type=openai"
 _HOSTED = "trainer.type=self_hosted_grpo models.policy.train=local"
 
 OF_TABLE: list[Row] = [
-    row("data.mock_api_type=x", "", "-data.mock_api_type scenario=arithmetic"),
+    row(
+        "data.mock_api_type=x",
+        "write scenario: arithmetic, or another",
+        "-data.mock_api_type scenario=arithmetic",
+    ),
     row("rollout_worker.trajectory_load_path=x", "plugrl replay RUN STEP", _REPLAY),
     row("rollout_worker.trajectory_format=x", "plugrl replay RUN STEP", _REPLAY),
     row(
         "rollout_worker.max_sequence_length=9",
-        "",
+        "write rollout_worker.max_prompt_length and",
         "-rollout_worker.max_sequence_length rollout_worker.max_prompt_length=5 "
         "rollout_worker.max_response_length=4",
     ),
@@ -56,25 +74,29 @@ OF_TABLE: list[Row] = [
     row("algorithm.use_kl_in_reward=true", "leave it out", "-algorithm.use_kl_in_reward"),
     row(
         "algorithm.clip_ratio=0.3",
-        "",
+        "write algorithm.loss.clip_ratio_low and",
         "-algorithm.clip_ratio algorithm.loss.clip_ratio_low=0.3 "
         "algorithm.loss.clip_ratio_high=0.3",
     ),
-    row("algorithm.loss_func_type=x", "", "-algorithm.loss_func_type algorithm.loss=cispo"),
+    row(
+        "algorithm.loss_func_type=x",
+        "write algorithm.loss, such as clipped or",
+        "-algorithm.loss_func_type algorithm.loss=cispo",
+    ),
     row("algorithm.temperature=0.5", "write rollout_worker.temperature"),
     row(
         "algorithm.ppo_mini_batch_size=8",
-        "",
+        "write algorithm.minibatches, optimizer",
         "-algorithm.ppo_mini_batch_size algorithm.minibatches=2",
     ),
     row(
         "algorithm.overlong_buffer={len: 1}",
-        "",
+        "write algorithm.overlong with buffer and",
         "-algorithm.overlong_buffer algorithm.overlong={buffer: 1,penalty: 1.0}",
     ),
     row(
         "algorithm.inference_service.url=x",
-        "",
+        "write another entry of models, such as",
         "-algorithm.inference_service.url models.judge.source={config: {model_type: qwen3,"
         "hidden_size: 8,intermediate_size: 8,num_hidden_layers: 1,num_attention_heads: 1,"
         "num_key_value_heads: 1,head_dim: 8},tokenizer: {characters: '0123456789+='}}",
@@ -107,25 +129,29 @@ OF_TABLE: list[Row] = [
     ),
     row(
         "trainer.teachers=[x]",
-        "",
+        "write the teacher as an entry of models",
         "-trainer.teachers trainer.type=self_hosted_opd trainer.algorithm.teacher=reference",
         base="frozen",
     ),
-    row("validate.data.type=torch2", "leave them out", "-validate.data.type"),
+    row(
+        "validate.data.type=torch2",
+        "write data_files for files, and leave them",
+        "-validate.data.type",
+    ),
     row(
         "models.policy.train.actor={ppo_epochs: 2}",
-        "",
+        "write its keys in trainer.algorithm, such",
         "-models.policy.train.actor trainer.algorithm.epochs=2",
     ),
     row(
         "models.policy.train.config={lr: 1}",
-        "",
+        "write its keys, such as learning_rate, in",
         "-models.policy.train.config models.policy.train.learning_rate=1e-5",
     ),
     *(
         row(
             f"models.policy.train.{key}=0.9",
-            "",
+            "write betas, a list of two numbers",
             f"-models.policy.train.{key} models.policy.train.betas=[0.9,0.95]",
         )
         for key in ("beta1", "beta2")
@@ -164,25 +190,27 @@ OF_TABLE: list[Row] = [
     ),
     row(
         "models.policy.inference.tool_parser=hermes",
-        "",
+        "with rollout_worker.type: agent",
         "-models.policy.inference.tool_parser rollout_worker.type=agent "
         "rollout_worker.tool_parser=hermes",
     ),
     row(
         "models.policy.inference.reasoning_parser=think_tag",
-        "",
+        "with rollout_worker.type: agent",
         "-models.policy.inference.reasoning_parser rollout_worker.type=agent "
         "rollout_worker.reasoning_parser=think_tag",
     ),
     row(
         "runtime_monitor.rollout_progress_monitor={x: 1}",
-        "",
+        "write settings.progress",
         "-runtime_monitor.rollout_progress_monitor settings.progress=none",
     ),
-    row("run_id=x", "", "-run_id experiment_name=x"),
+    row("run_id=x", "write experiment_name, or plugrl resume", "-run_id experiment_name=x"),
     row("resume.mode=auto", "plugrl resume RUN", "-resume.mode"),
     row(
-        "debug.enable_data_dump=true", "", "-debug.enable_data_dump runtime_monitor.dump_steps=[1]"
+        "debug.enable_data_dump=true",
+        "write runtime_monitor.dump_steps, or",
+        "-debug.enable_data_dump runtime_monitor.dump_steps=[1]",
     ),
 ]
 
@@ -192,8 +220,59 @@ _JOBS = "arithmetic_claims_ei"
 #: What schemas and the check of the whole tree recommend.
 OF_CHECKS: list[Row] = [
     row("seed=???", "write a value", "-seed seed=1"),
-    row("seed=1.0", "write 1"),
-    row("seed=1_000", "write 1000"),
+    row("seed=1.0", "must be a whole number, not 1.0; write {}"),
+    row("seed=１", "; write {}"),
+    row("rollout_worker.temperature=1_0", "must be a number, not '1_0'; write {}"),
+    row("data.max_prompt_length=5", "write it once, there", "-data.max_prompt_length"),
+    row(
+        "trainer.algorithm={epochs: 2,ppo_epochs: 3}",
+        "write it in one place only",
+        "-trainer.algorithm trainer.algorithm.epochs=2",
+    ),
+    row(
+        "trainer.train_service={type: local} models.policy.train=local",
+        "write it in one place only",
+        "-trainer.train_service",
+    ),
+    row("trackers={jsonl: {}}", "change one by its number: {}.0", "trackers=[{type: jsonl}]"),
+    row(
+        "trackers={jsonl: {}}",
+        "such as [{type: {}}]",
+        "-trackers trackers=[jsonl] trackers.0.type=jsonl",
+    ),
+    row("environment.setup_script=/tmp", "is a folder; name a file", "environment.setup_script="),
+    row(
+        "models.polcy.source.path=x",
+        "no file names it; to add it, write it in a file",
+        "-models.polcy.source.path",
+    ),
+    row(
+        "models.polcy.train=local", "did you mean", "-models.polcy.train models.policy.train=local"
+    ),
+    row(
+        "rollout_worker={type: single_turn,custom_rollout_worker_module_path: a.py,"
+        "custom_rollout_worker_class_name: A}",
+        "write one of them",
+        "-rollout_worker rollout_worker={type: single_turn,evaluator: exact_match}",
+    ),
+    row(
+        "trackers=[{tpe: jsonl}]",
+        "unknown key; write type, which names the ",
+        "-trackers trackers=[{type: jsonl}]",
+    ),
+    row(
+        "models.policy.adapter={r: 2} models.policy.train=null",
+        " is for a trained model; give it a train service",
+        "models.policy.train=local",
+    ),
+    row("data.batch_size:3", "; write {}={}"),
+    row("+data.batch_size=3", "write {}={}"),
+    row("++data.batch_size=3", "write {}={}"),
+    row("~trainer.algorithm.kl", "starts with ~; write {}=null"),
+    row("~trainer.algorithm.kl=", "starts with ~; write {}=null"),
+    row("a_b.[x]=3", "is not a key such as data.batch_size", "-a_b.[x] data.batch_size=3"),
+    row("scenario.wrappers=[a", "close the bracket", "-scenario.wrappers", base="nets"),
+    row("data.batch_size=${dta.x}", "did you mean", "data.batch_size=${data.rollout_repeat_n}"),
     row("trainer.algorithm.epochs=nan", "must be a whole number", "trainer.algorithm.epochs=1"),
     row("validate.temperature=.inf", "use a finite number", "validate.temperature=1"),
     row("data.btch_size=3", "did you mean"),
@@ -231,6 +310,12 @@ OF_CHECKS: list[Row] = [
     row("validate.samples=4", "set a temperature above 0", "validate.temperature=1.0"),
     row("validate.samples=4", "or samples to 1", "validate.samples=1"),
     row("models.policy.fine_tune=local", "leave one of them out", "-models.policy.fine_tune"),
+    row(
+        "rollout_worker.type=agent rollout_worker.agent_workspace=setup.cfg",
+        "is no folder; name one",
+        "rollout_worker.agent_workspace=/tmp",
+        left="agent_config",
+    ),
     row("models.policy.source.path=x", "leave one of them out", "-models.policy.source.path"),
     row(
         "scenario.type=image_classification",
@@ -280,6 +365,39 @@ def test_a_remedy_helps(each):
 
 #: Files with what is wrong, part of the message, and the file as the message says it.
 FILES: list[tuple[str, str, str]] = [
+    ("a: b: c\n", "quote text with a colon, and give each key its own line", 'a: "b: c"\n'),
+    ("a: b: c\n", "quote text with a colon, and give each key its own line", "a:\n  b: c\n"),
+    ("a: 1\n---\nb: 1\n", "keep one document; remove the --- line", "a: 1\nb: 1\n"),
+    ("a: *b\n", "quote text that starts with *, or define the anchor above", 'a: "*b"\n'),
+    ("a: *b\n", "quote text that starts with *, or define the anchor above", "b: &b 1\na: *b\n"),
+    ("a: *\n", "quote text that starts with *", 'a: "*"\n'),
+    ("a: &\n", "quote text that starts with &", 'a: "&"\n'),
+    ("%x\n", "quote text that starts with %", 'a: "%x"\n'),
+    ("a: !<x\n", "quote text that starts with !", 'a: "!<x"\n'),
+    ("a: @x\n", "quote text that starts with this character", 'a: "@x"\n'),
+    ("a:\n\tb: 1\n", "indent with spaces", "a:\n  b: 1\n"),
+    ("a: 1\nb\nc: 1\n", "write key: value", "a: 1\nb: 1\nc: 1\n"),
+    ("a:\n   b: 1\n  c: 1\n", "check the indentation", "a:\n  b: 1\n  c: 1\n"),
+    ("a: 'b' c\n", "check the indentation, quotes", "a: b c\n"),
+    ("a: 'b\n", "close the quote that is opened", "a: 'b'\n"),
+    ("a: [\nb: 1\n", "close the bracket that is opened in line 1", "a: []\nb: 1\n"),
+    ("1: x\n", "is not text; quote it", '"1": x\n'),
+    ("", "write at least trainer: with a type", "trainer: self_hosted_grpo\n"),
+    ("", "or begin with defaults: [quickstart]", "defaults: [quickstart]\n"),
+    ("defaults: [1]\n", "must be a file name such as common/base", "defaults: [common/base]\n"),
+    ("defaults: [quickstar]\n", "did you mean quickstart", "defaults: [quickstart]\n"),
+    ("a: ${b.c}\nb: {cc: 1}\n", "did you mean b.cc?", "a: ${b.cc}\nb: {cc: 1}\n"),
+    ("a: ${a}\n", "refers to itself; break the circle", "a: ${b}\nb: 1\n"),
+    (
+        "trainer: {type: sequence, phases: [{trainer: x}]}\n",
+        "is required; write a name",
+        "trainer: {type: sequence, phases: [{name: a, trainer: x}]}\n",
+    ),
+    (
+        "models: {policy: {source: {path: a}, inference: {type: openai, api_key: <hidden>}}}\n",
+        "has its value; write it",
+        "models: {policy: {source: {path: a}, inference: {type: openai, api_key: x}}}\n",
+    ),
     ("- trainer\n", "write sections such as trainer: and indent", "trainer: {type: x}\n"),
     ("a: 1\na: 2\n", "written twice", "a: 2\n"),
     ("a: !!set {x}\n", "is not supported; write plain YAML", "a: [x]\n"),
@@ -313,12 +431,134 @@ def test_a_remedy_of_a_file_helps(wrong, says, right, tmp_path):
     assert not any(says in line for line in lines(right))
 
 
+@dataclass
+class Renamed:
+    """A section with an old name."""
+
+    RENAMED: ClassVar[dict[str, str]] = {"learning_rate": "lr"}
+    lr: float = 0.1
+
+
+def own(schema):
+    """A component with a section of its own."""
+    return type("Own", (), {"Config": schema})
+
+
+def reading(data):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "a.yaml")
+        if data is None:
+            os.mkfifo(file)
+        else:
+            file.write_bytes(data)
+        read_small_text(file)
+
+
+def annotated(defined):
+    annotations = {"own": int if defined else "Nowhere"}
+    hints_of(dataclass(type("Section", (), {"__annotations__": annotations, "own": 1})))
+
+
+def free(key):
+    """The first line about a key that no schema describes, of a trainer with free keys."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "mine.py")
+        file.write_text(
+            "from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer\n"
+            "class Mine(SelfHostedGrpoTrainer):\n    pass\n",
+            encoding="utf-8",
+        )
+        own = {"custom_trainer_module_path": str(file), "custom_trainer_class_name": "Mine"}
+        given = TEXT | {"trainer": own | {"total_train_steps": 1, "algorithm": {key: 2}}}
+        refused(next(iter(prepare(given).validated.unchecked_lines), None))
+
+
+#: What code says, and what it takes instead.
+TRIALS = [
+    Trial("; see plugrl ls recipes", compose, "zzzz", "sft"),
+    Trial("did you mean", compose, "sfft", Read(r"did you mean (\w+)\?")),
+    Trial(
+        " is a folder; name the YAML file in it",
+        compose,
+        Path(plugrl.__file__).parent / "recipes",
+        Path(plugrl.__file__).parent / "recipes" / "sft.yaml",
+    ),
+    *(
+        Trial(
+            says,
+            lambda overrides: compose("sft", overrides),
+            wrong,
+            Read(r"a list such as (\[.*?\])", json.loads),
+        )
+        for says, wrong in (
+            ("{} must be a list such as {}, not {}", "seed=1"),
+            ("{} must be a list such as {}; it holds {}", [1]),
+        )
+    ),
+    Trial(
+        "a {} cannot be written in a configuration; give plain values",
+        lambda value: refused(next(iter(compose({"trainer": {"a": value}}).faults), None)),
+        object(),
+        1,
+    ),
+    Trial("save it as UTF-8", reading, "a: é".encode("latin-1"), "a: é".encode()),
+    Trial("not a regular file; name a file of text", reading, None, b"a: 1"),
+    Trial("; define what they name at module level", annotated, False, True),
+    Trial(
+        "is the old name of {}; write only {}",
+        lambda keys: configure(own(Renamed), dict.fromkeys(keys, 0.1)),
+        ["lr", "learning_rate"],
+        Read(r"write only (\w+)", lambda name: [name]),
+    ),
+    Trial(
+        "did you mean {}?",
+        lambda key: HyperParameters({"rl": {"gamma": 0.9}})["rl"][key],
+        "gama",
+        Read(r"did you mean (\w+)\?"),
+    ),
+    Trial("did you mean {}?", free, "epoch", Read(r"did you mean (\w+)\?")),
+    Trial(
+        " needs model_type, such as qwen3",
+        lambda kind: configure(own(ModelSourceConfig), {"config": {"hidden_size": 8, **kind}}),
+        {},
+        Read(r"such as (\w+)", lambda kind: {"model_type": kind}),
+    ),
+]
+
+
+@pytest.mark.parametrize("trial", tiered_trials(TRIALS))
+def test_a_remedy_of_code_helps(trial):
+    trial.run()
+
+
+@pytest.mark.integration
+def test_a_setup_script_exports_what_a_configuration_reads(tmp_path, call):
+    script, file = tmp_path / "setup.sh", tmp_path / "a.yaml"
+    script.write_text("export PLUGRL_OWN_SEED=3\n", encoding="utf-8")
+    lines = ["defaults: [quickstart]", "environment: {setup_script: setup.sh}"]
+    file.write_text("\n".join([*lines, "seed: ${oc.env:PLUGRL_OWN_SEED}", ""]), encoding="utf-8")
+    assert _EXPORT in call("validate", file)[2]
+    assert call("validate", file, "--setup")[0] == 0
+
+
+_EXPORT = "let environment.setup_script export it (plugrl validate --setup runs it)"
+#: Texts that are short, by their files: what the rows above say of them is in many texts.
+SHORT = {
+    "core/config/aliases: leave it out",
+    "core/config/sources/lookup: ; did you mean {}?",
+    "core/config/sources/origins: ; did you mean {}?",
+    "core/config/validated: ; did you mean {}?",
+    "core/config/view: ; did you mean {}?",
+}
 #: Texts that name no key, value or command.
 REASONS = {
-    "core/config/": "not looked at yet",
+    "core/config/schemas/describe: list of": "the sort of a value, in a table of options",
+    "a step trains on data.batch_size": "only a trainer without a trajectory pool has no such key",
+    "write models.NAME.source, which has": "only a trainer that reads no models has no such key",
 }
 
 
 def test_every_remedy_is_tried_or_names_nothing():
-    says = {each.says for each in ROWS} | {says for _, says, _ in FILES}
+    says = {each.says for each in (*ROWS, *TRIALS)} | {says for _, says, _ in FILES} | SHORT
+    says.add(_EXPORT)
     assert untried("core/config", says, REASONS) == []

@@ -12,7 +12,7 @@ import functools
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,9 @@ def applied(fault: str, words: tuple[str, ...]) -> tuple[str, ...]:
     if meant:
         new = meant[1] if "." in meant[1] else key.rpartition(".")[0] + "." + meant[1]
         return (*rest, f"{new.lstrip('.')}={value}")
+    refused = re.match(r"\(command line\): override '([^']*)'", fault)
+    if refused:
+        words = tuple(word for word in words if word != refused[1])
     said = re.findall(rf"({_DOTTED})=([^\s,;)]+)", fault.partition("; ")[2] or fault)
     if said:
         return (*words, *(f"{k}={v}" for k, v in said))
@@ -143,15 +146,6 @@ def _same(word: str, key: str) -> bool:
 def has(line: str, says: str) -> bool:
     """Whether a message has ``says``, in which ``{}`` is any text."""
     return re.search(re.escape(says).replace(r"\{\}", ".*?"), line) is not None
-
-
-def said(call: Callable[[], object]) -> str:
-    """The message of the error that a call raises; empty: it raises none."""
-    try:
-        call()
-    except Exception as error:
-        return str(error)
-    return ""
 
 
 def tried(each: Row) -> str:
@@ -194,7 +188,8 @@ ROOMS = (
 _VERB = (
     r"(?:write|set|take|give|run|use|lower|add|name|leave|choose|raise|drop|see plugrl|remove"
     r"|change|put|install|pass|keep|mend|correct|ask for|allow|declare|list|edit|let|convert|join"
-    r"|delete|quote|indent|close|save it|break|shorten|rename|define|call|return|check|make|register|divide|start|move|turn)\b"
+    r"|delete|quote|indent|close|save it|break"
+    r"|shorten|rename|define|call|return|check|make|register|divide|start|move|turn)\b"
 )
 #: What recommends: an order at the beginning of a text or of one of its parts, or an example.
 _RECOMMENDS = re.compile(
@@ -252,8 +247,8 @@ def untried(room: str, says: Iterable[str], reasons: Mapping[str, str]) -> list[
 
     Args:
         room: one of ``ROOMS``.
-        says: a part of each message that a trial provokes, long enough to be of that text alone; a
-            file without suffix and a colon before it are where the text stands, if it is short.
+        says: a part of each message that a trial provokes, long enough to be its alone; or a
+            file without suffix, a colon and the whole text, if it is short.
         reasons: parts of texts, or beginnings of files' names, and why nothing is tried there: the
             text names no key, value or command.
     """
@@ -263,7 +258,7 @@ def untried(room: str, says: Iterable[str], reasons: Mapping[str, str]) -> list[
     for name, text in found:
         if any(_of(part, name, text) for part in says):
             continue
-        why = [part for part in reasons if part in text or name.startswith(part)]
+        why = [part for part in reasons if part in text or f"{name}: {text}".startswith(part)]
         used.update(why)
         if not why:
             lacking.append(f"{name}: {text}")
@@ -272,7 +267,7 @@ def untried(room: str, says: Iterable[str], reasons: Mapping[str, str]) -> list[
 
 def _of(says: str, name: str, text: str) -> bool:
     if says.startswith(f"{name}: "):
-        return says.removeprefix(f"{name}: ") in text
+        return says.removeprefix(f"{name}: ") == text
     return len(says) > 5 and says not in _COMMON and says in text
 
 

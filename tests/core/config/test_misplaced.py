@@ -237,6 +237,8 @@ def test_an_empty_file_under_another_one_is_fine(files, check):
         ("hello\n", "a.yaml: the root must be a mapping of sections, not a single value", "write sections such as trainer: and indent what belongs to them"),
         ("x: 1\na: [1,\nb: 2\n", "a.yaml:", "close the bracket that is opened in line 2"),
         ("x: 1\na: {b: 1\n", "a.yaml:", "close the bracket that is opened in line 2"),
+        ("x: 1\na: [\n", "a.yaml:", "close the bracket that is opened in line 2"),
+        ("a: {\nb: [1, {c: 1}\n}\n", "a.yaml:", "close the bracket that is opened in line 2"),
         ("a: b: c\n", "a.yaml:1:5: not YAML", "quote text with a colon, and give each key its own line"),
         ("x: 1\na: \"b\n", "a.yaml:3:1: not YAML", "close the quote that is opened in line 2"),
         ("a: 'b\n", "a.yaml:2:1: not YAML", "close the quote that is opened in line 1"),

@@ -46,14 +46,18 @@ def read_overrides(overrides: Sequence[str], faults: list[Fault]) -> list[Layer]
 
 def _read(text: str, faults: list[Fault]) -> Layer | None:
     key, equals, value = text.partition("=")
+    if key[:1] == "~":
+        message = f"override {text!r} starts with ~; write {key.lstrip('~')}=null"
+        faults.append(Fault("", COMMAND_LINE, message))
+        return None
     if not equals:
         name, colon, rest = text.partition(":")
         remedy = f"; write {name.strip()}={rest.strip()}" if colon else ""
         faults.append(Fault("", COMMAND_LINE, f"override {text!r} is not key=value{remedy}"))
         return None
-    if key[:1] in ("+", "~"):
-        remedy = f"write {key.lstrip('+~')}={value}" if key[0] == "+" else "write key=null instead"
-        faults.append(Fault("", COMMAND_LINE, f"override {text!r} starts with {key[0]}; {remedy}"))
+    if key[:1] == "+":
+        message = f"override {text!r} starts with +; write {key.lstrip('+')}={value}"
+        faults.append(Fault("", COMMAND_LINE, message))
         return None
     path = _split(key)
     if path is None:

@@ -80,8 +80,9 @@ def read_text(
     Raises:
         ConfigError: the text is not YAML, with line and column.
     """
+    opened: list[int] = []
     try:
-        depth = count = 0
+        count = 0
         for event in _YAML.parse(text, Loader=_Loader):
             if not isinstance(event, yaml.CollectionEndEvent):
                 count += 1
@@ -90,17 +91,17 @@ def read_text(
             if count > 2 * MAX_VALUES + MAX_DEPTH:
                 raise ConfigError(f"{origin.source}: {_TOO_MANY}")
             if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                if depth > MAX_DEPTH:
+                opened.append(event.start_mark.line + 1)
+                if len(opened) > MAX_DEPTH:
                     line = event.start_mark.line + 1
                     raise ConfigError(
                         f"{origin.source}:{line}: nested deeper than {MAX_DEPTH} levels; flatten it"
                     )
             elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
+                opened.pop()
         node = _YAML.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(_syntax(error, origin)) from None
+        raise ConfigError(_syntax(error, origin, opened)) from None
     except yaml.YAMLError as error:
         what = str(error).partition("\n")[0]
         remedy = "remove it, or write it as an escape in double quotes"
@@ -127,12 +128,16 @@ _REMEDIES = (
 )
 
 
-def _syntax(error: yaml.MarkedYAMLError, origin: Origin) -> str:
+def _syntax(error: yaml.MarkedYAMLError, origin: Origin, brackets: list[int]) -> str:
+    """What is wrong and what to do; ``brackets`` are the lines of the collections that are open."""
     mark = error.problem_mark or error.context_mark
     what = ", ".join(part for part in (error.context, error.problem) if part)
     found = [remedy for words, remedy in _REMEDIES if words in what]
     remedy = found[0] if found else "check the indentation, quotes and brackets before it"
     opened = (error.context_mark or mark).line + 1 if mark is not None else 1
+    if "flow" in what and brackets:
+        # The parser names where it gave up for an item that is missing.
+        opened = brackets[-1]
     what += f"; {remedy.format(line=opened)}"
     if mark is None:
         return f"{origin.source}: not YAML: {what}"
