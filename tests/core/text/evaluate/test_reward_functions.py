@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugrl.core.text.inference.generation import Completion
+from plugrl.core.text.inference.requests import Completion
 
 from plugrl.core.component import build
 from plugrl.core.errors import PluginError
