@@ -93,11 +93,11 @@ if TYPE_CHECKING:
     )
     from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage as GeneralisedAdvantage
     from plugrl.core.tensordict.policy import Policy as Policy
-    from plugrl.core.tensordict.progress import IterationContext as IterationContext
-    from plugrl.core.tensordict.progress import attach_progress_bar as attach_progress_bar
     from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer as TensorDictRlTrainer
+    from plugrl.core.tensordict.trainer import IterationContext as IterationContext
     from plugrl.core.tensordict.trainer import TensorDictTrainer as TensorDictTrainer
     from plugrl.core.tensordict.trainer import TensorDictTrainerConfig as TensorDictTrainerConfig
+    from plugrl.core.tensordict.trainer import attach_progress_bar as attach_progress_bar
     from plugrl.core.text.agents.agent import Agent as Agent
     from plugrl.core.text.agents.conversation import Conversation as Conversation
     from plugrl.core.text.agents.parsing import ParsedReply as ParsedReply
@@ -254,10 +254,14 @@ _MODULES = {
     "plugrl.core.tensordict.environment.message_space": ("MessageSpace",),
     "plugrl.core.tensordict.agents.parts": ("Body",),
     "plugrl.core.tensordict.policy": ("Policy",),
-    "plugrl.core.tensordict.progress": ("IterationContext", "attach_progress_bar"),
     "plugrl.core.tensordict.environment.protocol_environment": ("ProtocolEnvironment",),
     "plugrl.core.tensordict.rl_trainer": ("TensorDictRlTrainer",),
-    "plugrl.core.tensordict.trainer": ("TensorDictTrainer", "TensorDictTrainerConfig"),
+    "plugrl.core.tensordict.trainer": (
+        "IterationContext",
+        "TensorDictTrainer",
+        "TensorDictTrainerConfig",
+        "attach_progress_bar",
+    ),
     "plugrl.core.text.learn.advantages": ("group_numbers",),
     "plugrl.core.text.agents.agent": ("Agent",),
     "plugrl.core.text.agents.conversation": ("Conversation",),

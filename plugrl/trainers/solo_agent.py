@@ -22,9 +22,8 @@ from plugrl.core.tensordict.agents.loading import learning_state, restore_learni
 from plugrl.core.tensordict.agents.preflight import trained_of
 from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.learn.optimizer import AgentOptimizer, ParameterGroup
-from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of
-from plugrl.core.tensordict.trainer import TensorDictTrainer
+from plugrl.core.tensordict.trainer import IterationContext, TensorDictTrainer, attach_progress_bar
 from plugrl.core.trainer import TrainingResult
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.scenarios.pettingzoo.scenario import PettingZooScenario
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer

@@ -14,7 +14,7 @@ from plugrl.core.experiment import prepare
 from plugrl.core.tensordict.agents.acting import RandomActor
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.collect.collector import Collector
-from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage, RewardToGo
 from plugrl.scenarios.pettingzoo.environment import PettingZooEnvironment
 from plugrl.scenarios.pettingzoo.maker import Maker

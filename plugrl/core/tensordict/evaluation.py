@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from plugrl.core.scenario import ScenarioInstance
     from plugrl.core.tensordict.agents.agent import Agent, Policies
-    from plugrl.core.tensordict.collect.normalisers import Normalisers
+    from plugrl.core.tensordict.collect.normalisation import Normalisers
     from plugrl.core.tensordict.environment.vector_environment import (
         AgentSpaces,
         VectorEnvironment,

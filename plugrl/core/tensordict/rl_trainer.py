@@ -19,7 +19,7 @@ from plugrl.core.tensordict.agents.loading import learning_state, restore_learni
 from plugrl.core.tensordict.agents.preflight import batch_fault, frames_faults, trained_of
 from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.episodes import episode_metrics
-from plugrl.core.tensordict.collect.normalisers import Normalisers, scaled_shape
+from plugrl.core.tensordict.collect.normalisation import Normalisers, scaled_shape
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learn.compiled_loss import worth_compiling
 from plugrl.core.tensordict.learn.learner import Learner
@@ -27,9 +27,8 @@ from plugrl.core.tensordict.learn.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.learn.message_regression import MessageRegression, regression_for
 from plugrl.core.tensordict.learn.optimizer import optimizer_for
 from plugrl.core.tensordict.policy import Policy
-from plugrl.core.tensordict.progress import IterationContext, attach_progress_bar
 from plugrl.core.tensordict.seeding import generator_of, seed_of
-from plugrl.core.tensordict.trainer import TensorDictTrainer
+from plugrl.core.tensordict.trainer import IterationContext, TensorDictTrainer, attach_progress_bar
 from plugrl.core.trainer import TrainingResult
 
 if TYPE_CHECKING:

@@ -1,11 +1,13 @@
-"""``TensorDictTrainer``: trainers whose agents are small networks that run here."""
+"""``TensorDictTrainer``: trainers of small networks that run here, and their loops."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
@@ -19,18 +21,82 @@ from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.agents.loading import TrainedWeights
 from plugrl.core.tensordict.agents.preflight import agent_faults
 from plugrl.core.tensordict.metric_names import metric_fault
-from plugrl.core.tensordict.progress import total_num_iterations
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.core.tensordict.standalone import StandaloneRun, default_hyper_params
 from plugrl.core.trainer import Trainer
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.run.progress import Bar
     from plugrl.core.run.run import Run
     from plugrl.core.scenario import ScenarioInstance
     from plugrl.core.tensordict.agents.agent import Agent, Policies
     from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
     from plugrl.core.trainer import TrainerContext
+
+
+Result = TypeVar("Result")
+
+_COUNT = "plugrl_num_iterations"
+
+
+class IterationContext:
+    """What a loop tells of its progress.
+
+    Args:
+        trainer: whose run shows the bar.
+        num_iterations: how many iterations the loop has in all.
+    """
+
+    def __init__(self, trainer: Trainer, num_iterations: int) -> None:
+        self._trainer = trainer
+        self.num_iterations = num_iterations
+        self._description = "Running"
+        self._done = 0
+        self._bar: Bar | None = None
+
+    def set_description(self, description: str) -> None:
+        """Name the bar; before the first :meth:`step`."""
+        self._description = description
+
+    def step(self, completed: int | None = None, **numbers: float | int | str) -> None:
+        """One iteration is done; after a resume ``completed`` says how many are."""
+        self._done = self._done + 1 if completed is None else completed
+        if self._bar is None:
+            self._bar = self._trainer.run.progress(self._description, self.num_iterations)
+        self._bar.update(self._done, **numbers)
+
+    def close(self) -> None:
+        """Take the bar down."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def attach_progress_bar(
+    count: Callable[[Any], int],
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a method of a trainer a progress bar, as the keyword ``iteration_context``.
+
+    Args:
+        count: called with the trainer; how many iterations the method will run.
+    """
+
+    def attach(loop: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(loop)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Result:
+            with closing(IterationContext(self, count(self))) as context:
+                return loop(self, *args, iteration_context=context, **kwargs)
+
+        setattr(wrapped, _COUNT, count)
+        return wrapped
+
+    return attach
+
+
+def total_num_iterations(trainer: Any) -> int:
+    """The iterations of all loops of a trainer that have a progress bar."""
+    methods = (member for _, member in inspect.getmembers(type(trainer), inspect.isfunction))
+    return sum(getattr(m, _COUNT)(trainer) for m in methods if hasattr(m, _COUNT))
 
 
 class _UnbuiltAgents(Mapping[str, "Agent"]):

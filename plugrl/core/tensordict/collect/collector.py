@@ -15,7 +15,7 @@ from tensordict import TensorDict
 
 from plugrl.core.run.guards import MAX_PLAUSIBLE_REWARD
 from plugrl.core.tensordict.collect.episodes import EpisodeStatistics
-from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.collect.rows import Rows, real_steps
 from plugrl.core.tensordict.environment.contract import (
     check_acting,

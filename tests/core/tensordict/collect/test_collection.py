@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plugrl.core.tensordict.collect.collector import Collector
-from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.collect.normalisation import Normalisers
 from tests.core.tensordict.counting import Always, Counting
 
 

@@ -12,7 +12,7 @@ import torch
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.acting import acting_for
 from plugrl.core.tensordict.agents.building import build_agents
-from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.collect.torchrl_collector import TorchrlCollector, TorchrlSource
 from plugrl.scenarios.torchrl.scenario import TorchrlScenario
 

@@ -14,7 +14,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.acting import TorchActor
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.collect.collector import Collector
-from plugrl.core.tensordict.collect.normalisers import Normalisers
+from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.environment.turns import finished
 from plugrl.core.tensordict.learn.advantages import RewardToGo
 from tests.core.by_time import by_time
