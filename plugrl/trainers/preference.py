@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -62,7 +63,7 @@ class PreferenceTrainer(SelfHostedTrainer):
         if margins is not None and not getattr(loss, "takes_margins", False):
             yield "rollout_worker.margin_key", f"has no effect: loss {name} takes no margins"
 
-    @property
+    @cached_property
     def _loss(self) -> WeightedLoss:
         section = self.config.algorithm.loss
         return WeightedLoss(self._factory.load("loss", section, "trainer.algorithm.loss"), section)

@@ -174,9 +174,8 @@ class Guards:
     def _count_invalid(self, step: int, total: int, kept: int, reason: str) -> None:
         self._invalid_in_a_row = self._invalid_in_a_row + 1 if total and not kept else 0
         self._reason = reason
-        if self._continues_on_failure:
-            return
-        if self._invalid_in_a_row >= self.policy.max_invalid_steps:
+        too_many = self._invalid_in_a_row >= self.policy.max_invalid_steps
+        if too_many and not self._continues_on_failure:
             raise RunError(
                 f"no reward was valid in {self._invalid_in_a_row} steps in a row, up to step "
                 f"{step} (runtime_monitor.max_invalid_steps)"

@@ -72,6 +72,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         super().__init__(*args, **kwargs)
         self._iteration = -1
         self._last_metrics: dict[str, float] = {}
+        #: The metric of evaluations by which a checkpoint is the best, once there was one.
+        self._score_name = ""
         self._learners: dict[str, Learner] = {}
         self._current: Agent | None = None
         self._regression: MessageRegression | None = None
@@ -330,18 +332,13 @@ class TensorDictRlTrainer(TensorDictTrainer):
         with self._timed("validate", metrics), torch.no_grad():
             scores = self._evaluation.run(iteration)
             self._film(iteration)
-        name = self._score_name
-        score = scores[name]
-        logger.info("%s: %s %.4g", self.run.label(iteration), name, score)
+        name = self.scenario_instance.test_environment.score or "mean_episode_return"
+        self._score_name = f"validation/{name}"
+        score = scores[self._score_name]
+        logger.info("%s: %s %.4g", self.run.label(iteration), self._score_name, score)
         self.run.report_score(score, name)
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
         return metrics | scores
-
-    @property
-    def _score_name(self) -> str:
-        """The metric of an evaluation by which a checkpoint is the best."""
-        name = self.scenario_instance.test_environment.score or "mean_episode_return"
-        return f"validation/{name}"
 
     def _film(self, iteration: int) -> None:
         kind = self.hyper_params.validate.film

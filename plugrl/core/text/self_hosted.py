@@ -257,7 +257,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         """
         return part
 
-    @property
+    @cached_property
     def _loss(self) -> WeightedLoss:
         section = self.config.algorithm.loss
         function = self._factory.load("loss", section, "trainer.algorithm.loss")
@@ -265,7 +265,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         terms = terms_of(self.config.algorithm, values=values)
         return WeightedLoss(function, section, tuple(terms))
 
-    @property
+    @cached_property
     def _advantage(self) -> advantages.Advantage:
         section = self.config.algorithm.advantage
         function: advantages.Advantage = self._factory.load(
