@@ -336,7 +336,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._score_name = f"validation/{name}"
         score = scores[self._score_name]
         logger.info("%s: %s %.4g", self.run.label(iteration), self._score_name, score)
-        self.run.report_score(score, name)
+        self.run.report_score(score, self._score_name)
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
         return metrics | scores
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from plugrl.core.config.check import Checker
 from plugrl.core.config.schemas.sections import KNOWN
@@ -45,8 +45,10 @@ class StandaloneRun:
         """Keep a record."""
         self.samples.setdefault(name, []).append(dict(record))
 
-    def report_score(self, score: float) -> bool:
-        """Whether a held-out score is the best so far."""
+    def report_score(
+        self, score: float, metric: str | None = None, *, mode: Literal["max", "min"] = "max"
+    ) -> bool:
+        """Whether a held-out score is the best so far; it has no headline."""
         if self.best_score is not None and score <= self.best_score:
             return False
         self.best_score = score
