@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from plugrl.core.errors import StopRun as StopRun
     from plugrl.core.errors import UsageError as UsageError
     from plugrl.core.experiment import load_run as load_run
+    from plugrl.core.experiment import resume as resume
     from plugrl.core.experiment import train as train
     from plugrl.core.plugins.hookspecs import HOOK_API as HOOK_API
     from plugrl.core.plugins.hookspecs import hookimpl as hookimpl
@@ -205,7 +206,7 @@ _MODULES = {
         "StopRun",
         "UsageError",
     ),
-    "plugrl.core.experiment": ("load_run", "train"),
+    "plugrl.core.experiment": ("load_run", "resume", "train"),
     "plugrl.core.plugins.hookspecs": ("HOOK_API", "hookimpl"),
     "plugrl.core.protocol.nested_array_dict": ("NestedArrayDict",),
     "plugrl.core.protocol.protocol": ("Protocol", "make_protocol"),

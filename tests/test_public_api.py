@@ -42,8 +42,8 @@ masked_sum padding_data register_advantage register_body register_dialogue_envir
 register_environment register_evaluator
 register_fine_tune_service register_harness_algorithm register_inference_service register_loss
 register_parser register_protocol register_rollout_worker register_sandbox register_scenario
-register_scorer register_tracker register_train_service register_trainer supervised_examples train
-trajectory_of
+register_scorer register_tracker register_train_service register_trainer resume
+supervised_examples train trajectory_of
 """
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,19 @@ from plugrl.core.config.preflight import device_fault, find_faults
 from plugrl.core.config.schemas.sections import COMMON
 from plugrl.core.config.sources.compose import ComposedConfig, compose
 from plugrl.core.config.sources.origins import raise_faults
+from plugrl.core.config.sources.overrides import check_texts
 from plugrl.core.config.validated import ValidatedConfig
 from plugrl.core.config.validation import validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory
+from plugrl.core.plugins.arguments import (
+    EVALUATOR,
+    absent_rewards,
+    resumed_rewards,
+    reward_arguments,
+)
+from plugrl.core.plugins.callbacks import Callback, as_callbacks
 from plugrl.core.plugins.discovery import LoadedPlugins, load_hook_plugins
 from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.registry import Registry, default_registry
@@ -34,7 +42,7 @@ from plugrl.core.run.records.records import read_jsonl, read_status
 from plugrl.core.run.run import Run
 
 if TYPE_CHECKING:
-    from plugrl.core.trainer import Phase, Trainer, TrainerContext
+    from plugrl.core.trainer import Phase, Trainer, TrainerContext, TrainingResult
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +66,16 @@ class Experiment:
         for line in self.validated.unchecked_lines:
             logger.warning("%s", line)
 
-    def hooks(self) -> HookCaller:
+    def hooks(self, callbacks: Sequence[Callback] = ()) -> HookCaller:
         """The caller of the hooks, after every plugin had the chance to refuse the configuration.
 
         Raises:
+        Args:
+            callbacks: hooks of one run alone.
+
             ConfigError: a plugin refuses it.
         """
-        caller = HookCaller(self.plugins.manager, strict=self.strict)
+        caller = HookCaller(self.plugins.manager, strict=self.strict, callbacks=callbacks)
         caller.call("plugrl_configure", config=self.validated.hyper_params)
         return caller
 
@@ -122,6 +133,9 @@ def train(
     *,
     config_path: Sequence[str | Path] = (),
 ) -> TrainedRun:
+    reward: Any = None,
+    reward_weights: Sequence[float] | None = None,
+    callbacks: Iterable[Any] = (),
     """Train as a configuration says, in a new run folder.
 
     Args:
@@ -129,21 +143,38 @@ def train(
         overrides: ``key=value`` strings, as on the command line.
         config_path: further folders in which ``defaults`` are looked up.
 
+        reward: what rewards an answer, in place of ``rollout_worker.evaluator``: a function
+            ``f(prompts, completions, **columns)``, as of TRL, or ``f(data, target)``, or a list of
+            them, whose rewards are added up. A function lives in this process: the run is resumed
+            by :func:`resume` with the same one.
+        reward_weights: how much each function of the list counts; None: 1.
+        callbacks: hooks of this run alone: objects with methods such as ``plugrl_step_end``, or
+            functions ``f(step, metrics)``. ``plugrl.StopRun`` raised there ends the run.
     Raises:
         ConfigError: the configuration is wrong.
-        PluginError: a plugin that it needs cannot be used.
+        PluginError: a plugin that it needs cannot be used, or a function has wrong parameters.
+        UsageError: an argument is none of what is listed above.
         RunError: the run failed; the log in its folder says why.
     """
-    experiment = prepare(config, overrides, config_path=config_path, setup=True)
-    experiment.warn_unchecked()
-    return start(experiment)
+    called = as_callbacks(callbacks)
+    functions: dict[str, Any] = {}
+    if reward is not None:
+        functions, picks = reward_arguments(reward, reward_weights)
+        check_texts("overrides", overrides, '["seed=1"]')
+        overrides = [*overrides, *picks]
+    elif reward_weights is not None:
+        raise UsageError("reward_weights are for reward, which is missing")
+    with default_registry().arguments(EVALUATOR, functions):
+        experiment = prepare(config, overrides, config_path=config_path, setup=True)
+        experiment.warn_unchecked()
+        return start(experiment, called)
 
 
 @preserve_working_folder()
-def start(experiment: Experiment) -> TrainedRun:
+def start(experiment: Experiment, callbacks: Sequence[Callback] = ()) -> TrainedRun:
     """Train a prepared experiment in a new run folder; the errors are those of :func:`train`."""
     apply_process_settings(experiment)
-    hooks = experiment.hooks()
+    hooks = experiment.hooks(callbacks)
     trackers = _trackers(experiment)
     with defer_signals():
         run = Run.create(
@@ -158,33 +189,81 @@ def start(experiment: Experiment) -> TrainedRun:
 
 
 @preserve_working_folder()
-def resume(folder: str | Path) -> TrainedRun:
+def resume(
+    run: str | Path | TrainedRun,
+    *,
+    reward: Any = None,
+    callbacks: Iterable[Any] = (),
+    runs_folder: str | Path = "runs",
+) -> TrainedRun:
     """Continue a run from its newest intact checkpoint, or from the start if it has none.
 
     A run that is done is left unchanged.
 
     Raises:
         ConfigError: the folder holds no run.
-        UsageError: another process owns the run.
+        UsageError: another process owns the run, or its reward functions are missing.
+    Args:
+        run: a path, an id or the beginning of one, an experiment (its newest run), ``latest``, or
+            what :func:`train` gave.
+        reward: the functions that it was trained with, where it was given some.
+        callbacks: as of :func:`train`; those that it began with are not saved.
+        runs_folder: where a run is looked up unless a path is given.
+
         PluginError: plugins changed and ``plugins.strict`` is set.
         RunError: the run failed again.
     """
-    from plugrl.core.run.initialization import is_complete
+    from plugrl.core.run.initialization import functions_of, is_complete, read_config
 
-    if is_complete(Path(folder)):
+    folder = _folder_of(run, runs_folder)
+    called = as_callbacks(callbacks)
+    if is_complete(folder):
         logger.info("the run %s is done: there is nothing to resume", folder)
         return load_run(folder)
-    experiment = _saved_experiment(Path(folder))
-    apply_process_settings(experiment)
-    hooks, trackers = experiment.hooks(), _trackers(experiment)
-    with defer_signals():
-        run = Run.open(
-            folder,
-            hooks=hooks,
-            trackers=trackers,
-            records=experiment.registry.used,
-        )
-        return _train(experiment, run)
+    registry = default_registry()
+    names = functions_of(folder, read_config(folder))
+    if reward is None:
+        # What a file of `-p` has registered stands in for them.
+        names = [name for name in names if not registry.has_registered(EVALUATOR, name)]
+    functions: dict[str, Any] = {}
+    if names or reward is not None:
+        functions = resumed_rewards(str(display_path(folder)), names, reward)
+    with registry.arguments(EVALUATOR, functions):
+        experiment = _saved_experiment(folder)
+        apply_process_settings(experiment)
+        hooks, trackers = experiment.hooks(called), _trackers(experiment)
+        with defer_signals():
+            opened = Run.open(
+                folder,
+                hooks=hooks,
+                trackers=trackers,
+                records=experiment.registry.used,
+            )
+            return _train(experiment, opened)
+
+
+@contextmanager
+def without_functions(folder: Path, command: str) -> Iterator[None]:
+    """Let a run be loaded whose reward functions a Python program had; none can be called.
+
+    Args:
+        folder: the run folder.
+        command: what loads it, for the message of those who call one.
+    """
+    from plugrl.core.run.initialization import functions_of, read_config
+
+    names = functions_of(folder, read_config(folder, "opened"))
+    with absent_rewards(default_registry(), str(display_path(folder)), names, command):
+        yield
+
+
+def _folder_of(run: str | Path | TrainedRun, runs_folder: str | Path) -> Path:
+    from plugrl.core.run.folder import find
+
+    if isinstance(run, TrainedRun):
+        return run.folder
+    # A folder that holds no run says so when it is read.
+    return Path(run) if Path(run).is_dir() else find(str(run), Path(runs_folder))
 
 
 def _saved_experiment(folder: Path) -> Experiment:
@@ -224,7 +303,10 @@ def _saved_experiment(folder: Path) -> Experiment:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that has ended, read from its folder."""
+    """A run that has ended, read from its folder.
+
+    ``result`` is what the trainer gave back, where this process has trained the run.
+    """
 
     folder: Path
     config: HyperParameters
@@ -232,6 +314,7 @@ class TrainedRun:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
+    result: TrainingResult | None = None
         """One mapping a line of ``metrics.jsonl``, in order."""
         return read_jsonl(self.folder / "metrics.jsonl")
 
@@ -319,9 +402,15 @@ def _train(experiment: Experiment, run: Run) -> TrainedRun:
     with run, _attribute_errors(experiment, run):
         trainer = build_trainer(experiment.validated, experiment.registry, run)
         run.attach(trainer)
+    from plugrl.core.trainer import TrainingResult
+
+    result: TrainingResult | None = None
         run.restore()
-        trainer.train()
-    return load_run(run.folder)
+        result = trainer.train()
+    if result is None:
+        # The trainer gives none, or a hook ended the run.
+        result = TrainingResult(steps=run.step, metrics=dict(run.last_metrics))
+    return replace(load_run(run.folder), result=result)
 
 
 @contextmanager

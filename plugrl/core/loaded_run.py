@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.sources.lookup import find_main
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.experiment import Experiment, apply_process_settings, build_trainer, prepare
+from plugrl.core.experiment import (
+    Experiment,
+    apply_process_settings,
+    build_trainer,
+    prepare,
+    without_functions,
+)
 from plugrl.core.null_run import UnrecordedRun
 from plugrl.core.run.checkpoints import checkpoint as checkpoints
 from plugrl.core.run.checkpoints.folder import checkpoint_folder
@@ -73,29 +79,31 @@ def open_checkpoint(
     """
     state: Mapping[str, Any] | None = None
     folder: Path | None = None
-    if is_model(target):
-        if checkpoint != "newest":
-            raise UsageError(
-                f"{target} is a model folder, which has no checkpoint {checkpoint!r}; leave "
-                "--checkpoint out, or name a run"
-            )
-        experiment, origin = _model_experiment(target, evaluation, overrides, alone), target
-    else:
-        folder = find(target, Path(runs_folder))
-        path = find_checkpoint(folder, checkpoint)
-        tree, state = _phase_at_checkpoint(folder, path)
-        experiment, origin = _run_experiment(tree, evaluation, overrides, alone), str(path)
-    if alone:
-        apply_process_settings(experiment)
-    run = UnrecordedRun("a saved state", folder)
-    stand_in: Any = run
-    trainer = build_trainer(_last_phase(experiment.validated), experiment.registry, stand_in)
-    if state is not None:
-        restore_weights(trainer, state, "trainer", origin, root=Trainer)
-    try:
-        yield LoadedRun(trainer, run, origin)
-    finally:
-        run.close()
+    with ExitStack() as stack:
+        if is_model(target):
+            if checkpoint != "newest":
+                raise UsageError(
+                    f"{target} is a model folder, which has no checkpoint {checkpoint!r}; leave "
+                    "--checkpoint out, or name a run"
+                )
+            experiment, origin = _model_experiment(target, evaluation, overrides, alone), target
+        else:
+            folder = find(target, Path(runs_folder))
+            path = find_checkpoint(folder, checkpoint)
+            stack.enter_context(without_functions(folder, "eval"))
+            tree, state = _phase_at_checkpoint(folder, path)
+            experiment, origin = _run_experiment(tree, evaluation, overrides, alone), str(path)
+        if alone:
+            apply_process_settings(experiment)
+        run = UnrecordedRun("a saved state", folder)
+        stand_in: Any = run
+        trainer = build_trainer(_last_phase(experiment.validated), experiment.registry, stand_in)
+        if state is not None:
+            restore_weights(trainer, state, "trainer", origin, root=Trainer)
+        try:
+            yield LoadedRun(trainer, run, origin)
+        finally:
+            run.close()
 
 
 def _model_experiment(

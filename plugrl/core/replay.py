@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.experiment import apply_process_settings, build_trainer, prepare
+from plugrl.core.experiment import apply_process_settings, build_trainer, prepare, without_functions
 from plugrl.core.null_run import NullRun
 from plugrl.core.run.checkpoints import dumps
 from plugrl.core.run.checkpoints.compatibility import check_dump
@@ -40,27 +40,28 @@ def replay(folder: Path, step: int) -> list[ReplayedStep]:
             its configuration.
         UsageError: the trainer cannot repeat a step.
     """
-    tree = read_config(folder)
-    experiment = prepare(tree, preflight=False, setup=True)
-    found = [(path, state) for path, state in dumps.read(folder, step) if _is_repeatable(state)]
-    if not found:
-        raise ConfigError(
-            f"the dumps of step {step} in {folder} hold no training batch, so nothing can be "
-            "repeated; look at their tensors.safetensors and state.json"
-        )
-    check_dump(found[0][0], read_config(folder, private=False))
-    apply_process_settings(experiment)
-    replayed = []
-    for path, state in found:
-        evidence = state["batch"]
-        validated = experiment.validated
-        if evidence["phase"]:
-            validated = validated.phases[evidence["phase"] - 1][1]
-        run: Any = NullRun("a repeated step")
-        trainer = build_trainer(validated, experiment.registry, run)
-        metrics = trainer.replay(evidence)
-        replayed.append(ReplayedStep(path, state["what"], float(evidence["loss"]), metrics))
-    return replayed
+    with without_functions(folder, "replay"):
+        tree = read_config(folder)
+        experiment = prepare(tree, preflight=False, setup=True)
+        found = [(path, state) for path, state in dumps.read(folder, step) if _is_repeatable(state)]
+        if not found:
+            raise ConfigError(
+                f"the dumps of step {step} in {folder} hold no training batch, so nothing can be "
+                "repeated; look at their tensors.safetensors and state.json"
+            )
+        check_dump(found[0][0], read_config(folder, private=False))
+        apply_process_settings(experiment)
+        replayed = []
+        for path, state in found:
+            evidence = state["batch"]
+            validated = experiment.validated
+            if evidence["phase"]:
+                validated = validated.phases[evidence["phase"] - 1][1]
+            run: Any = NullRun("a repeated step")
+            trainer = build_trainer(validated, experiment.registry, run)
+            metrics = trainer.replay(evidence)
+            replayed.append(ReplayedStep(path, state["what"], float(evidence["loss"]), metrics))
+        return replayed
 
 
 def _is_repeatable(state: Mapping[str, Any]) -> bool:

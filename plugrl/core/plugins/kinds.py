@@ -5,14 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from plugrl.core.errors import PlugrlDeprecationWarning
 
 #: Name of plugrl's own distribution: its components are the built-in ones.
 OWN = "plugrl"
 
-Source = Literal["entry point", "decorator", "hook", "path"]
+Source = Literal["entry point", "decorator", "hook", "path", "argument"]
+#: The source of what a Python program gives as an argument: it lives in its process alone.
+ARGUMENT: Final = "argument"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

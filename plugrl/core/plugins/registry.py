@@ -14,13 +14,15 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from plugrl.core.errors import PluginError, PlugrlDeprecationWarning, UsageError
 from plugrl.core.plugins.discovery import load_hook_plugins
 from plugrl.core.plugins.kinds import (
+    ARGUMENT,
     KIND_OF_GROUP,
     KINDS,
     OWN,
@@ -177,6 +179,26 @@ class Registry:
         record = next(known, made.record)
         self._own[record] = made
         return record
+
+    @contextmanager
+    def arguments(self, kind: str, objects: Mapping[str, Any]) -> Iterator[None]:
+        """Make objects available under their names inside the block, in this process alone."""
+        before = dict(self._registered)
+        for name, obj in objects.items():
+            made = make_registration(kind, name, obj, None, ())
+            record = replace(made.record, source=ARGUMENT)
+            self._registered[kind, name, None] = Registration(record, obj, made.origin)
+        try:
+            yield
+        finally:
+            for name in objects:
+                self._used.discard(self._registered.pop((kind, name, None)).record)
+                if (kind, name, None) in before:
+                    self._registered[kind, name, None] = before[kind, name, None]
+
+    def has_registered(self, kind: str, name: str) -> bool:
+        """Whether code of this process, and no package, has registered such a component."""
+        return (kind, name, None) in self._registered
 
     @contextmanager
     def credit_to(self, entry: EntryPoint, *, hook: bool = False) -> Iterator[None]:

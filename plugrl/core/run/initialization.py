@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from plugrl.core.config.hidden import (
     redacted_yaml,
 )
 from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.plugins.kinds import ARGUMENT
 from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
 from plugrl.core.run import folder as folders
 from plugrl.core.run.atomic_files import dump_yaml, write_json, write_text
@@ -144,6 +145,32 @@ def is_complete(folder: Path) -> bool:
         return False
     steps = [step_of(path) for path in candidates(checkpoint_folder(folder))]
     return not steps or steps[0] == before.step
+
+
+def functions_of(folder: Path, tree: Mapping[str, Any]) -> list[str]:
+    """Names of the functions of a Python program that a run was given and still asks for.
+
+    Args:
+        folder: the run folder.
+        tree: its configuration, in whose order they come.
+    """
+    try:
+        lock = json.loads((folder / folders.LOCK_FILE).read_text(encoding="utf-8"))
+        given = {entry["name"] for entry in lock if entry.get("source") == ARGUMENT}
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return []
+    return list(dict.fromkeys(name for name in _types(tree) if name in given))
+
+
+def _types(value: Any) -> Iterator[Any]:
+    """The types of all sections in a configuration, in its order."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("type"), str):
+            yield value["type"]
+        value = value.values()
+    for child in value:
+        if isinstance(child, (Mapping, list)):
+            yield from _types(child)
 
 
 def check_plugins(folder: Path, records: Iterable[ComponentRecord], *, strict: bool) -> None:

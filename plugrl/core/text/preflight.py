@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.names import OF_FILE, columns_in, model_fault, split_fault
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.plugins.kinds import ARGUMENT
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.data.files import first_problem, read_files
 from plugrl.core.text.data.loader import filter_items, require_answers
@@ -53,6 +54,7 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
         yield from stop_findings(check, "rollout_worker", [worker.model])
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
+    yield from _argument_findings(check)
     yield from data_findings(check, "data", files, [data.split], "split")
     yield from _pool_findings(root, check.validated.trainer)
     yield from _context_findings(check)
@@ -64,6 +66,19 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
 
 def model_findings(
     check: Preflight, path: str, name: str, *, role: str | None = None
+def _argument_findings(check: Preflight) -> Iterator[Finding]:
+    """Worker processes, which do not have the functions that a Python program gave the run."""
+    for path, record in check.validated.records.items():
+        if record.source == ARGUMENT and check.root.rollout_worker.processes:
+            yield (
+                "rollout_worker.processes",
+                f"is {check.root.rollout_worker.processes}, and {record.name} of {path} is a "
+                "function of this program, which other processes do not have; write 0, or give a "
+                f"file, rollout_worker.evaluator_module_path=FILE.py:{record.name}",
+            )
+            return
+
+
 ) -> Iterator[Finding]:
     """A model that the setting at ``path`` names and that is not there, or must not be trained.
 

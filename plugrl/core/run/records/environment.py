@@ -56,6 +56,10 @@ class ComponentRecord(Protocol):
     def file(self) -> str | None:
         """The user file that it was loaded from."""
 
+    @property
+    def source(self) -> str:
+        """How it was found."""
+
 
 def describe_environment() -> dict[str, Any]:
     """Collect versions, machine and command line, without importing anything heavy."""
@@ -129,6 +133,7 @@ def plugin_lock(
                     "target": record.target,
                     "file": record.file,
                     "sha256": _file_hash(record.file),
+                    "source": record.source,
                     "used": is_used,
                 }
     return [listed[key] for key in sorted(listed)]
