@@ -69,10 +69,10 @@ class Experiment:
     def hooks(self, callbacks: Sequence[Callback] = ()) -> HookCaller:
         """The caller of the hooks, after every plugin had the chance to refuse the configuration.
 
-        Raises:
         Args:
             callbacks: hooks of one run alone.
 
+        Raises:
             ConfigError: a plugin refuses it.
         """
         caller = HookCaller(self.plugins.manager, strict=self.strict, callbacks=callbacks)
@@ -132,17 +132,16 @@ def train(
     overrides: Sequence[str] = (),
     *,
     config_path: Sequence[str | Path] = (),
-) -> TrainedRun:
     reward: Any = None,
     reward_weights: Sequence[float] | None = None,
     callbacks: Iterable[Any] = (),
+) -> TrainedRun:
     """Train as a configuration says, in a new run folder.
 
     Args:
         config: a YAML file, the name of a packaged recipe, or a mapping.
         overrides: ``key=value`` strings, as on the command line.
         config_path: further folders in which ``defaults`` are looked up.
-
         reward: what rewards an answer, in place of ``rollout_worker.evaluator``: a function
             ``f(prompts, completions, **columns)``, as of TRL, or ``f(data, target)``, or a list of
             them, whose rewards are added up. A function lives in this process: the run is resumed
@@ -150,6 +149,7 @@ def train(
         reward_weights: how much each function of the list counts; None: 1.
         callbacks: hooks of this run alone: objects with methods such as ``plugrl_step_end``, or
             functions ``f(step, metrics)``. ``plugrl.StopRun`` raised there ends the run.
+
     Raises:
         ConfigError: the configuration is wrong.
         PluginError: a plugin that it needs cannot be used, or a function has wrong parameters.
@@ -200,9 +200,6 @@ def resume(
 
     A run that is done is left unchanged.
 
-    Raises:
-        ConfigError: the folder holds no run.
-        UsageError: another process owns the run, or its reward functions are missing.
     Args:
         run: a path, an id or the beginning of one, an experiment (its newest run), ``latest``, or
             what :func:`train` gave.
@@ -210,6 +207,9 @@ def resume(
         callbacks: as of :func:`train`; those that it began with are not saved.
         runs_folder: where a run is looked up unless a path is given.
 
+    Raises:
+        ConfigError: the folder holds no run.
+        UsageError: another process owns the run, or its reward functions are missing.
         PluginError: plugins changed and ``plugins.strict`` is set.
         RunError: the run failed again.
     """
@@ -311,10 +311,10 @@ class TrainedRun:
     folder: Path
     config: HyperParameters
     status: Mapping[str, Any]
+    result: TrainingResult | None = None
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-    result: TrainingResult | None = None
         """One mapping a line of ``metrics.jsonl``, in order."""
         return read_jsonl(self.folder / "metrics.jsonl")
 
@@ -399,12 +399,12 @@ def _seed(seed: int) -> None:
 
 def _train(experiment: Experiment, run: Run) -> TrainedRun:
     logger.info("run folder %s", display_path(run.folder))
-    with run, _attribute_errors(experiment, run):
-        trainer = build_trainer(experiment.validated, experiment.registry, run)
-        run.attach(trainer)
     from plugrl.core.trainer import TrainingResult
 
     result: TrainingResult | None = None
+    with run, _attribute_errors(experiment, run):
+        trainer = build_trainer(experiment.validated, experiment.registry, run)
+        run.attach(trainer)
         run.restore()
         result = trainer.train()
     if result is None:

@@ -168,18 +168,6 @@ class Registry:
         self._registered[key] = new
         return new.record
 
-    def own(self, kind: str, obj: Any) -> Record:
-        """The record of a function or class that a schema brings along, without registering a name.
-
-        If an entry point names the same object, the record is that of the entry point.
-        """
-        made = make_registration(known_kind(kind).name, obj.__name__, obj, None, self.entry_points)
-        key = made.record.reference, made.record.target
-        known = (r for r in self.records(kind) if (r.reference, r.target) == key)
-        record = next(known, made.record)
-        self._own[record] = made
-        return record
-
     @contextmanager
     def arguments(self, kind: str, objects: Mapping[str, Any]) -> Iterator[None]:
         """Make objects available under their names inside the block, in this process alone."""
@@ -199,6 +187,18 @@ class Registry:
     def has_registered(self, kind: str, name: str) -> bool:
         """Whether code of this process, and no package, has registered such a component."""
         return (kind, name, None) in self._registered
+
+    def own(self, kind: str, obj: Any) -> Record:
+        """The record of a function or class that a schema brings along, without registering a name.
+
+        If an entry point names the same object, the record is that of the entry point.
+        """
+        made = make_registration(known_kind(kind).name, obj.__name__, obj, None, self.entry_points)
+        key = made.record.reference, made.record.target
+        known = (r for r in self.records(kind) if (r.reference, r.target) == key)
+        record = next(known, made.record)
+        self._own[record] = made
+        return record
 
     @contextmanager
     def credit_to(self, entry: EntryPoint, *, hook: bool = False) -> Iterator[None]:

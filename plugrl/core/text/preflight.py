@@ -52,9 +52,9 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
     if models and worker.get("model") is not None and not checked:
         yield from model_findings(check, "rollout_worker.model", worker.model)
         yield from stop_findings(check, "rollout_worker", [worker.model])
+    yield from _argument_findings(check)
     data, validate = root.data, root.validate
     files = () if data.type == "scenario" else data.data_files
-    yield from _argument_findings(check)
     yield from data_findings(check, "data", files, [data.split], "split")
     yield from _pool_findings(root, check.validated.trainer)
     yield from _context_findings(check)
@@ -64,8 +64,6 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
         yield from data_findings(check, "validate.data", files, section.splits, "splits")
 
 
-def model_findings(
-    check: Preflight, path: str, name: str, *, role: str | None = None
 def _argument_findings(check: Preflight) -> Iterator[Finding]:
     """Worker processes, which do not have the functions that a Python program gave the run."""
     for path, record in check.validated.records.items():
@@ -79,6 +77,8 @@ def _argument_findings(check: Preflight) -> Iterator[Finding]:
             return
 
 
+def model_findings(
+    check: Preflight, path: str, name: str, *, role: str | None = None
 ) -> Iterator[Finding]:
     """A model that the setting at ``path`` names and that is not there, or must not be trained.
 
