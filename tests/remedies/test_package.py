@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from remedies import untried
+import re
+from pathlib import Path
+
+from remedies import ROOMS, untried
 
 #: Texts that name no key, value or command.
 REASONS = {
@@ -19,3 +22,12 @@ REASONS = {
 
 def test_every_remedy_is_tried_or_names_nothing():
     assert untried("", [], REASONS) == []
+
+
+def test_every_room_has_a_module():
+    asked = {
+        room
+        for file in Path(__file__).parent.glob("test_*.py")
+        for room in re.findall(r'untried\(\s*"([^"]*)"', file.read_text(encoding="utf-8"))
+    }
+    assert asked == set(ROOMS)

@@ -182,7 +182,8 @@ def tiered(rows: Iterable[Row]) -> list[Any]:
 
 #: Rooms of the package, one test module each: a file is in the first that fits.
 ROOMS = (
-    *("core/config", "core/protocol", "core/tensordict", "core/text", "core"),
+    *("core/config", "core/plugins", "core/protocol", "core/run"),
+    *("core/tensordict", "core/text", "core"),
     *("commands", "plugins", "scenarios", "trainers", ""),
 )
 _VERB = (
