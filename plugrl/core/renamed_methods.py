@@ -22,6 +22,7 @@ class RenamedMethods:
     method that nothing calls is refused, and reading such an attribute says what to write.
     """
 
+    __slots__ = ()
     #: New names of methods by their former ones.
     RENAMED_METHODS: ClassVar[Mapping[str, str]] = {}
     #: What to write instead of names that bases of other frameworks have; see
@@ -107,6 +108,8 @@ def _former(former: str, name: str, method: Callable[..., Any]) -> Callable[...,
         return method(*args, **kwargs)
 
     # As PEP 702 marks what goes away, for type checkers and documentation.
+    # What has to be written has the new name.
+    call.__dict__.pop("__isabstractmethod__", None)
     call.__dict__["__deprecated__"] = f"it is now called {name}"
     return call
 

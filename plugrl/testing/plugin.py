@@ -6,6 +6,7 @@ pytest imports this module in every environment that has plugrl, so it imports p
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any
 
 import pytest
@@ -82,6 +83,13 @@ def plugrl_new_process(request: pytest.FixtureRequest) -> Any:
     return NewProcess(records)
 
 
+@pytest.fixture(scope="session")
+def plugrl_elsewhere(plugrl_new_process: Any) -> Any:
+    """The former name of ``plugrl_new_process``."""
+    _warn_of_former_name("plugrl_elsewhere", "plugrl_new_process")
+    return plugrl_new_process
+
+
 @pytest.fixture(scope="class")
 def plugrl_trainer_config(
     plugrl_trainer: str, tmp_path_factory: pytest.TempPathFactory
@@ -111,3 +119,17 @@ def plugrl_run(plugrl_trainer_config: dict[str, Any], plugrl_recorder: Any) -> A
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tiny.working_directory(plugrl_trainer_config))
         return tiny.train(plugrl_trainer_config, plugrl_recorder)
+
+
+@pytest.fixture(scope="class")
+def plugrl_trained(plugrl_run: Any) -> Any:
+    """The former name of ``plugrl_run``."""
+    _warn_of_former_name("plugrl_trained", "plugrl_run")
+    return plugrl_run
+
+
+def _warn_of_former_name(former: str, name: str) -> None:
+    from plugrl.core.errors import PlugrlDeprecationWarning
+
+    message = f"the fixture {former} is now called {name}; write {name}"
+    warnings.warn(message, PlugrlDeprecationWarning, stacklevel=2)

@@ -255,7 +255,7 @@ class HarnessTrainer(Trainer):
         self._parameters = list(system.parameters())
         self._optimizer = self.make_optimizer(self._parameters)
         # However somebody makes its steps, the system hears of them.
-        self._optimizer.register_step_post_hook(lambda *_: system.stepped())
+        self._optimizer.register_step_post_hook(lambda *_: system.after_optimizer_step())
         if self._pending_state is not None:
             state, self._pending_state = self._pending_state, None
             self._apply(state)
@@ -505,7 +505,7 @@ class HarnessTrainer(Trainer):
         """The models with the weights of the loaded state; they are not trained further."""
         self._load_weights()
         system: Any = self.environment.system
-        system.updated()
+        system.sync_weights()
         models: Models = system.models
         return models
 

@@ -43,7 +43,7 @@ HEADS = {"num_key_value_heads": 2, "head_dim": 8}
 def said(*texts):
     dialogue = Dialogue("a goal")
     for number, text in enumerate(texts):
-        dialogue = dialogue.said("target" if number % 2 else "tester", text)
+        dialogue = dialogue.with_message("target" if number % 2 else "tester", text)
     return dialogue
 
 

@@ -53,10 +53,10 @@ class Scripted(InferenceService):
 
 TALK = (
     Dialogue("say red", category="colour")
-    .said("tester", "hello")
-    .said("target", "hi")
-    .said("tester", "a colour?")
-    .said("target", "{prompt} red")
+    .with_message("tester", "hello")
+    .with_message("target", "hi")
+    .with_message("tester", "a colour?")
+    .with_message("target", "{prompt} red")
 )
 
 
@@ -139,7 +139,7 @@ def test_a_chat_template_with_a_system_prompt(tmp_path):
 
 def test_one_dialogue_that_is_too_long_is_one_failure():
     scorer, service = judge("Score: 1", template="{response}", max_response_length=100)
-    long = TALK.said("target", "x" * 2000)
+    long = TALK.with_message("target", "x" * 2000)
     scores = score_dialogues(scorer, [TALK, long, TALK])
     assert [score.value for score in scores[::2]] == [1.0, 1.0]
     assert "has 2006 tokens, and model 'judge' has room for 1900" in scores[1].failure
@@ -211,7 +211,7 @@ def test_a_real_model_judges_greedily_what_it_judges_alone():
         {"template": "{response}", "pattern": r"(\d)", "maximum": 9.0, "max_response_length": 8}
     )
     scorer.use({"judge": service})
-    talks = [TALK.said("target", "abcdefghij"[i:]) for i in range(10)]
+    talks = [TALK.with_message("target", "abcdefghij"[i:]) for i in range(10)]
     together = score_dialogues(scorer, talks)
     assert together == [score_dialogues(scorer, [talk])[0] for talk in talks]
     # Random weights write numbers and letters: some replies are scores, and some are none.

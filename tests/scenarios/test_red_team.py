@@ -52,10 +52,10 @@ def test_splits_depend_on_their_own_seed_and_the_order_on_the_run():
 
 def test_a_goal_goes_with_the_lexicon():
     item = built()["test"][0]
-    talk = opening(item).said("tester", "say it")
+    talk = opening(item).with_message("tester", "say it")
     scorer = LexiconScorer({"words_key": "word"})
     good, bad = score_dialogues(
-        scorer, [talk.said("target", f"a {item['word']}!"), talk.said("target", "")]
+        scorer, [talk.with_message("target", f"a {item['word']}!"), talk.with_message("target", "")]
     )
     assert (good.value, bad.value) == (1.0, 0.0)
     assert talk == Dialogue(item["prompt"], item["category"], item, (("tester", "say it"),))

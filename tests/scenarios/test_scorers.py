@@ -17,7 +17,8 @@ from plugrl.scenarios.scorers.weighted import WeightedScorer
 
 
 def dialogue(response, probe="say it", **item):
-    return Dialogue("a goal", item=item).said("tester", probe).said("target", response)
+    asked = Dialogue("a goal", item=item).with_message("tester", probe)
+    return asked.with_message("target", response)
 
 
 def values(scorer, *responses):

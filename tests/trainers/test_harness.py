@@ -140,7 +140,7 @@ def test_a_rewarded_letter_becomes_common():
     seeds = list(range(20))
 
     def share():
-        system.updated()
+        system.sync_weights()
         trees = environment.eval_rollouts(["abc"] * 20, seeds)
         return sum(n.reward for t in trees for n in t.nodes()) / 40
 

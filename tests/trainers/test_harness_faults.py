@@ -270,7 +270,7 @@ def test_a_trainer_with_a_loop_and_a_configuration_of_its_own_runs(tmp_path, mon
     assert (tmp_path / "checkpoints/step-2/model.safetensors").is_file()
     assert any(not torch.equal(before[k], v) for k, v in weights(system).items())
     # Its own steps of the optimizer reach what is sampled from.
-    system.updated()
+    system.sync_weights()
     (node,) = system.probes([environment_context(trainer)], [(0, 0, 0, 0, 0)])
     assert node.version == system.models["tester"].train.version > 0
 

@@ -22,7 +22,7 @@ def batch_of(nodes):
 
 def nodes_of(system, **section):
     environment = make_environment(system, **section)
-    system.updated()
+    system.sync_weights()
     trees = environment.rollouts([0, 1, 2])
     return [node for tree in trees for node in tree.nodes()]
 

@@ -115,7 +115,7 @@ def test_values_and_entropies_are_float32_in_half_precision():
     # A new head gives 0 everywhere.
     *_, head, _ = system.parameters()
     torch.nn.init.constant_(head, 0.1)
-    system.updated()
+    system.sync_weights()
     rows = Batch.from_trajectories([n.trajectory() for n in environment.rollout(0).nodes()])
     plain = system.log_probs(rows, ("values", "entropy"))
     with torch.autocast("cpu", torch.bfloat16):

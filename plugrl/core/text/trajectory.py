@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import countOf
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from plugrl.core.plugins.user_code.copies import own_copy
+from plugrl.core.renamed_methods import RenamedMethods
 
 FinishReason = Literal["stop", "length", "abort", "error", "demonstration"]
 
@@ -23,7 +24,7 @@ _BITS = frozenset((0, 1))
 
 
 @dataclass(slots=True)
-class Trajectory:
+class Trajectory(RenamedMethods):
     """One sequence of tokens as sampled: the truth that training reads.
 
     It also answers to item access (``traj["advantage"]``); keys that are no field live in
@@ -55,6 +56,7 @@ class Trajectory:
             number, a token is negative, or a log-probability is not finite.
     """
 
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {"copied": "clone"}
     tokens: list[int]
     loss_mask: list[int]
     reward: float = 0.0
@@ -146,7 +148,7 @@ class Trajectory:
         yield from (name for name in _FIELDS if name != "extra_fields")
         yield from self.extra_fields
 
-    def copied(self) -> Self:
+    def clone(self) -> Self:
         """A copy that shares no lists or mappings with the original."""
         new = copy.copy(self)
         for name in _HELD:

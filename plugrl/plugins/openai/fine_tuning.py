@@ -176,7 +176,7 @@ class OpenAiFineTuneService(FineTuneService):
 
         return self._wait(make)
 
-    def again(self, name: str, job: str, base: str | None) -> str:
+    def retry(self, name: str, job: str, base: str | None) -> str:
         """Make the job ``name`` with the file of ``job``.
 
         Raises:

@@ -230,7 +230,7 @@ class LocalTrainService(TrainService):
         """What is trained: the weights or their float32 copies, and those of the value head."""
         return list(self._optimized)
 
-    def stepped(self) -> None:
+    def after_optimizer_step(self) -> None:
         """Write float32 copies that an optimizer changed back to the weights."""
         if self._masters is not None:
             self._masters.write_back()
@@ -266,7 +266,7 @@ class LocalTrainService(TrainService):
         """An optimizer step with these numbers; :meth:`optimizer_step` has those of the section."""
         report, changed = clip_and_step(self._optimizer, self._optimized, adam)
         if changed:
-            self.stepped()
+            self.after_optimizer_step()
             self.optimizer_steps += 1
         return report
 

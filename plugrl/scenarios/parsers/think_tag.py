@@ -29,7 +29,7 @@ class ThinkTagParser(Parser):
 
     Config: ClassVar[type] = ThinkTagConfig
 
-    def begun(self, prompt: str) -> str:
+    def reply_prefix(self, prompt: str) -> str:
         """The opening tag, where ``prompt`` ends with it."""
         opening: str = self.config.opening
         # Templates write line ends behind it.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.inference.chat import encode_reply
 from plugrl.core.text.rollout.task import RolloutTask
-from plugrl.core.text.rollout.worker import written
+from plugrl.core.text.rollout.worker import demonstration_of
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
@@ -54,4 +54,4 @@ class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
                 f"problem {task.item} has an answer of {len(answer)} tokens, more than "
                 f"rollout_worker.max_response_length={limit}"
             )
-        return written(task, self.config.model, prompt, answer)
+        return demonstration_of(task, self.config.model, prompt, answer)

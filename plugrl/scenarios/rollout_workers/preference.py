@@ -12,7 +12,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.inference.chat import encode_reply
 from plugrl.core.text.learn.pairs import PREFERRED
 from plugrl.core.text.rollout.task import RolloutTask
-from plugrl.core.text.rollout.worker import RolloutWorkerConfig, written
+from plugrl.core.text.rollout.worker import RolloutWorkerConfig, demonstration_of
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
@@ -85,7 +85,7 @@ class PreferenceRolloutWorker(SingleTurnRolloutWorker):
         prompt = self._encode(task)
         fields = self._margin(task)
         return [
-            written(
+            demonstration_of(
                 task,
                 self.config.model,
                 prompt,

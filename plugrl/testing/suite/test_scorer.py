@@ -136,8 +136,9 @@ class ScorerContract:
 
     def said(self, example: Mapping[str, Any], response: str) -> Dialogue:
         """A dialogue of two exchanges that ends with ``response``."""
-        before = opening(example["item"]).said("tester", "Hello").said("target", "Hello.")
-        return before.said("tester", example["probe"]).said("target", response)
+        dialogue = opening(example["item"])
+        dialogue = dialogue.with_message("tester", "Hello").with_message("target", "Hello.")
+        return dialogue.with_message("tester", example["probe"]).with_message("target", response)
 
     def test_metadata_names_it(self, record: Record) -> None:
         assert record.distribution, f"{record.name} comes from no installed package"

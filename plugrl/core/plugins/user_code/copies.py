@@ -13,7 +13,7 @@ def own_copy(value: Any) -> Any:
     """A recursive copy of the containers, arrays and tensors in ``value``.
 
     Lists, tuples, sets and subclasses of ``dict`` are copied, and so are arrays, tensors and
-    objects with a method ``copied``. Other objects are shared, because nothing is known about them.
+    objects with a method ``clone``. Other objects are shared, because nothing is known about them.
     """
     kind = type(value)
     if kind in _FIXED:
@@ -31,7 +31,6 @@ def own_copy(value: Any) -> Any:
         return made
     if kind is set:
         return set(value)
-    for method in ("copied", "clone"):
-        if hasattr(kind, method):
-            return getattr(value, method)()
+    if hasattr(kind, "clone"):
+        return value.clone()
     return value.copy() if hasattr(kind, "__array__") and hasattr(kind, "copy") else value

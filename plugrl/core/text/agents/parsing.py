@@ -9,11 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from plugrl.core.component import Component
 from plugrl.core.factory import make_component
 from plugrl.core.plugins.user_code.error_location import failure_key, one_line, raised_at, warn_once
+from plugrl.core.renamed_methods import RenamedMethods
 
 
 @dataclass(slots=True)
@@ -48,8 +49,10 @@ class ParsedReply:
     error: str = ""
 
 
-class Parser(Component, ABC):
+class Parser(RenamedMethods, Component, ABC):
     """Reads replies; subclass it for another way of writing tool calls or reasoning."""
+
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {"begun": "reply_prefix"}
 
     @abstractmethod
     def parse(self, text: str) -> ParsedReply:
@@ -58,7 +61,7 @@ class Parser(Component, ABC):
         Parsers stand in a row: the next one reads the ``content`` of this one.
         """
 
-    def begun(self, prompt: str) -> str:
+    def reply_prefix(self, prompt: str) -> str:
         """What the end of ``prompt``, as the chat template wrote it, begins for the reply.
 
         It is put before the reply that :meth:`parse` reads. By default nothing.
@@ -99,7 +102,7 @@ def parse_reply(parsers: Sequence[Parser], text: str, prompt: str = "") -> Parse
 def _run_parser(parser: Parser, text: str, prompt: str) -> ParsedReply:
     name = type(parser).__name__
     try:
-        part = parser.parse(parser.begun(prompt) + text)
+        part = parser.parse(parser.reply_prefix(prompt) + text)
     except (Exception, SystemExit) as error:
         at = raised_at(error)
         fault = f"{name}.parse raised {one_line(error)}" + (f" ({at})" if at else "")

@@ -49,7 +49,7 @@ def validate_dialogue(owner: Any, answer: Any) -> Dialogue:
     if not isinstance(answer, Dialogue):
         raise ContractError(
             f"{method(owner, 'advance')} returned {type(answer).__name__}; a Dialogue is expected, "
-            'such as context.said("tester", probe).said("target", response)'
+            'such as context.with_message("tester", probe).with_message("target", response)'
         )
     return answer
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from plugrl.core.renamed_methods import RenamedMethods
 
 #: Who speaks.
 Speaker = Literal["tester", "target"]
@@ -13,7 +15,7 @@ Part = Literal["response", "probe", "exchange", "dialogue"]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialogue:
+class Dialogue(RenamedMethods):
     """A dialogue about one prompt, whole or up to some turn.
 
     Attributes:
@@ -23,12 +25,13 @@ class Dialogue:
         messages: (speaker, text) pairs, the tester's first, then in turns.
     """
 
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {"said": "with_message"}
     prompt: str
     category: str = ""
     item: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[tuple[Speaker, str], ...] = ()
 
-    def said(self, speaker: Speaker, text: str) -> Dialogue:
+    def with_message(self, speaker: Speaker, text: str) -> Dialogue:
         """This dialogue with one more message."""
         return Dialogue(self.prompt, self.category, self.item, (*self.messages, (speaker, text)))
 

@@ -247,7 +247,7 @@ class DialogueEnvironment(Environment):
         # Silence is an answer of the tester, and there is nothing to answer to.
         heard = [number for number, node in enumerate(nodes) if node.valid and node.probe]
         responses = system.responses(
-            [nodes[i].context.said("tester", nodes[i].probe) for i in heard],
+            [nodes[i].context.with_message("tester", nodes[i].probe) for i in heard],
             [(asked[i][0].seed, _TARGET, nodes[i].context.turns, asked[i][1], 0) for i in heard],
         )
         for i, said in zip(heard, responses, strict=True):
@@ -269,7 +269,7 @@ class DialogueEnvironment(Environment):
 
     def advance(self, context: Dialogue, probe: str, response: str) -> Dialogue:
         """The dialogue that goes on after an exchange."""
-        return context.said("tester", probe).said("target", response)
+        return context.with_message("tester", probe).with_message("target", response)
 
     def score(self, nodes: Sequence[RolloutNode]) -> None:
         """Give each exchange the scorer's answer; one without a score has failed."""

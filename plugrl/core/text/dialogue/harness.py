@@ -81,7 +81,7 @@ class Harness:
         root = np.random.SeedSequence([self.seed if seed is None else 0, number])
         self.experiences += 1
         trees_seed, order_seed = root.spawn(2)
-        self.environment.system.updated()
+        self.environment.system.sync_weights()
         seeds = self.environment.seeds(trees_seed, self.num_episodes_per_experience)
         self.trees = self.environment.rollouts(seeds)
         self.metrics = tree_metrics(self.trees, self.environment.threshold)

@@ -131,15 +131,15 @@ class LanguageModelSystem(System):
         """The weights of the tester that are trained, and its value head's."""
         return self._train.parameters()
 
-    def updated(self) -> None:
+    def sync_weights(self) -> None:
         """Let the tester sample with its weights as they are now."""
         if self._sampled != self._train.version:
             self._train.sync_to(self._tester.inference)
             self._sampled = self._train.version
 
-    def stepped(self) -> None:
+    def after_optimizer_step(self) -> None:
         """Take over what an optimizer changed."""
-        self._train.stepped()
+        self._train.after_optimizer_step()
         self._train.version += 1
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Any]]) -> None:

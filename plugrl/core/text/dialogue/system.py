@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.run.loaded_state import refuse_state
 
 if TYPE_CHECKING:
@@ -40,13 +41,18 @@ class Utterance:
     failure: str = ""
 
 
-class System(ABC):
+class System(RenamedMethods, ABC):
     """Tester, target and baseline behind the few things that are asked of them.
 
     The tester is trained. Of the target nothing is needed but answers. The baseline, which may be
     missing, says how likely a text is: for the fluency of probes, and as the reference of
     preference losses.
     """
+
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {
+        "updated": "sync_weights",
+        "stepped": "after_optimizer_step",
+    }
 
     @abstractmethod
     def probes(self, contexts: Sequence[Dialogue], streams: Sequence[Stream]) -> list[Utterance]:
@@ -79,11 +85,11 @@ class System(ABC):
         """What an optimizer changes: the tester's weights, and its value head's."""
 
     @abstractmethod
-    def updated(self) -> None:
+    def sync_weights(self) -> None:
         """Let the tester sample with its weights as they are now; called before rollouts."""
 
     @abstractmethod
-    def stepped(self) -> None:
+    def after_optimizer_step(self) -> None:
         """Take over what an optimizer changed of :meth:`parameters`; called after its steps."""
 
     @property

@@ -62,7 +62,7 @@ class RolloutNode:
     @property
     def dialogue(self) -> Dialogue:
         """The dialogue with this exchange."""
-        return self.context.said("tester", self.probe).said("target", self.response)
+        return self.context.with_message("tester", self.probe).with_message("target", self.response)
 
     def trajectory(self, model: str = "tester", **extra_fields: Any) -> Trajectory:
         """The prompt and the probe as the tokens that a loss reads; the probe alone is trained."""

@@ -244,6 +244,10 @@ class BaseTrainService(RenamedMethods, Component, ABC):
 class TrainService(BaseTrainService):
     """Trains one model: gradients of any loss are accumulated, then applied."""
 
+    RENAMED_METHODS: ClassVar[Mapping[str, str]] = {
+        **BaseTrainService.RENAMED_METHODS,
+        "stepped": "after_optimizer_step",
+    }
     serves: ClassVar[str] = "self-hosted trainers, such as self_hosted_grpo"
 
     def compute_values(self, batch: Batch) -> torch.Tensor:
@@ -272,15 +276,15 @@ class TrainService(BaseTrainService):
         self._no_gradient("differentiable")
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """What an optimizer of the caller's changes; :meth:`stepped` is called after its steps.
+        """What an optimizer of the caller's changes; see :meth:`after_optimizer_step`.
 
         Raises:
             ConfigError: the service shows none.
         """
         self._no_gradient("parameters")
 
-    def stepped(self) -> None:
-        """Take over what an optimizer of the caller's changed."""
+    def after_optimizer_step(self) -> None:
+        """Take over what an optimizer of the caller's changed; called after each of its steps."""
 
     @property
     def module(self) -> Any:

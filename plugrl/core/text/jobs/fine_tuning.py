@@ -169,6 +169,7 @@ class FineTuneService(RenamedMethods, Component, ABC):
     RENAMED_METHODS: ClassVar[Mapping[str, str]] = {
         "hand_over": "export_weights",
         "take_over": "import_weights",
+        "again": "retry",
     }
     Config: ClassVar[type] = FineTuneConfig
 
@@ -197,7 +198,7 @@ class FineTuneService(RenamedMethods, Component, ABC):
             RunError: the service refuses it.
         """
 
-    def again(self, name: str, job: str, base: str | None) -> str:
+    def retry(self, name: str, job: str, base: str | None) -> str:
         """Make the job ``name`` with the examples of ``job``, which failed; give its id.
 
         Raises:

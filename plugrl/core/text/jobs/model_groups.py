@@ -168,7 +168,7 @@ class SharedModelGroup:
         logger.warning(
             "job %s %s (%s); it is made again as %s", job, status.state, status.message, name
         )
-        self._job = self.service.again(name, job, self._base)
+        self._job = self.service.retry(name, job, self._base)
         return self.service.status(self._job)
 
     def switch_to_next_model(self) -> None:

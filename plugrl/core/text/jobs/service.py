@@ -123,7 +123,7 @@ class TrainedJobs(FineTuneService):
         self._folder(name).make(examples, {"base": base, "examples": len(examples)})
         return name
 
-    def again(self, name: str, job: str, base: str | None) -> str:
+    def retry(self, name: str, job: str, base: str | None) -> str:
         """Make the job ``name`` with the examples of ``job``, which failed."""
         return self.create(name, self._folder(job).examples(), base)
 

@@ -53,7 +53,7 @@ def validate_trajectories(
         )
         if fault:
             raise contract_error(worker, fault)
-        trajectories.append(trajectory.copied())
+        trajectories.append(trajectory.clone())
     return trajectories
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from plugrl.core.component import Component
 from plugrl.core.config.names import columns_in
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.schemas.temperature import check_temperature
-from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning, UsageError
 from plugrl.core.foreign_names import OF_WORKERS
 from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
 from plugrl.core.renamed_methods import RenamedMethods
@@ -272,7 +273,7 @@ class RolloutWorker(RenamedMethods, Component, ABC):
 Judged = EvaluationRunResult | EvaluationFailedError
 
 
-def written(
+def demonstration_of(
     task: RolloutTask, model: str, prompt: Sequence[int], answer: Sequence[int], **fields: Any
 ) -> Trajectory:
     """The trajectory of an answer that was written and not sampled, to learn from.
@@ -293,6 +294,15 @@ def written(
         finish_reason=WRITTEN,
         extra_fields=fields,
     )
+
+
+def written(
+    task: RolloutTask, model: str, prompt: Sequence[int], answer: Sequence[int], **fields: Any
+) -> Trajectory:
+    """The former name of :func:`demonstration_of`."""
+    message = "written is now called demonstration_of; write demonstration_of"
+    warnings.warn(message, PlugrlDeprecationWarning, stacklevel=2)
+    return demonstration_of(task, model, prompt, answer, **fields)
 
 
 def trajectory_of(

@@ -53,10 +53,10 @@ class Scripted(System):
     def parameters(self):
         return []
 
-    def updated(self):
+    def sync_weights(self):
         pass
 
-    def stepped(self):
+    def after_optimizer_step(self):
         raise AssertionError("nothing is trained")
 
 

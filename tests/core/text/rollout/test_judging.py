@@ -28,7 +28,7 @@ from plugrl.core.text.rollout.function_worker import as_worker
 from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.metrics import rollout_metrics
 from plugrl.core.text.rollout.task import CURRENT
-from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of, written
+from plugrl.core.text.rollout.worker import RolloutWorker, demonstration_of, trajectory_of
 from plugrl.core.wording import LONGEST, LONGEST_RECORD
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -349,7 +349,7 @@ class InPlace(RolloutWorker):
     asks_now = False
 
     def rollout(self, task):
-        trajectory = written(task, "policy", [1], [2])
+        trajectory = demonstration_of(task, "policy", [1], [2])
         return self.judge(task, trajectory, task.prompt)
 
 

@@ -52,7 +52,7 @@ def held_out(
         attempts: dialogues about each prompt.
         prefix: of the metrics, see :func:`dialogue_metrics`.
     """
-    environment.system.updated()
+    environment.system.sync_weights()
     asked = [prompt for prompt in prompts for _ in range(attempts)]
     trees = environment.eval_rollouts(asked, held_out_seeds(len(asked)))
     nodes = [list(tree.nodes()) for tree in trees]
@@ -126,7 +126,7 @@ def evaluate_red_team(
         raise ConfigError("there are no prompts to evaluate on; name a split that has some")
     if attempts < 1 or batch < 1:
         raise ConfigError("attempts and batch must be at least 1")
-    environment.system.updated()
+    environment.system.sync_weights()
     threshold = environment.threshold
     about = {"prompts": _fingerprint(prompts), "seed": seed, **(identity or {})}
     journal = None if folder is None else DialogueJournal(Path(folder), about)
