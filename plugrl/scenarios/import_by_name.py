@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -90,10 +91,15 @@ def _not_found(where: str, error: ModuleNotFoundError) -> str:
     """The line about a module that is not there, or that needs another which is not."""
     parts, missing = where.split("."), error.name or ""
     if missing != where and not where.startswith(f"{missing}."):
-        package = f'"pettingzoo[{parts[1]}]"' if parts[0] == "pettingzoo" else missing
         at = raised_at(error)
         needed = f"{missing} (imported at {at})" if at else missing
-        return f"{where} needs {needed}, which is not installed; run: pip install {package}"
+        # Packages are often called otherwise than their modules.
+        remedy = "install the package that has it"
+        if parts[0] == "pettingzoo" and parts[1:2] and parts[1] in _extras(parts[0]):
+            remedy = f'run: pip install "pettingzoo[{parts[1]}]"'
+        elif missing.partition(".")[0] in _PACKAGES:
+            remedy = f"run: pip install {missing.partition('.')[0]}"
+        return f"{where} needs {needed}, which is not installed; {remedy}"
     if missing == parts[0]:
         close = did_you_mean(missing, (each.name for each in pkgutil.iter_modules()), 1)
         remedy = f"; run: pip install {missing}" if missing in _PACKAGES else close
@@ -101,6 +107,10 @@ def _not_found(where: str, error: ModuleNotFoundError) -> str:
     parent, _, last = missing.rpartition(".")
     siblings = submodules(importlib.import_module(parent))
     return f"{parent} has no module {last!r}{did_you_mean(last, siblings) or _some(siblings)}"
+
+
+def _extras(package: str) -> Sequence[str]:
+    return importlib.metadata.metadata(package).get_all("Provides-Extra") or ()
 
 
 def submodules(module: ModuleType) -> list[str]:

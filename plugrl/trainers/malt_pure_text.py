@@ -66,11 +66,13 @@ class MaltTrainer(PureTextRlTrainer):
             return
         if leaves is not None and leaves > MOST_LEAVES:
             replies = check.root.trainer.num_responses_per_timestep
+            # Of some protocols the number of rounds is no option.
+            fixed = "max_message_rounds" not in check.root.rollout_worker.protocol
             yield (
                 "trainer.num_responses_per_timestep",
                 f"{replies} replies in each of {round(math.log(leaves, replies))} rounds are "
-                f"{leaves:,} episodes a problem, and {MOST_LEAVES:,} are possible; lower it, or "
-                "rollout_worker.protocol.max_message_rounds",
+                f"{leaves:,} episodes a problem, and {MOST_LEAVES:,} are possible; lower it"
+                + ("" if fixed else ", or rollout_worker.protocol.max_message_rounds"),
             )
 
     @classmethod

@@ -7,6 +7,7 @@ import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
+from plugrl.scenarios.import_by_name import find
 
 CARTPOLES = "plugrl.scenarios.pettingzoo.two_cartpoles:TwoCartPoles"
 SCRIPTS = str(Path(__file__).with_name("scripted_agents.py"))
@@ -148,3 +149,12 @@ def test_modules_of_the_working_directory_are_found(tmp_path, monkeypatch):
         "scenario": {"type": "pettingzoo", "environment": "here_only:short"},
     }
     assert prepare(tree).validated.tree["scenario"]["environment"] == "here_only:short"
+
+
+def test_no_package_is_named_that_may_be_called_otherwise_than_its_module(tmp_path):
+    (tmp_path / "mine.py").write_text("import cv2_gone\n", encoding="utf-8")
+    (tmp_path / "other.py").write_text("import vmas.gone\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"needs cv2_gone .*; install the package that has it$"):
+        find(str(tmp_path / "mine.py"))
+    with pytest.raises(ConfigError, match=r"; run: pip install vmas$"):
+        find(str(tmp_path / "other.py"))

@@ -7,7 +7,7 @@ import re
 import tempfile
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +97,7 @@ def section(cls: Any, **fixed: Any) -> Callable[[Any], object]:
     return lambda keys: configure(cls, {**fixed, **keys})
 
 
-def trained(trainer: str, **sections: Any) -> TrainedRun:
+def trained(trainer: str, sections: Mapping[str, Any]) -> TrainedRun:
     """A run of a trainer on a model so small that its step takes milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         tree = tiny.config(trainer, Path(folder), sections)

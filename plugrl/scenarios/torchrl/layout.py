@@ -107,7 +107,7 @@ class Layout:
             names = ", ".join(_key_name(key) for key in actions if key[:-1] == twice)
             raise ConfigError(
                 f"{self.name} has an agent that acts through several entries ({names}); join them "
-                "with one of scenario.transforms"
+                "with a transform of yours in scenario.transforms"
             )
 
     def _places(self, action: Key) -> list[AgentSlot]:

@@ -84,8 +84,8 @@ def converter(spec: Any, what: str) -> Converter:
     if space is None or any(length < 0 for length in spec.shape):
         raise ConfigError(
             f"{what} is a {type(spec).__name__} of shape {tuple(spec.shape)}, which networks "
-            "cannot take; convert it with one of scenario.transforms, such as "
-            "torchrl.envs:CatTensors or torchrl.envs:FlattenObservation"
+            "cannot take; convert it with a transform of yours in scenario.transforms to Bounded, "
+            "Unbounded, Categorical or OneHot of one dimension"
         )
     return Converter(spec, space)
 
