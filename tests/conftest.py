@@ -13,7 +13,10 @@ import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["own_home", "processor_time", "forked_workers", "full_collections"]
+pytest_plugins = [
+    *("own_home", "processor_time", "forking_servers"),
+    *("forked_workers", "full_collections"),
+]
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"

@@ -1,7 +1,7 @@
 """Processes that need not import torch and transformers: copies of one that already has.
 
 A Python process that trains takes seconds to import what it needs, and hundreds of tests start
-one. ``run`` and ``Process`` ask a server, one for each process of pytest, that has imported the
+one. ``run`` and ``Process`` ask a server, one for each session of pytest, that has imported the
 libraries (none of plugrl's modules) and forks: what runs is a process of its own with its own
 number, signals, environment, folder, limits and exit code. Tests of what a start imports or costs,
 of the interpreter's options, and those that look for processes in ``/proc`` by their environment
@@ -30,6 +30,7 @@ import threading
 import time
 import traceback
 import types
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -42,16 +43,25 @@ LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.consol
     transformers.generation.utils"""
 _MOST = 2**20
 _MOST_FILES = 16
+#: The variable that names the folder of the session's servers.
+FOLDER = "FORKING_FOLDER"
+#: Open in that folder for as long as its servers are to go on.
+LIFELINE = "lifeline"
 _PYTHONPATH = os.environ.get("PYTHONPATH")
 _seconds: list[float] = []
-#: Stand-ins note there what their processes took, which are no children of theirs.
-_of_stand_ins: set[Path] = set()
+#: Names the file where stand-ins note what their processes took, which are no children of theirs.
+_NOTES = "FORKING_SECONDS"
 
 
 def processor_time() -> float:
     """Processor seconds of the forked processes that this one and its stand-ins have waited for."""
-    noted = [file.read_text("utf-8").split() for file in _of_stand_ins if file.exists()]
-    return sum(_seconds) + sum(float(seconds) for each in noted for seconds in each)
+    file = _notes()
+    noted = file.read_text("utf-8").split() if file.exists() else []
+    return sum(_seconds) + sum(map(float, noted))
+
+
+def _notes() -> Path:
+    return Path(os.environ[FOLDER], f"seconds-{os.getpid()}")
 
 
 class Process:
@@ -227,10 +237,8 @@ def stand_ins(folder: Path, libraries: str = LIBRARIES) -> dict[str, str]:
             f"import forking\nforking.stand_in({str(programs / name)!r})\n"
         )
         file.chmod(0o755)
-    address = server(libraries)
-    _of_stand_ins.add(address.with_name("seconds"))
     path = os.pathsep.join([str(folder), str(programs), os.environ.get("PATH", os.defpath)])
-    return {"PATH": path, "FORKING_SERVER": str(address)}
+    return {"PATH": path, "FORKING_SERVER": str(server(libraries)), _NOTES: str(_notes())}
 
 
 def stand_in(program: str) -> None:
@@ -244,7 +252,7 @@ def stand_in(program: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: process.send_signal(number))
     code = process.wait()
-    with server().with_name("seconds").open("a", encoding="utf-8") as file:
+    with open(os.environ[_NOTES], "a", encoding="utf-8") as file:
         file.write(f"{sum(_seconds)}\n")
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
@@ -273,32 +281,34 @@ def send(connection: socket.socket, request: dict, files: Sequence[int]) -> None
 
 @functools.cache
 def server(libraries: str = LIBRARIES) -> Path:
-    """The socket of this process's server, which ends with this process, or of its parent's."""
+    """The socket of the session's server that has imported ``libraries``, or of a stand-in's."""
     if "FORKING_SERVER" in os.environ and libraries == LIBRARIES:
         return Path(os.environ["FORKING_SERVER"])
-    folder = Path(tempfile.mkdtemp(prefix="forking-"))
+    folder = Path(os.environ[FOLDER])
+    address = folder / f"{zlib.crc32(libraries.encode()):x}"
+    # The first process of pytest that needs it starts it, and the others wait for that.
+    with open(folder / "lock", "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not address.exists():
+            _start(address, libraries)
+    return address
+
+
+def _start(address: Path, libraries: str) -> None:
+    """Start a server that ends when the session of pytest closes the lifeline."""
     variables = {k: v for k, v in os.environ.items() if k not in ("STARTED_BY_TEST", "PYTHONPATH")}
     # What this process itself imports, whatever a test has made of it.
     variables |= {"PYTHONPATH": _PYTHONPATH} if _PYTHONPATH else {}
     variables["OMP_NUM_THREADS"] = "1"  # Threads do not survive a fork.
-    read, write = os.pipe()
+    lifeline = os.open(address.with_name(LIFELINE), os.O_RDONLY | os.O_NONBLOCK)
     process = subprocess.Popen(
-        [sys.executable, __file__, str(folder / "socket"), libraries],
-        stdin=read, stdout=subprocess.PIPE, env=variables, cwd=folder, start_new_session=True,
+        [sys.executable, __file__, str(address), libraries],
+        stdin=lifeline, stdout=subprocess.PIPE, env=variables, cwd=address.parent,
+        start_new_session=True,
     )  # fmt: skip
-    os.close(read)
+    os.close(lifeline)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-
-    @atexit.register
-    def end() -> None:
-        os.close(write)
-        process.wait()
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
-
-    return folder / "socket"
 
 
 def serve(address: str, libraries: str) -> dict | None:
