@@ -58,13 +58,15 @@ WAYS = {
     "policy in a module": (*POLE, "agents.agent.scripted=broken:f"),
     "tool": ("validate", "calculator_agent", "rollout_worker.agent_config=agent.yaml"),
 }
+#: Fast is each way once, and each fault.
 CASES = [(way, "raised") for way in WAYS]
-CASES += [(way, "missing") for way in WAYS]
+CASES += [("-p file", fault) for fault in FAULTS if fault != "raised"]
 CASES += [
-    (way, fault)
-    for way in ("-p file", "validated trainer", "wrapper", "tool")
+    pytest.param(way, fault, marks=pytest.mark.integration)
+    for way in WAYS
     for fault in FAULTS
-    if fault not in ("raised", "missing")
+    if fault == "missing" or way in ("validated trainer", "wrapper", "tool")
+    if way != "-p file" and fault != "raised"
 ]
 
 

@@ -79,13 +79,21 @@ def dry_run(tmp_path, call):
         # All 16 sequences, of 40 + 8 tokens.
         ([], 16, 48),
         (["trainer.algorithm.minibatches=3"], 6, 48),
-        (["models.policy.train.micro_batch_size=4"], 4, 48),
+        pytest.param(
+            ["models.policy.train.micro_batch_size=4"], 4, 48, marks=pytest.mark.integration
+        ),
         # 100 // 48
         (["models.policy.train.micro_batch_tokens=100"], 2, 48),
-        (["models.policy.train.micro_batch_tokens=10"], 1, 48),
+        pytest.param(
+            ["models.policy.train.micro_batch_tokens=10"], 1, 48, marks=pytest.mark.integration
+        ),
         # The context bounds a sequence.
         (["rollout_worker.max_response_length=63"], 16, 64),
-        (["models.policy.adapter.r=2", "models.policy.source.dtype=bfloat16"], 16, 48),
+        pytest.param(
+            ["models.policy.adapter.r=2", "models.policy.source.dtype=bfloat16"],
+            *(16, 48),
+            marks=pytest.mark.integration,
+        ),
     ],
 )
 def test_the_largest_step_is_tried(dry_run, overrides, rows, tokens):

@@ -17,7 +17,7 @@ TRAINERS = sorted(
 
 
 #: One of each family; the others differ in their losses.
-FAST = {"ei_pure_text", "harness", "self_hosted_grpo", "vanilla_ppo"}
+FAST = {"harness", "vanilla_ppo"}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ def files_of(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.integration
 def test_a_report_of_the_test_split_that_goes_on(call, folder, tmp_path):
     before = files_of(folder)
     words = ("eval", folder, "red_team", "red_team.eval_attempts=2", "--json")

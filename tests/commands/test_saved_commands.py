@@ -61,6 +61,7 @@ def test_eval_repeats_the_last_validation_and_leaves_the_run_alone(call, folder)
     assert sum(rewards) / len(rewards) == pytest.approx(metrics["validation/reward"])
 
 
+@pytest.mark.integration
 def test_eval_of_a_run_in_phases_uses_its_last_phase(call, trained):
     from plugrl.trainers.sequence import SequenceTrainer
 
@@ -142,6 +143,7 @@ def test_an_exported_model_gives_what_the_run_gives(call, folder, tmp_path):
         assert expected[0, ids.shape[1] :].tolist() == one["tokens"]
 
 
+@pytest.mark.integration
 def test_an_exported_adapter_is_merged_or_alone(call, trained, tmp_path):
     from peft import PeftModel
 
@@ -438,7 +440,9 @@ def counting(tmp_path_factory):
 @pytest.mark.parametrize(
     "words", ["sample RUN ab", "eval RUN validation --json", "export RUN model"]
 )
-@pytest.mark.parametrize("plugin", ["counting", "counting_service"])
+@pytest.mark.parametrize(
+    "plugin", ["counting", pytest.param("counting_service", marks=pytest.mark.integration)]
+)
 def test_weights_alone_are_needed_when_the_state_of_a_plugin_has_grown(
     call, plugin, words, tmp_path, request
 ):

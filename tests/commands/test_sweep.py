@@ -76,6 +76,7 @@ def test_sweeps_that_are_slips(file, grid, seeds, said):
         sweep.plan_runs(file, grid, seeds)
 
 
+@pytest.mark.integration
 def test_a_run_that_fails_is_listed_and_the_others_go_on(file, tmp_path, capsys):
     from plugrl.cli import main
 
@@ -103,6 +104,7 @@ def test_a_run_that_fails_is_listed_and_the_others_go_on(file, tmp_path, capsys)
     assert [(row["seeds"], row["failed"]) for row in rows] == [(1, 0), (0, 1)]
 
 
+@pytest.mark.integration
 def test_an_unknown_metric_costs_no_table(file, capsys):
     from plugrl.cli import main
 

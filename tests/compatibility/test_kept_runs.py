@@ -18,7 +18,7 @@ from plugrl.core.run.records.records import read_jsonl
 
 ARCHIVES = sorted(RUNS.glob("*/*.tar.xz"))
 #: One of each family, which the fast tier reads.
-FAST = {"vanilla_ppo", "dqn", "self_hosted_grpo", "ei_pure_text", "hf_ast", "sequence"}
+FAST = {"dqn", "self_hosted_grpo", "hf_ast"}
 #: Trainers without language models that the run saved.
 NO_TEXT = {
     "a2c",

@@ -74,6 +74,7 @@ def test_a_language_model_learns_with_its_components_and_hooks_are_called(plugrl
     assert 0 <= last_metrics(tmp_path)["rollout/digits"] <= 1
 
 
+@pytest.mark.integration
 def test_small_networks_learn_with_its_loss_and_body(plugrl, tmp_path):
     sections = {
         "models": None, "data": None, "rollout_worker": None,

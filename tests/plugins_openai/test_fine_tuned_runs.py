@@ -55,6 +55,7 @@ def tree(server, tmp_path):
     return made
 
 
+@pytest.mark.integration
 def test_agents_learn_by_jobs_there(server, tree):
     run = plugrl.train(tree)
     assert run.last_metrics["fine_tuned/policy"] == 1.0

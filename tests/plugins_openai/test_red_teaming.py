@@ -85,7 +85,7 @@ def test_what_the_api_refuses_is_one_failed_exchange_and_not_a_score(environment
 @pytest.mark.parametrize("fault", [(429, {"Retry-After": "0"}), (503, {}), "drop", "drop after"])
 def test_a_request_that_failed_for_now_is_made_again(environment, fault):
     own, there = environment(patience=20.0)
-    fail(there, fault, 3)
+    fail(there, fault, 2)
     trees = own.rollouts([0, 1])
     assert all(node.valid for tree in trees for node in tree.nodes())
     assert not there.faults

@@ -126,6 +126,7 @@ def untouched(tmp_path_factory):
     there.close()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "when", [pytest.param("while sampling", marks=pytest.mark.integration), "at the sync"]
 )

@@ -150,6 +150,7 @@ def test_a_server_that_is_down_at_an_update_is_named(server, connect):
         service.update_weights(weights(model(3)), 1)
 
 
+@pytest.mark.integration
 def test_a_request_that_never_ends_does_not_hold_an_update_for_ever(server, connect):
     there = server()
     service = connect(there, timeout=1.5)

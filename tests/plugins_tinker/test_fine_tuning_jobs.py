@@ -86,6 +86,7 @@ def test_replies_are_learned_and_a_later_process_samples_from_them(group):
     assert likelihood(resumed.model) == pytest.approx(after, abs=1e-3)
 
 
+@pytest.mark.integration
 def test_preferences_are_learned_though_the_service_has_no_such_loss(group):
     shared = group()
     before = likelihood(shared.model) - likelihood(shared.model, "046")
@@ -97,6 +98,7 @@ def test_preferences_are_learned_though_the_service_has_no_such_loss(group):
     assert status.metrics["loss"] < 0.693
 
 
+@pytest.mark.integration
 def test_a_job_goes_on_in_another_process_and_the_next_one_with_its_weights(group):
     shared = group(save_interval=0.0, epochs=1, from_scratch=False)
     shared.create_supervised_fine_tune_job({"a": SUPERVISED}, "j0")

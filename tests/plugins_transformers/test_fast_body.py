@@ -41,7 +41,14 @@ def test_the_parameters_of_the_model_stay_what_they_are(
         assert torch.equal(now, value)
 
 
-@pytest.mark.parametrize(("few", "small"), [(2048, True), (0, True), (0, False)])
+@pytest.mark.parametrize(
+    ("few", "small"),
+    [
+        (2048, True),
+        (0, True),
+        pytest.param(0, False, marks=pytest.mark.integration),
+    ],
+)
 def test_every_weight_of_an_update_is_used(spec, monkeypatch, few, small):
     # With a table of what the first layer makes of each token, and without; with matrices of its
     # own, and with those of the model.

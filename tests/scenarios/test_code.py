@@ -109,7 +109,7 @@ FORMS = [
 def test_whatever_a_program_does_it_is_wrong_and_never_invalid(text, tests):
     """A failure of the evaluator would leave a wrong answer out of the means and of training."""
     # Some wait for what never comes.
-    result = judged(text, tests, wall_seconds=2)
+    result = judged(text, tests, wall_seconds=1)
     assert (result.reward, result.metrics["correct"]) == (0.0, 0.0)
 
 

@@ -75,8 +75,8 @@ def test_metrics_tell_format_from_truth():
     ("pattern", "answer"),
     [
         (r"(x+x+)+y", "x" * 5000),
-        (r"<answer>(.*?)</answer>", "<answer>" * 40000),
-        (r"^(([a-z])+.)+[A-Z]([a-z])+$", "a" * 3000),
+        pytest.param(r"<answer>(.*?)</answer>", "<answer>" * 40000, marks=pytest.mark.integration),
+        pytest.param(r"^(([a-z])+.)+[A-Z]([a-z])+$", "a" * 3000, marks=pytest.mark.integration),
     ],
 )
 def test_a_catastrophic_pattern_is_ended_and_gives_no_reward(pattern, answer):

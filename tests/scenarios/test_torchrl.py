@@ -213,7 +213,9 @@ def play(environment, rng, length):
     [
         ("torchrl.envs:GymEnv", {"env_name": "Pendulum-v1"}),
         (f"{OWN}:two_cartpoles", {"max_steps": 20}),
-        (f"{MOCKS}:MultiAgentCountingEnv", {"n_agents": 2}),
+        pytest.param(
+            f"{MOCKS}:MultiAgentCountingEnv", {"n_agents": 2}, marks=pytest.mark.integration
+        ),
         (f"{OWN}:Rows", {}),
     ],
 )

@@ -5,6 +5,8 @@ import inspect
 import pytest
 
 import plugrl
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
 from plugrl.trainers import a2c, dqn, reinforce, sac, spg, td3, vanilla_ppo
 
 CARTPOLE = {"type": "gymnasium", "id": "CartPole-v1", "num_envs": 2}
@@ -16,6 +18,8 @@ TWO_CARTPOLES = {
 }
 OLD_STEPS = {"num_iterations": 1, "frames_per_batch": 64, "minibatch_size": 16}
 LATE = {"learning_starts": 32}
+#: The fast tests take a policy gradient and a learner from replay.
+FAST = {"vanilla_ppo", "dqn"}
 #: Of each trainer: its file, a line of its loss, what stands there instead, the task and sections,
 #: and the metric, which is three times as large in the first update.
 CASES = {
@@ -82,7 +86,10 @@ def trained(sections, tmp_path):
     return plugrl.train(tree).last_metrics
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.integration) for name in CASES],
+)
 def test_a_copy_with_one_line_changed_trains_with_its_own_loss(name, tmp_path):
     module, line, other, sections, metric = CASES[name]
     source = inspect.getsource(module)
@@ -103,3 +110,20 @@ def test_a_copy_with_one_line_changed_trains_with_its_own_loss(name, tmp_path):
     own = trained({**sections, "trainer": copy}, tmp_path)[f"train/{metric}"]
     assert plain != 0
     assert own == pytest.approx(3 * plain, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sections", "complaint"),
+    [
+        ({"scenario": CARTPOLE, "rl": {"num_epochs": 7}}, "has no effect on DqnTrainer"),
+        ({}, "is missing; DqnTrainer needs one"),
+    ],
+)
+def test_what_is_wrong_with_a_copy_is_said_with_its_name(sections, complaint, tmp_path):
+    (tmp_path / "mine.py").write_text(inspect.getsource(dqn), encoding="utf-8")
+    copy = {
+        "custom_trainer_module_path": str(tmp_path / "mine.py"),
+        "custom_trainer_class_name": "DqnTrainer",
+    }
+    with pytest.raises(ConfigError, match=complaint):
+        prepare({**sections, "trainer": copy})

@@ -66,6 +66,7 @@ def test_a_copy_of_grpo_trains_with_its_own_advantage_under_another_name(config,
     assert trained(config(trainer=section))["train/advantage_abs"] == pytest.approx(7, abs=0.8)
 
 
+@pytest.mark.integration
 def test_another_loss_is_picked_from_the_registry_all_the_same(config, copy):
     section = copy(self_hosted_grpo, GRPO_LINE, "    return 2 * pg_loss, metrics\n")
     section["algorithm"] = {"loss": "importance_sampling"}

@@ -29,6 +29,7 @@ def problems(tmp_path, rows):
 ROWS = [{"prompt": p, "answer": "a", "level": n} for n, p in enumerate(("a", "b", "ab", "ba"))]
 
 
+@pytest.mark.integration
 def test_a_curriculum_opens_buckets_and_resumes_bit_for_bit(config, tmp_path):
     sections = {
         "data": {

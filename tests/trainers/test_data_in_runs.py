@@ -192,8 +192,14 @@ def test_a_failed_first_attempt_does_not_change_the_keys_of_the_others(tree, reg
     assert seen == [["of the data"] + ["of the worker"] * 3]
 
 
-@pytest.mark.parametrize("filtered", [True, False])
-@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize(
+    ("processes", "filtered"),
+    [
+        (0, True),
+        *(pytest.param(*row, marks=pytest.mark.integration) for row in ((0, False), (1, True))),
+        (1, False),
+    ],
+)
 def test_a_character_that_the_tokenizer_lacks_is_found_in_the_file(tree, filtered, processes):
     write(tree, [*tiny.PROBLEMS, {"prompt": "ax", "answer": "a"}])
     tree["data"] |= {"filter_prompts": filtered, "batch_size": 5}

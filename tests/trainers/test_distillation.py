@@ -49,8 +49,11 @@ LOSSES = [
     {},
     {"loss": "clipped", "minibatches": 2},
     pytest.param({"loss": "reverse_kl"}, marks=pytest.mark.integration),
-    {"loss": {"type": "reverse_kl", "clip_ratio": 0.2}, "epochs": 2},
-    {"advantage": {"type": "opd", "discount": 0.9}},
+    pytest.param(
+        {"loss": {"type": "reverse_kl", "clip_ratio": 0.2}, "epochs": 2},
+        marks=pytest.mark.integration,
+    ),
+    pytest.param({"advantage": {"type": "opd", "discount": 0.9}}, marks=pytest.mark.integration),
 ]
 
 
@@ -133,6 +136,7 @@ def test_of_several_teachers_the_mean_counts_or_the_one_that_a_problem_names():
         prepared(algorithm, level=["small", "tiny"])
 
 
+@pytest.mark.integration
 def test_a_column_of_the_data_names_the_teacher(tree_of, tmp_path):
     tree = tree_of({"teacher": ["one", "two"], "teacher_key": "level"}, one=1, two=2)
     rows = [

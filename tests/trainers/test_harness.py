@@ -119,10 +119,10 @@ def test_accumulated_gradients_are_the_mean_of_their_batches():
     ("name", "cls"),
     [
         ("adam", torch.optim.Adam),
-        ("adamw", torch.optim.AdamW),
-        ("sgd", torch.optim.SGD),
-        ("rmsprop", torch.optim.RMSprop),
-        ("adagrad", torch.optim.Adagrad),
+        pytest.param("adamw", torch.optim.AdamW, marks=pytest.mark.integration),
+        pytest.param("sgd", torch.optim.SGD, marks=pytest.mark.integration),
+        pytest.param("rmsprop", torch.optim.RMSprop, marks=pytest.mark.integration),
+        pytest.param("adagrad", torch.optim.Adagrad, marks=pytest.mark.integration),
     ],
 )
 def test_every_optimizer_trains(name, cls):

@@ -131,6 +131,7 @@ def test_an_evaluation_needs_weights_alone(plain, evaluation):
     assert found[0] == found[1]
 
 
+@pytest.mark.integration
 def test_a_later_phase_begins_with_the_tester_and_a_baseline_is_what_it_was(tree, plain):
     one = tree()
     frozen = {"source": one["models"]["target"]["source"]}
@@ -166,6 +167,7 @@ class Forgetting:
             raise plugrl.StopRun("enough")
 
 
+@pytest.mark.integration
 def test_a_run_that_was_stopped_goes_on(tree):
     whole = plugrl.train(tree("hf_ast", trainer={"eval_every": 2, "training_steps": 4}))
     stopped = tiny.train(

@@ -74,6 +74,7 @@ def test_evaluations_come_by_steps_and_not_by_batches(tmp_path):
     assert trainer.evaluated == [2, 4, 6, 7]
 
 
+@pytest.mark.integration
 def test_the_best_is_replaced_only_by_a_better_one_and_the_last_is_the_last(tmp_path):
     trainer = scripted([0.2, 0.5, 0.5, 0.4], tmp_path, training_steps=8)
     trainer.train()
@@ -114,6 +115,7 @@ def test_training_ends_when_patience_does(tmp_path, scores, patience, least, eva
     assert len(trainer.evaluated) == result.steps == evaluations
 
 
+@pytest.mark.integration
 def test_what_patience_is_left_is_saved(tmp_path):
     scores = [0.5, 0.4, 0.4, 0.4, 0.4]
     options = {"every": 1, "training_steps": 5, "early_stopping_patience": 3}

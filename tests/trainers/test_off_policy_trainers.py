@@ -137,10 +137,14 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     ("name", "own"),
     [
         ("dqn", {"train_freq": 1, "target_update_interval": 40}),
-        ("dqn", {"train_freq": 1, "tau": 0.2, "target_update_interval": 8, "double": True}),
-        ("sac", {}),
+        pytest.param(
+            "dqn",
+            {"train_freq": 1, "tau": 0.2, "target_update_interval": 8, "double": True},
+            marks=pytest.mark.integration,
+        ),
+        pytest.param("sac", {}, marks=pytest.mark.integration),
         pytest.param("sac", {"auto_alpha": False, "alpha": 0.01}, marks=pytest.mark.integration),
-        ("td3", {"action_noise": 0.3}),
+        pytest.param("td3", {"action_noise": 0.3}, marks=pytest.mark.integration),
     ],
 )
 def test_rewards_that_come_a_step_later_are_learned_from(name: str, own: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def trained(name: str, **sections: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
-        ("reinforce", {}),
+        pytest.param("reinforce", {}, marks=pytest.mark.integration),
         pytest.param(
             "reinforce",
             {"reinforce": {"use_advantage_and_critic": True}},
@@ -82,7 +82,11 @@ def trained(name: str, **sections: Any) -> Any:
         ),
         pytest.param("a2c", {}, marks=pytest.mark.integration),
         ("a2c", {"a2c": {"normalize_advantage": True}, "rl": {"use_shared_body": True}}),
-        ("vanilla_ppo", {"rl": {"num_iterations": 12, "clip_value": True}}),
+        pytest.param(
+            "vanilla_ppo",
+            {"rl": {"num_iterations": 12, "clip_value": True}},
+            marks=pytest.mark.integration,
+        ),
         pytest.param(
             "vanilla_ppo",
             {"rl": {"num_iterations": 12}, "ppo": {"loss_type": "kl_penalty"}},
@@ -152,6 +156,7 @@ def test_agents_have_a_value_head_where_a_loss_reads_it() -> None:
     assert {"train/loss_critic", "train/explained_variance"} <= set(critic.run.metrics[-1])
 
 
+@pytest.mark.integration
 def test_a_weight_of_the_entropy_holds_it_up() -> None:
     entropies = [
         trained("a2c", a2c={"entropy_eps": weight}, rl={"num_iterations": 30}).run.metrics[-1][

@@ -61,7 +61,7 @@ def lines(done):
     return [line for line in done.metrics if "train/loss" in line]
 
 
-@pytest.mark.parametrize("kind", ["kl", "low_var_kl"])
+@pytest.mark.parametrize("kind", ["kl", pytest.param("low_var_kl", marks=pytest.mark.integration)])
 def test_a_divergence_from_oneself_is_zero_and_from_another_moves_the_weights(run, kind):
     algorithm = {"kl": {"loss": {"coefficient": 0.5, "kind": kind}}}
     itself, alone = run(algorithm, seed=0, trainer=ONE)
@@ -100,7 +100,7 @@ def test_an_entropy_bonus_moves_the_weights(run):
     [
         pytest.param("token", {}, marks=pytest.mark.integration),
         ("sequence", {}),
-        ("token", {"temperature": 0.6, "top_p": 0.7}),
+        pytest.param("token", {"temperature": 0.6, "top_p": 0.7}, marks=pytest.mark.integration),
         pytest.param("sequence", {"temperature": 0.6, "top_p": 0.7}, marks=pytest.mark.integration),
     ],
     ids=str,
@@ -197,6 +197,7 @@ def test_a_reference_with_another_tokenizer_is_refused(config):
         plugrl.train(tree)
 
 
+@pytest.mark.integration
 def test_long_answers_are_punished_or_filtered(run):
     # Answers have 1 to 3 tokens; the last two of them cost up to 0.5.
     done, punished = run({"overlong": {"buffer": 2, "penalty": 0.5}})
@@ -307,6 +308,7 @@ def test_every_variant_learns(config, algorithm, seed):
     assert sum(rewards[-10:]) / 10 > 0.65
 
 
+@pytest.mark.integration
 def test_a_step_with_terms_is_repeated_exactly(config):
     from plugrl.core.replay import replay
 

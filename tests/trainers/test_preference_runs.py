@@ -95,6 +95,7 @@ def judged(tree, name, loss, steps, rate=0.01, **sections):
     return start(prepare(made)).metrics
 
 
+@pytest.mark.integration
 def test_dpo_learns_a_preference(tree):
     before, *_, after = judged(tree, "self_hosted_dpo", "dpo", 8, 0.03)
     # The policy begins as its reference.
@@ -105,6 +106,7 @@ def test_dpo_learns_a_preference(tree):
     assert after["train/reward_chosen"] > after["train/reward_rejected"]
 
 
+@pytest.mark.integration
 def test_a_reward_model_learns_what_is_better(tree):
     before, *_, after = judged(tree, "reward_model", "bradley_terry", 8, 0.03)
     assert before["validation/accuracy"] == 0
@@ -178,6 +180,7 @@ def test_the_reference_scores_each_row_once(tree, monkeypatch):
     assert len(scored) == len(set(scored)) == 12
 
 
+@pytest.mark.integration
 def test_the_reference_may_begin_as_the_policy(tree):
     made = tree(steps=1, trainer={"algorithm": {"reference_weights": "policy"}})
     made["models"]["reference"] = merged(made["models"]["reference"], {"source": {"seed": 5}})
@@ -188,6 +191,7 @@ def test_the_reference_may_begin_as_the_policy(tree):
     assert abs(run.metrics[0]["validation/margin"]) > 1e-3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["self_hosted_dpo", "reward_model"])
 def test_a_saved_run_evaluates_to_what_it_said(tree, name):
     made = tree(name)
@@ -362,7 +366,11 @@ def test_settings_that_do_not_fit_are_named(tree, name, sections, complaint):
 
 @pytest.mark.parametrize(
     ("name", "loss"),
-    [("self_hosted_dpo", "dpo"), ("self_hosted_dpo", "kto"), ("reward_model", "bradley_terry")],
+    [
+        ("self_hosted_dpo", "dpo"),
+        pytest.param("self_hosted_dpo", "kto", marks=pytest.mark.integration),
+        pytest.param("reward_model", "bradley_terry", marks=pytest.mark.integration),
+    ],
 )
 def test_dumped_steps_are_repeated_exactly(tree, name, loss):
     options = {"type": loss} | ({"center_coefficient": 0.5} if name == "reward_model" else {})
@@ -372,3 +380,17 @@ def test_dumped_steps_are_repeated_exactly(tree, name, loss):
     (found,) = replay(run.folder, 2)
     assert found.equal
     assert found.metrics["grad_norm"] == run.metrics[-1]["train/grad_norm"]
+
+
+def test_a_loss_in_a_file_is_named_by_its_function(tree, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from plugrl.trainers.self_hosted_dpo import dpo as mine\n", encoding="utf-8"
+    )
+    loss = {
+        "type": None,
+        "custom_loss_module_path": str(tmp_path / "mine.py"),
+        "custom_loss_class_name": "mine",
+    }
+    prepare(tree(trainer={"algorithm": {"loss": loss}}))
+    found = faults(tree(rollout_worker={"layout": "labels"}, trainer={"algorithm": {"loss": loss}}))
+    assert "is labels, and loss mine compares pairs" in found

@@ -94,10 +94,13 @@ CLIPPED = {"type": "clipped", "clip_ratio_low": 0.1, "clip_ratio_high": 0.3}
     ("remote", "own", "shared"),
     [
         ({"loss_fn": "ppo", "loss_fn_config": PPO}, {"loss": CLIPPED}, {"epochs": 3}),
-        ({"loss_fn": "importance_sampling"}, {"loss": "importance_sampling"},
-         {"aggregation": "seq-mean-token-sum"}),
-        ({"loss_fn": "cispo"}, {"loss": {"type": "cispo", "clip_ratio_high": 3.0}},
-         {"aggregation": "seq-mean-token-mean", "advantage": {"type": "grpo", "normalize": False}}),
+        pytest.param(
+            {"loss_fn": "importance_sampling"}, {"loss": "importance_sampling"},
+            {"aggregation": "seq-mean-token-sum"}, marks=pytest.mark.integration),
+        pytest.param(
+            {"loss_fn": "cispo"}, {"loss": {"type": "cispo", "clip_ratio_high": 3.0}},
+            {"aggregation": "seq-mean-token-mean",
+             "advantage": {"type": "grpo", "normalize": False}}, marks=pytest.mark.integration),
         ({}, {"loss": "importance_sampling"},
          {"aggregation": "seq-mean-token-sum-norm", "norm_length": 7, "advantage": "rloo"}),
     ],
@@ -107,6 +110,7 @@ def test_grpo_equals_the_self_hosted_one(tree, remote, own, shared):
     assert_alike(theirs, plugrl.train(tree("self_hosted_grpo", **own, **shared)))
 
 
+@pytest.mark.integration
 def test_passes_and_minibatches_are_those_of_the_self_hosted_one(tree):
     shared = {"worker": "graded", "epochs": 2, "minibatches": 2}
     remote = plugrl.train(tree("remote_api_grpo", loss_fn="ppo", loss_fn_config=PPO, **shared))
@@ -128,6 +132,7 @@ def test_cross_entropy_equals_the_self_hosted_one(tree, shared):
     assert_alike(theirs, plugrl.train(tree("self_hosted_cross_entropy", **shared)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "advantage",
     [pytest.param({}, marks=pytest.mark.integration), {"coefficient": 0.5, "discount": 0.7}],
@@ -385,6 +390,7 @@ def test_a_kept_step_is_repeated(tree):
     assert [one.metrics["non_finite_rows"] for one in repeated] == [0.0, 0.0]
 
 
+@pytest.mark.integration
 def test_a_phase_goes_on_with_the_weights_of_a_self_hosted_one(tree):
     made = tree("remote_api_grpo", worker="graded")
     warm = {

@@ -129,6 +129,7 @@ def test_a_run_that_holds_no_such_reward_model_is_refused_early(
         prepare(tree)
 
 
+@pytest.mark.integration
 def test_a_preference_follows_supervised_training(config, tmp_path):
     """The reference is the model that the first phase has made."""
     made = config("sequence", models={"reference": {"source": {}}})

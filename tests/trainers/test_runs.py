@@ -49,6 +49,7 @@ def test_checkpoints_by_time_change_no_number(plain, config, monkeypatch, minute
     assert learned[0] == learned[1]
 
 
+@pytest.mark.integration
 def test_code_that_changes_the_working_folder_moves_no_run(registry, config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
@@ -156,6 +157,7 @@ def test_the_parity_probe_reports(plain):
     assert 0 <= plain.last_metrics["sync/parity"] <= 1e-4
 
 
+@pytest.mark.integration
 def test_the_best_validation_reward_keeps_its_checkpoint(config, monkeypatch):
     from plugrl.core.text.evaluate.validation import Validation
 

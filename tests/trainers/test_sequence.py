@@ -28,6 +28,7 @@ def tree(config):
     return make
 
 
+@pytest.mark.integration
 def test_progress_and_log_name_the_phase_and_count_the_run(tree, capfd, caplog):
     caplog.set_level("INFO", "plugrl")
     start(prepare(tree(settings={"progress": "plain"})))
@@ -105,6 +106,7 @@ def test_a_model_keeps_what_an_earlier_phase_taught_it(taught):
     assert "state" in state_of(run, 5)["policy"]
 
 
+@pytest.mark.integration
 def test_a_resumed_phase_goes_on_with_the_taught_model(taught):
     run = start(prepare(taught()))
     whole = run.metrics[-1]

@@ -131,6 +131,7 @@ def test_one_model_learns_the_same_whether_or_not_the_other_is_trained(debate, w
     assert_equal_weights(alone["proposer"], both["proposer"])
 
 
+@pytest.mark.integration
 def test_a_frozen_model_answers_alike_in_every_step(debate, tmp_path):
     tree = debate()
     tree["rollout_worker"]["temperature"] = 0.0
@@ -165,6 +166,7 @@ def test_models_with_one_configuration_begin_alike_unless_their_seed_differs(deb
     assert_equal_weights(alike["critic"], alike["proposer"])
 
 
+@pytest.mark.integration
 def test_a_stopped_and_resumed_run_of_several_models_equals_the_uninterrupted_one(debate, whole):
     class TerminatedAtTwo:
         @plugrl.hookimpl

@@ -66,7 +66,9 @@ def test_every_weight_of_bodies_and_heads_learns(body: str) -> None:
     assert [name for name in after if torch.equal(before[name], after[name])] == []
 
 
-@pytest.mark.parametrize("body", ["mlp", "image_latent"])
+@pytest.mark.parametrize(
+    "body", ["mlp", pytest.param("image_latent", marks=pytest.mark.integration)]
+)
 def test_32_pictures_are_learned_by_heart(body: str) -> None:
     trainer = made(
         agents={"_default": {"body": {"type": body}}},

@@ -61,6 +61,7 @@ def seconds(trainer: Any) -> list[float]:
     return [a.policy(seen).softmax(-1)[0, 1].item() for a in trainer.agents.values()]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "game", [pytest.param(MatrixGame, marks=pytest.mark.integration), SequentialGame]
 )

@@ -76,6 +76,7 @@ def whole(tmp_path_factory):
 SHORT = {"num_iterations": 1, "test_scheme": "none"}
 
 
+@pytest.mark.integration
 def test_several_epochs_over_two_problems_end(tmp_path):
     run = trained(
         tmp_path,
@@ -89,6 +90,7 @@ def test_several_epochs_over_two_problems_end(tmp_path):
     assert run.checkpoint()["trainer"]["stage"] == "done"
 
 
+@pytest.mark.integration
 def test_all_previous_rollouts_can_be_learned_from(tmp_path):
     text_rl = {"fine_tune_on_all_previous_rollouts": True, "test_scheme": "none"}
     run = trained(tmp_path, text_rl=text_rl)
@@ -152,6 +154,7 @@ def test_a_higher_limit_goes_on(tmp_path, limit, caplog):
     assert done.last_metrics["spent/requests"] == 32
 
 
+@pytest.mark.integration
 def test_transcripts_and_samples_can_be_read(tmp_path):
     run = trained(tmp_path, text_rl={**SHORT, "transcript_format": "json"})
     episodes = json.loads((run.folder / "rollouts" / "iteration-0001.json").read_text())
@@ -185,6 +188,7 @@ def assert_last_job(run, job, exported):
     assert all(torch.equal(weights[name], value) for name, value in trained.items())
 
 
+@pytest.mark.integration
 def test_weights_of_a_staged_run_are_those_of_its_last_job(tmp_path):
     run = trained(tmp_path, text_rl=SHORT)
     with open_checkpoint(str(run.folder)) as saved:
@@ -211,6 +215,7 @@ def test_weights_of_the_last_job_need_nothing_else_and_are_evaluated(whole, tmp_
     assert_last_job(whole.run, job, tmp_path / "out")
 
 
+@pytest.mark.integration
 def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):
     base = text_agents.config("ei_pure_text", tmp_path)
     model = base["models"]["policy"]
@@ -257,6 +262,7 @@ def test_without_examples_no_job_is_made_and_the_run_goes_on(tmp_path, caplog):
     assert run.last_metrics["fine_tuned/policy"] == 0.0
 
 
+@pytest.mark.integration
 def test_a_failed_job_ends_the_run_and_is_made_again_when_it_is_resumed(tmp_path, monkeypatch):
     status = TrainedJobs.status
     monkeypatch.setattr(TrainedJobs, "status", lambda *_: JobStatus("failed", "no more credit"))
@@ -385,7 +391,7 @@ SCHEMES = [
     [
         pytest.param(trainer, *row, marks=[] if row[:2] in quick else pytest.mark.integration)
         for trainer, quick in (
-            ("ei_pure_text", [("none", 2), ("all", 2), ("first_and_last", 0)]),
+            ("ei_pure_text", [("all", 2)]),
             ("malt_pure_text", [("last", 2)]),
         )
         for row in SCHEMES
@@ -478,6 +484,7 @@ def test_a_tree_has_every_reply_to_every_reply_and_learns_at_the_first_turn_too(
     assert set(asked) - first, "no preference is of the verifier's turn"
 
 
+@pytest.mark.integration
 def test_plugins_are_told_of_the_trajectories_of_every_episode(whole):
     # The second stage of each iteration, of four and in the first of five: that one has a test.
     assert [step for step, _, _ in whole.told] == [2, 7]

@@ -54,6 +54,7 @@ def tree(config, tmp_path):
     return made
 
 
+@pytest.mark.integration
 def test_metrics_of_evaluators_sources_and_samples_do_not_depend_on_processes(tree, forked_workers):
     found = []
     for processes in (0, 2):

@@ -121,7 +121,7 @@ def test_batch_async_syncs_only_when_the_next_batch_would_pass_the_bound(make, t
     assert run.metrics[-1]["sync/staleness_max"] == threshold
 
 
-@pytest.mark.parametrize("mode", quick("sync", "batch-async", "restart", of=ALL))
+@pytest.mark.parametrize("mode", quick("batch-async", of=ALL))
 def test_each_validation_has_the_weights_of_its_step(make, monkeypatch, mode):
     seen = []
     plain = Validation.__call__
@@ -222,7 +222,7 @@ def test_a_sync_that_fails_ends_the_run_with_its_error(make, monkeypatch, mode):
     assert resume(folder).status["state"] == "done"
 
 
-@pytest.mark.parametrize("mode", quick("sync", "batch-async", "continue", of=ALL))
+@pytest.mark.parametrize("mode", quick("batch-async", of=ALL))
 def test_a_sampler_with_other_weights_ends_the_run(make, monkeypatch, mode):
     plain = TransformersInferenceService.update_weights
 

@@ -161,6 +161,7 @@ def test_one_that_is_far_behind_is_waited_for(make_run, caplog, monkeypatch):
     assert warned(caplog) == []
 
 
+@pytest.mark.integration
 def test_one_with_much_left_to_do_at_the_end_is_given_up(make_run, caplog):
     handled = []
 

@@ -416,7 +416,10 @@ def test_what_hand_made_policies_may_not_do_is_refused(script, message) -> None:
         trainer_of(instance, agents={"verifier": {"scripted": "script"}}).train()
 
 
-@pytest.mark.parametrize("name", ["nip", "merlin_arthur", "debate"])
+@pytest.mark.parametrize(
+    "name",
+    ["nip", *(pytest.param(n, marks=pytest.mark.integration) for n in ("merlin_arthur", "debate"))],
+)
 def test_what_goes_on_equals_what_was_never_stopped(name) -> None:
     protocol = protocol_of(name, wrapped=name == "nip")
     params = {"rl": {"num_iterations": 3, "frames_per_batch": 64, "minibatch_size": 32}}

@@ -92,7 +92,8 @@ def test_deaths_are_bounded(collect, opened):
         streamed(collect, opened, "ExitsAlways", 2)
 
 
-@pytest.mark.parametrize("name", ["hangs", pytest.param("Blocks", marks=pytest.mark.integration)])
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["hangs", "Blocks"])
 def test_code_that_hangs_ends_its_process(collect, opened, name):
     collect.fresh(max_restarts=0)
     found = streamed(collect, opened, name, 2, timeout=1.5)

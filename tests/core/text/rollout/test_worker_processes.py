@@ -131,6 +131,7 @@ def test_code_that_hangs_ends_its_process(collect, name, caplog, own_processes):
     assert own_processes() == {}
 
 
+@pytest.mark.integration
 def test_a_function_that_hangs_in_the_driver_is_invalid_alone(collect):
     found = collect("hangs", 0, timeout=1)
     failures = [t.failure for t in found if not t.valid]
