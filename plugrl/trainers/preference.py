@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from plugrl.core.config.pick import shown_name
 from plugrl.core.config.schemas.schema import component
 from plugrl.core.errors import ContractError
 from plugrl.core.text.batch import Batch
@@ -57,7 +58,7 @@ class PreferenceTrainer(SelfHostedTrainer):
         yield from super().preflight(check)
         loss, worker = check.component("trainer.algorithm.loss"), check.root.rollout_worker
         layout, margins = worker.get("layout"), worker.get("margin_key")
-        name = check.root.trainer.algorithm.loss.type
+        name = shown_name(check.root.trainer.algorithm.loss, "loss")
         if layout == "labels" and _compares_pairs(loss):
             yield "rollout_worker.layout", f"is labels, and loss {name} compares pairs"
         if margins is not None and not getattr(loss, "takes_margins", False):

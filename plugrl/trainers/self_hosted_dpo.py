@@ -24,6 +24,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from plugrl.core.component import traits
+from plugrl.core.config.pick import shown_name
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.pairs import Pairs, on_last_token, row_sums
@@ -128,9 +129,10 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
         algorithm = check.root.trainer.algorithm
         name, path = algorithm.reference, "trainer.algorithm.reference"
         needs_point = getattr(check.component("trainer.algorithm.loss"), "needs_reference_point", 0)
+        loss = shown_name(algorithm.loss, "loss")
         if name == NO_REFERENCE:
             if needs_point:
-                yield path, f"is none, and loss {algorithm.loss.type} needs a reference model"
+                yield path, f"is none, and loss {loss} needs a reference model"
             if algorithm.reference_weights == "policy":
                 yield "trainer.algorithm.reference_weights", "has no effect: reference is none"
         else:
@@ -139,7 +141,7 @@ class SelfHostedDpoTrainer(PreferenceTrainer):
         if needs_point and check.root.data.batch_size // algorithm.minibatches < 2:
             yield (
                 "data.batch_size",
-                f"loss {algorithm.loss.type} estimates its reference point from answers to other "
+                f"loss {loss} estimates its reference point from answers to other "
                 "prompts, so an optimizer step needs at least 2 rows",
             )
 

@@ -210,3 +210,13 @@ class Picker:
 def custom_keys(kind: str) -> tuple[str, str]:
     """The keys of a section with which a file and its class take the place of a name."""
     return f"custom_{kind}_module_path", f"custom_{kind}_class_name"
+
+
+def shown_name(section: Any, kind: str) -> str:
+    """What a message calls a component: its ``type``, or the name that it has in a file.
+
+    Args:
+        section: of the component, checked.
+        kind: of the component.
+    """
+    return str(section.get("type") or section.get(custom_keys(kind)[1]) or kind)

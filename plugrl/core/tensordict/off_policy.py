@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from plugrl.core.config.pick import shown_name
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.parts import seeded
@@ -189,10 +190,10 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     def preflight(cls, check: Preflight) -> list[Finding]:
         """Besides those of the base: settings that only learners from fresh batches read."""
         findings = [*super().preflight(check)]
-        defaults = OffPolicyRlConfig()
+        defaults, trainer = OffPolicyRlConfig(), shown_name(check.section, "trainer")
         for name in _UNREAD:
             if check.root.rl.get(name, getattr(defaults, name)) != getattr(defaults, name):
-                findings.append((f"rl.{name}", f"has no effect on {check.section.type}; remove it"))
+                findings.append((f"rl.{name}", f"has no effect on {trainer}; remove it"))
         return findings
 
     @cached_property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
+from plugrl.core.config.pick import shown_name
 from plugrl.core.config.view import ExperimentSettings, HyperParameters, is_validated
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.factory import Factory
@@ -223,7 +224,7 @@ class TensorDictTrainer(Trainer):
         if check.root.get("scenario") is not None:
             return [*faults, *agent_faults(check, cls)]
         example = "scenario: {type: gymnasium, id: CartPole-v1}"
-        missing = f"is missing; {check.section.type} needs one, such as {example}"
+        missing = f"is missing; {shown_name(check.section, 'trainer')} needs one, such as {example}"
         return [("scenario", missing), *faults]
 
     @classmethod

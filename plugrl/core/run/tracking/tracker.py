@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.component import Component
+from plugrl.core.config.pick import shown_name
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -61,9 +62,10 @@ class Tracker(Component):
         missing = [name for name in cls.packages if not _is_installed(name)]
         if missing:
             needed = cls.requirement or " ".join(missing)
+            tracker = shown_name(check.section, "tracker")
             yield (
                 f"{check.path}.type",
-                f"the tracker {check.section.type} needs the package {' and '.join(missing)}, "
+                f"the tracker {tracker} needs the package {' and '.join(missing)}, "
                 f'which is not installed: pip install "{needed}"',
             )
 
