@@ -142,20 +142,37 @@ class NestedArrayDict:
         return [(_path(key), array) for key, array in self.items(True, True)]
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the array or the nested dictionary at a key, or ``default``."""
+        """Return the array or the nested dictionary at a key, or ``default``; neither is a copy.
+
+        Raises:
+            NestedKeyError: the key goes through an array, or is no key.
+        """
         return self._find(_path(key), default)
 
     def set(self, key: Any, value: Any) -> Self:
         """Put an array, a nested dictionary or a mapping at a key, and return ``self``.
 
         Nested dictionaries above it are made as needed. Arrays are kept, not copied; the shape
-        of each must begin with the batch size.
+        of each must begin with the batch size, ``[*batch_size, ...]``.
+
+        Raises:
+            NestedKeyError: the key goes through an array, or is no key.
+            NestedShapeError: a shape does not begin with the batch size.
+            NestedTypeError: a value is nothing that NumPy makes an array of numbers or strings of.
         """
         self._put(_path(key), value)
         return self
 
     def set_(self, key: Any, value: Any) -> Self:
-        """Write into the array at a key, which keeps its type and shape, and return ``self``."""
+        """Write into the array at a key, which keeps its type and shape, and return ``self``.
+
+        Whoever shares the array sees the new values; :meth:`set` puts another array there.
+
+        Raises:
+            NestedKeyError: there is no array at the key.
+            NestedShapeError: the value has another shape.
+            NestedTypeError: strings meet numbers.
+        """
         old, new = self._array(_path(key)), _as_array(value, _path(key))
         if new.shape != old.shape:
             raise NestedShapeError(
@@ -166,7 +183,17 @@ class NestedArrayDict:
         return self
 
     def set_at_(self, key: Any, value: Any, index: Any) -> Self:
-        """Write into a part of the array at a key, and return ``self``."""
+        """Write into a part of the array at a key, and return ``self``.
+
+        Args:
+            key: Of an array that is there.
+            value: What the part becomes; it broadcasts with the part.
+            index: Into the batch, such as ``0`` or a mask of shape ``batch_size``.
+
+        Raises:
+            NestedKeyError, NestedIndexError: there is no such array, or no such part.
+            NestedShapeError, NestedTypeError: the value does not go into it.
+        """
         array = self._array(_path(key))
         where = self._where(index)[0](array)
         array[where] = _writable(array, where, value, _path(key))
@@ -192,12 +219,20 @@ class NestedArrayDict:
         return self
 
     def del_(self, key: Any) -> Self:
-        """Take the entry at a key out, and return ``self``."""
+        """Take the entry at a key out, and return ``self``.
+
+        Raises:
+            NestedKeyError: there is none.
+        """
         self.pop(key)
         return self
 
     def pop(self, key: Any, default: Any = ...) -> Any:
-        """Take the entry at a key out and return it, or ``default`` where there is none."""
+        """Take the entry at a key out and return it, or ``default`` where there is none.
+
+        Raises:
+            NestedKeyError: there is neither an entry nor a default.
+        """
         path = _path(key)
         found = self._find(path, default)
         if path in self:
@@ -211,7 +246,12 @@ class NestedArrayDict:
         return self.get(key)
 
     def rename_key_(self, old: Any, new: Any) -> Self:
-        """Move an entry to another key, and return ``self``."""
+        """Move an entry to another key, replacing what is there, and return ``self``.
+
+        Raises:
+            NestedKeyError: there is no such entry, or nothing can be at the other key; the entry
+                stays where it is then.
+        """
         value = self.pop(old)
         try:
             return self.set(new, value)
@@ -264,7 +304,10 @@ class NestedArrayDict:
         return new
 
     def exclude(self, *keys: Any) -> Self:
-        """Return a nested dictionary without these entries; keys that are missing do no harm."""
+        """Return a nested dictionary without these entries, which shares the other arrays.
+
+        Keys that are missing do no harm.
+        """
         new, paths = self.empty(), [_path(key) for key in keys]
         for key, value in self._entries.items():
             inner = [path[1:] for path in paths if path[0] == key]
@@ -278,11 +321,21 @@ class NestedArrayDict:
         return self._of({}, self._batch)
 
     def flatten_keys(self, separator: str = ".") -> Self:
-        """Return the arrays under keys of one string each: words joined by ``separator``."""
+        """Return the arrays under keys of one string each: words joined by ``separator``.
+
+        ``("agents", "message")`` becomes ``"agents.message"``. Arrays are shared.
+
+        Raises:
+            NestedKeyError: two arrays would have one key.
+        """
         return self.empty()._fresh((path, (separator.join(path),), a) for path, a in self._leaves())
 
     def unflatten_keys(self, separator: str = ".") -> Self:
-        """Return the entries under nested keys: split where ``separator`` is."""
+        """Return the entries under nested keys, which undoes ``flatten_keys``; arrays are shared.
+
+        Raises:
+            NestedKeyError: a key would go through an array, or be that of another entry.
+        """
         split = [key for key in self._entries if separator in key]
         moved = (((key,), tuple(key.split(separator)), self._entries[key]) for key in split)
         return self.copy().exclude(*split)._fresh(moved)
@@ -315,7 +368,13 @@ class NestedArrayDict:
 
     @property
     def batch_size(self) -> Sizes:
-        """The leading dimensions that all entries share; it can be set to what they have."""
+        """The leading dimensions that all entries share; it can be set to what they have.
+
+        Nested dictionaries whose own batch size does not begin with the new one get it too.
+
+        Raises:
+            NestedShapeError: when set, the shape of an array does not begin with it.
+        """
         return self._batch
 
     @batch_size.setter
@@ -346,7 +405,7 @@ class NestedArrayDict:
         return len(self._batch)
 
     def numel(self) -> int:
-        """Return the number of elements of the batch."""
+        """Return the number of elements of the batch: the product of its size, 1 for ``()``."""
         return math.prod(self._batch)
 
     def is_empty(self) -> bool:
@@ -447,27 +506,54 @@ class NestedArrayDict:
         )
 
     def reshape(self, *shape: Any) -> Self:
-        """Return it with another batch size of as many elements; one size may be -1."""
+        """Return it with another batch size of as many elements; one size may be -1.
+
+        An array ``[*batch_size, ...]`` becomes ``[*shape, ...]``, a view where NumPy can give one.
+
+        Raises:
+            NestedShapeError: the numbers of elements differ.
+        """
         return self._reshape_batch(self._becomes("reshape", *shape))
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """Return it with the dimensions from ``start_dim`` to ``end_dim`` made one."""
+        """Return it with the dimensions from ``start_dim`` to ``end_dim``, inclusive, made one.
+
+        Of batch size ``[4, 3]`` it gives ``[12]``.
+
+        Raises:
+            NestedIndexError: there is no such dimension.
+        """
         return self._reshape_batch(self._becomes("flatten", start_dim, end_dim))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
-        """Return it with one dimension made several; one size may be -1."""
+        """Return it with one dimension made several, with as many elements; one size may be -1.
+
+        Of batch size ``[12]``, ``unflatten(0, [4, 3])`` gives ``[4, 3]``.
+
+        Raises:
+            NestedIndexError, NestedShapeError: there is no such dimension, or sizes do not fit it.
+        """
         return self._reshape_batch(self._becomes("unflatten", dim, sizes))
 
     def squeeze(self, dim: int | None = None) -> Self:
-        """Return it without a dimension of size 1, or without all of them."""
+        """Return it without a dimension of the batch of size 1, or without all of them.
+
+        A dimension of another size stays.
+        """
         return self._reshape_batch(self._becomes("squeeze", *([] if dim is None else [dim])))
 
     def unsqueeze(self, dim: int) -> Self:
-        """Return it with a new dimension of size 1."""
+        """Return it with a new dimension of size 1 at place ``dim`` of the batch size."""
         return self._reshape_batch(self._becomes("unsqueeze", dim))
 
     def expand(self, *shape: Any) -> Self:
-        """Return it with new leading dimensions, and those of size 1 repeated: read-only views."""
+        """Return it with new leading dimensions, and those of size 1 repeated: read-only views.
+
+        Of batch size ``[1, 3]``, ``expand(2, 4, 3)`` gives ``[2, 4, 3]``; -1 keeps a size.
+
+        Raises:
+            NestedShapeError: a dimension of another size than 1 would change.
+        """
         batch = self._becomes("expand", *shape)
         wide = self._reshape_batch((1,) * (len(batch) - self.ndim) + self._batch)
         rest = len(batch)
@@ -513,7 +599,10 @@ class NestedArrayDict:
         return [self[(*before, slice(*ends))] for ends in zip([0, *ends], ends, strict=False)]
 
     def unbind(self, dim: int = 0) -> list[Self]:
-        """Return what is at each place of a dimension, without that dimension."""
+        """Return what is at each place of a dimension, without that dimension: views.
+
+        Of batch size ``[4, 3]``, ``unbind(1)`` gives three of batch size ``[4]``.
+        """
         places = range(len(self._becomes("unbind", dim)))
         return [self[(*[_ALL] * self._axis(dim), place)] for place in places]
 
@@ -598,7 +687,7 @@ class NestedArrayDict:
         )
 
     def copy(self) -> Self:
-        """Return another nested dictionary of the same arrays."""
+        """Return another nested dictionary of the same arrays: entries may be put into one alone."""
         return self.clone(recurse=False)
 
     def clone(self, recurse: bool = True) -> Self:
@@ -621,11 +710,21 @@ class NestedArrayDict:
         return (self == other).apply(np.logical_not)
 
     def all(self, dim: int | None = None) -> Any:
-        """Return whether all elements are true: one truth value, or along a dimension."""
+        """Return whether all elements are true: one truth value, or along a dimension of the batch.
+
+        With ``dim`` it is a nested dictionary of truth values, whose batch size lacks that dimension.
+
+        Raises:
+            NestedTypeError: an array holds strings, which are neither.
+        """
         return self._reduce(np.all, all, dim)
 
     def any(self, dim: int | None = None) -> Any:
-        """Return whether any element is true: one truth value, or along a dimension."""
+        """Return whether any element is true: one truth value, or along a dimension, as :meth:`all`.
+
+        Raises:
+            NestedTypeError: an array holds strings, which are neither.
+        """
         return self._reduce(np.any, any, dim)
 
     def _reduce(self, function: Any, whole: Any, dim: int | None) -> Any:
@@ -642,7 +741,10 @@ class NestedArrayDict:
     def stack(items: Sequence[NestedArrayDict], dim: int = 0) -> NestedArrayDict:
         """Return several of one batch size as one, along a new dimension; ``np.stack`` does so too.
 
-        All have the same keys and shapes.
+        All have the same keys and shapes. Of three of batch size ``[4]``, ``dim=0`` gives ``[3, 4]``.
+
+        Raises:
+            NestedKeyError, NestedShapeError: they differ, or there are none.
         """
         return _join(np.stack, items, dim)
 
@@ -650,7 +752,11 @@ class NestedArrayDict:
     def cat(items: Sequence[NestedArrayDict], dim: int = 0) -> NestedArrayDict:
         """Return several as one, along a dimension; ``np.concatenate`` does so too.
 
-        All have the same keys and, but for that dimension, the same shapes.
+        All have the same keys and, but for that dimension, the same shapes. Of batch sizes ``[4]``
+        and ``[2]`` it gives ``[6]``.
+
+        Raises:
+            NestedKeyError, NestedShapeError: they differ in anything else, or there are none.
         """
         return _join(np.concatenate, items, dim)
 
@@ -705,7 +811,11 @@ class NestedArrayDict:
 
     @classmethod
     def from_tensordict(cls, tensordict: TensorDict) -> Self:
-        """Build one from a TensorDict of tensors; arrays share memory with those on the CPU."""
+        """Build one from a TensorDict of tensors; arrays share memory with those on the CPU.
+
+        Raises:
+            NestedTypeError: an entry is no tensor, such as a string; exclude it first.
+        """
         import torch
         from tensordict import TensorDictBase
 
@@ -722,7 +832,8 @@ class NestedArrayDict:
     def to_tensordict(self) -> TensorDict:
         """Return a TensorDict, which shares memory with the arrays where PyTorch can.
 
-        It holds no strings, and no numbers that PyTorch has not.
+        Raises:
+            NestedTypeError: an array holds strings, or numbers that PyTorch has not.
         """
         from tensordict import TensorDict
 
