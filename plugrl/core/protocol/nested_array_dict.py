@@ -687,7 +687,7 @@ class NestedArrayDict:
         )
 
     def copy(self) -> Self:
-        """Return another nested dictionary of the same arrays: entries may be put into one alone."""
+        """Return another nested dictionary of the same arrays; each has its own entries."""
         return self.clone(recurse=False)
 
     def clone(self, recurse: bool = True) -> Self:
@@ -712,7 +712,7 @@ class NestedArrayDict:
     def all(self, dim: int | None = None) -> Any:
         """Return whether all elements are true: one truth value, or along a dimension of the batch.
 
-        With ``dim`` it is a nested dictionary of truth values, whose batch size lacks that dimension.
+        With ``dim`` it is a nested dictionary of truth values without that dimension.
 
         Raises:
             NestedTypeError: an array holds strings, which are neither.
@@ -720,7 +720,7 @@ class NestedArrayDict:
         return self._reduce(np.all, all, dim)
 
     def any(self, dim: int | None = None) -> Any:
-        """Return whether any element is true: one truth value, or along a dimension, as :meth:`all`.
+        """Return whether any element is true, of all or along a dimension; see :meth:`all`.
 
         Raises:
             NestedTypeError: an array holds strings, which are neither.
@@ -741,7 +741,7 @@ class NestedArrayDict:
     def stack(items: Sequence[NestedArrayDict], dim: int = 0) -> NestedArrayDict:
         """Return several of one batch size as one, along a new dimension; ``np.stack`` does so too.
 
-        All have the same keys and shapes. Of three of batch size ``[4]``, ``dim=0`` gives ``[3, 4]``.
+        All have the same keys and shapes. Three of batch size ``[4]`` give ``[3, 4]``.
 
         Raises:
             NestedKeyError, NestedShapeError: they differ, or there are none.
