@@ -31,11 +31,15 @@ if TYPE_CHECKING:
     from plugrl.core.experiment import load_run as load_run
     from plugrl.core.experiment import resume as resume
     from plugrl.core.experiment import train as train
+    from plugrl.core.hub import DataSetName as DataSetName
+    from plugrl.core.hub import Hub as Hub
+    from plugrl.core.hub import Snapshot as Snapshot
     from plugrl.core.plugins.hookspecs import HOOK_API as HOOK_API
     from plugrl.core.plugins.hookspecs import hookimpl as hookimpl
     from plugrl.core.plugins.registry import Registry as Registry
     from plugrl.core.plugins.registry import register_advantage as register_advantage
     from plugrl.core.plugins.registry import register_body as register_body
+    from plugrl.core.plugins.registry import register_data_map as register_data_map
     from plugrl.core.plugins.registry import (
         register_dialogue_environment as register_dialogue_environment,
     )
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from plugrl.core.plugins.registry import (
         register_harness_algorithm as register_harness_algorithm,
     )
+    from plugrl.core.plugins.registry import register_hub as register_hub
     from plugrl.core.plugins.registry import (
         register_inference_service as register_inference_service,
     )
@@ -207,6 +212,7 @@ _MODULES = {
         "UsageError",
     ),
     "plugrl.core.experiment": ("load_run", "resume", "train"),
+    "plugrl.core.hub": ("DataSetName", "Hub", "Snapshot"),
     "plugrl.core.plugins.hookspecs": ("HOOK_API", "hookimpl"),
     "plugrl.core.protocol.nested_array_dict": ("NestedArrayDict",),
     "plugrl.core.protocol.protocol": ("Protocol", "make_protocol"),
@@ -222,11 +228,13 @@ _MODULES = {
         "Registry",
         "register_advantage",
         "register_body",
+        "register_data_map",
         "register_dialogue_environment",
         "register_environment",
         "register_evaluator",
         "register_fine_tune_service",
         "register_harness_algorithm",
+        "register_hub",
         "register_inference_service",
         "register_loss",
         "register_parser",

@@ -33,6 +33,7 @@ from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.registry import Registry, default_registry
 from plugrl.core.plugins.user_code.error_location import component_error
 from plugrl.core.plugins.user_code.working_folder import display_path, preserve_working_folder
+from plugrl.core.revisions import pin_revisions
 from plugrl.core.run.process import allocation, threads
 from plugrl.core.run.process.launchers import refuse_copies
 from plugrl.core.run.process.setup_script import PHASE, apply_configured_script
@@ -174,6 +175,8 @@ def train(
 def start(experiment: Experiment, callbacks: Sequence[Callback] = ()) -> TrainedRun:
     """Train a prepared experiment in a new run folder; the errors are those of :func:`train`."""
     apply_process_settings(experiment)
+    pinned = pin_revisions(experiment.validated, experiment.registry)
+    experiment = replace(experiment, validated=pinned)
     hooks = experiment.hooks(callbacks)
     trackers = _trackers(experiment)
     with defer_signals():

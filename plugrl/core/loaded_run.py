@@ -143,7 +143,8 @@ def _run_experiment(
             return prepare(base, overrides, preflight=False, setup=setup)
         data = base["validate"].get("data") or {}
         if not (data.get("data_files") and evaluation == FILES):
-            if base.get("scenario") is None:
+            named = data.get("name") or (base.get("data") or {}).get("name")
+            if base.get("scenario") is None and not named:
                 files = f"{FILES} for the files that the run validates on, or "
                 raise UsageError(
                     f"{evaluation}: no such file or recipe, and the run has no scenario with "

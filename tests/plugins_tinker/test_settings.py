@@ -190,6 +190,6 @@ def test_recipes_are_whole_and_say_where_they_look(name, folder, monkeypatch):
     assert policy["inference"]["base_model"] == "mine"
     monkeypatch.delenv("TINKER_TOKENIZER")
     with pytest.raises(
-        ConfigError, match="mine: there is no such folder; it must hold the model's"
+        ConfigError, match="mine: there is no such folder; a model of the hub is written owner"
     ):
         prepare(name)

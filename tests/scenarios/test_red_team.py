@@ -146,7 +146,7 @@ def test_columns_by_name_and_a_template_over_them(tmp_path):
         ("a.json", "[" * 100000, r"a\.json: "),
         ("a.jsonl", '"x"\n\n{"prompt"}\n', r"a\.jsonl:3: Expecting ':'"),
         ("a.jsonl", "null\n", r"a\.jsonl:1: null; a text or an object"),
-        ("a.txt", "x", r"a\.txt: unknown type; use \.csv, \.json"),
+        ("a.txt", "x", r"a\.txt: unknown type; use \.parquet, \.jsonl, \.json"),
     ],
 )
 def test_files_that_cannot_be_used_are_named_with_their_line(tmp_path, name, text, says):

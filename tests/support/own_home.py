@@ -15,6 +15,7 @@ import pytest
 #: Where programs look instead of the home.
 ELSEWHERE = (
     "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "HF_HOME", "HF_TOKEN",
+    "HF_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN_PATH",
     "MPLCONFIGDIR", "NETRC",
 )  # fmt: skip
 _FOLDER = pytest.StashKey[str]()
@@ -31,6 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = Path.home() / ".config" / "pip" / "pip.conf"
     if settings.exists():
         os.environ.setdefault("PIP_CONFIG_FILE", str(settings))
+    # Nothing is asked of the hub but where a test starts one.
+    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_XET"] = "1"
     config.stash[_FOLDER] = os.environ["HOME"] = tempfile.mkdtemp(prefix="plugrl-home-")
 
 

@@ -16,7 +16,7 @@ from plugrl.core.config.canonical import second_spellings, warn_of_renamed
 from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.pick import Picker, custom_keys
 from plugrl.core.config.report import CheckReport
-from plugrl.core.config.schemas.plain_values import is_code_file, locate, to_plain
+from plugrl.core.config.schemas.plain_values import is_code_file, locate, locate_pattern, to_plain
 from plugrl.core.config.schemas.schema import (
     BOUNDS,
     COMPONENT,
@@ -338,8 +338,12 @@ class Checker(CheckReport):
             ]
         if not isinstance(value, str):
             return value
-        if sort == "code" and not is_code_file(value):
+        if (sort == "code" and not is_code_file(value)) or value.startswith("hf://"):
             return value
+        if sort == "data":
+            files = locate_pattern(value, nearest(self.origins, path))
+            if files is not None:
+                return str(files)
         value, colon, attribute = value.partition(":") if sort == "code" else (value, "", "")
         found = locate(value, nearest(self.origins, path))
         if found is None and sort != "optional":

@@ -131,9 +131,13 @@ class RootChecker:
         section = self.tree.get("validate")
         if "validate" in self.schemas and isinstance(section, dict):
             data = section.get("data")
-            files = isinstance(data, dict) and bool(data.get("data_files"))
+            held_out = isinstance(data, dict) and bool(data.get("data_files") or data.get("name"))
+            general = self.tree.get("data")
+            if isinstance(general, dict) and general.get("name"):
+                # Which of its splits is held out, only a user knows.
+                held_out = held_out or (isinstance(data, dict) and bool(data.get("splits")))
             if section.get("enabled") == "auto":
-                section["enabled"] = files or self.tree.get("scenario") is not None
+                section["enabled"] = held_out or self.tree.get("scenario") is not None
 
     @property
     def schemas(self) -> dict[str, Any]:

@@ -151,6 +151,19 @@ _ROWS = (
         form="create(self, name, examples, base) -> job; and find, status, cancel",
     ),
     Kind(
+        name="hub",
+        plural="hubs",
+        summary="where models and data sets are published",
+        base="plugrl.core.hub:Hub",
+        form="model(self, name, revision, *, weights) -> Snapshot; and data sets, files, push",
+    ),
+    Kind(
+        name="data_map",
+        plural="data_maps",
+        summary="a row of data to problems, a function",
+        form="f(row) -> a row, a list of rows, or None",
+    ),
+    Kind(
         name="tracker",
         plural="trackers",
         summary="where metrics go",

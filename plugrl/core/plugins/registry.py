@@ -60,11 +60,13 @@ __all__ = [
     "register",
     "register_advantage",
     "register_body",
+    "register_data_map",
     "register_dialogue_environment",
     "register_environment",
     "register_evaluator",
     "register_fine_tune_service",
     "register_harness_algorithm",
+    "register_hub",
     "register_inference_service",
     "register_loss",
     "register_parser",
@@ -387,6 +389,8 @@ register_scenario = _Decorator("scenario")
 register_advantage = _Decorator("advantage")
 register_loss = _Decorator("loss")
 register_body = _Decorator("body")
+register_data_map = _Decorator("data_map")
+register_hub = _Decorator("hub")
 register_inference_service = _Decorator("inference_service")
 register_train_service = _Decorator("train_service")
 register_fine_tune_service = _Decorator("fine_tune_service")

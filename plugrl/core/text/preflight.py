@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.names import OF_FILE, columns_in, model_fault, split_fault
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.hub import DataSetName, find_hub
 from plugrl.core.plugins.kinds import ARGUMENT
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.data.files import first_problem, read_files
-from plugrl.core.text.data.loader import filter_items, require_answers
+from plugrl.core.text.data.loader import data_set_of, filter_items, map_of, require_answers
+from plugrl.core.text.data.maps import load_map, map_rows
 from plugrl.core.text.inference.chat import answer_fault, answer_text
 from plugrl.core.text.inference.sampling import unfit_stop_token
 from plugrl.core.text.rollout.worker import RolloutWorkerConfig
@@ -234,19 +236,39 @@ def data_findings(
     Args:
         check: the configuration.
         path: the section, `data` or `validate.data`.
-        files: that it names; without any, the problems are those of the scenario.
-        splits: of the scenario.
+        files: that it names; without any, the problems are those of a data set or of the scenario.
+        splits: of the data set or of the scenario.
         key: of the section, which names the splits.
         off: the setting without which held-out data is not needed.
     """
     is_val = path != "data"
+    section, general = section_at(check.root, path), check.root.data
+    written, map_at = map_of(section, general, path)
+    try:
+        function = None if written is None else load_map(written, check.registry)
+    except ConfigError as error:
+        yield map_at, str(error)
+        return
+
+    def mapped(items: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        return list(items if function is None else map_rows(items, function, map_at))
+
     columns = _columns(check, is_val)
     answers = _answers(check, is_val)
     trained = None
     if not is_val and getattr(check.component("rollout_worker"), "trains_on_answers", False):
         trained = check.root.data.answer_key
 
-    def read(item: Mapping[str, Any], origin: str) -> Iterator[Finding]:
+    def read(row: Mapping[str, Any], origin: str) -> Iterator[Finding]:
+        try:
+            made = mapped([row])
+        except ConfigError as error:
+            yield map_at, str(error).removeprefix(f"{map_at}: ")
+            return
+        if not made:
+            # What the map makes of others is not known yet.
+            return
+        item = made[0]
         yield from missing_columns(item, columns, origin)
         for setting, column in answers.items():
             if column in item and answer_text(item[column]) is None:
@@ -269,21 +291,57 @@ def data_findings(
             elif len(files) == 1:
                 yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
         if trained is not None:
-            yield from _answer_findings(check, lambda: read_files(files), trained)
-        return
-    off = f", or set {off}" if is_val else ""
-    if check.root.get("scenario") is None:
-        yield f"{path}.data_files", f"no data; set {path}.data_files or a scenario{off}"
+            yield from _answer_findings(check, lambda: mapped(read_files(files)), trained)
         return
     wanted = {
         f"{path}.{key}[{number}]" if key == "splits" else f"{path}.{key}": split
         for number, split in enumerate(splits)
     }
+    named = data_set_of(section, general)
+    if named is not None:
+        yield from _data_set_findings(named, wanted, read, path if section.get("name") else None)
+        return
+    off = f", or set {off}" if is_val else ""
+    if check.root.get("scenario") is None:
+        instead = f"set {path}.data_files, {path}.name or a scenario{off}"
+        yield f"{path}.data_files", f"no data; {instead}"
+        return
     yield from split_findings(check, wanted, read, holds="problems", remedy=off)
     if trained is not None:
         yield from _answer_findings(
-            check, lambda: (check.scenario or {}).get(splits[0], ()), trained
+            check, lambda: mapped((check.scenario or {}).get(splits[0], ())), trained
         )
+
+
+def _data_set_findings(
+    named: DataSetName,
+    wanted: Mapping[str, str],
+    read: Callable[[Mapping[str, Any], str], Iterable[Finding]],
+    path: str | None,
+) -> Iterator[Finding]:
+    """A data set of the hub that cannot be had, its splits, and their first rows.
+
+    Args:
+        named: the data set.
+        wanted: splits by the path of the setting that names them.
+        read: gives the findings about the first row and what messages call the split.
+        path: the section that names the data set; None: another does, and says what is wrong.
+    """
+    try:
+        hub = find_hub()
+        hub.commit(named)
+    except ConfigError as error:
+        if path is not None:
+            yield f"{path}.name", str(error)
+        return
+    for where, split in wanted.items():
+        try:
+            item = hub.first_problem(named, split)
+        except ConfigError as error:
+            yield where, str(error)
+            continue
+        if item is not None:
+            yield from read(item, f"split {split!r} of data set {named}")
 
 
 def _answer_findings(

@@ -128,7 +128,7 @@ def held_out(
     """
     data, found = params.validate.data, {}
     for split in splits:
-        items = problems(data, split, scenario, section="validate.data")
+        items = problems(data, split, scenario, section="validate.data", general=params.data)
         require_column(items, params.data.prompt_key, f"validate.data ({split})")
         found[split] = items[: data.limit]
     return found

@@ -75,6 +75,7 @@ class InProcessTrainService(RemoteTrainService):
     """Takes named losses over datums and trains a ``transformers`` model with AdamW."""
 
     Config: ClassVar[type] = InProcessConfig
+    loads_weights: ClassVar[bool] = True
     losses: ClassVar[Mapping[str, NamedLoss]] = _OFFERED
     #: Its weights are tensors, which samplers of a vendor's service do not take.
     vendor: ClassVar[None] = None

@@ -43,6 +43,7 @@ class TransformersInferenceService(InferenceService):
     """
 
     Config: ClassVar[type] = TransformersInferenceConfig
+    loads_weights: ClassVar[bool] = True
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:

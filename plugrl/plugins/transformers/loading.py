@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.hub import find_hub, is_hub_name, model_folder
 from plugrl.core.run.process import threads
 from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, memory_shortage
 from plugrl.core.text.inference.services import ModelSpec
@@ -53,7 +53,7 @@ def load_tokenizer(spec: ModelSpec) -> Tokenizer:
     """
     template = spec.source.tokenizer.get("chat_template") if "tokenizer" in spec.source else None
     if spec.source.path:
-        folder = _folder(spec)
+        folder = _folder(spec, weights=False)
         try:
             return hub_tokenizer(folder, template)
         except Exception as error:
@@ -78,7 +78,9 @@ def hub_tokenizer(folder: str | Path, chat_template: str | None = None) -> HubTo
     """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
     return HubTokenizer(tokenizer, chat_template, *generation_ends(folder))
 
 
@@ -94,7 +96,9 @@ def generation_ends(folder: str | Path) -> tuple[tuple[int, ...], tuple[str, ...
     except (OSError, TypeError):
         # As models are loaded: a file that is missing or cannot be read does not count.
         try:
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            config = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
             found = GenerationConfig.from_model_config(config)
         except Exception:
             # A tokenizer alone; what is wrong with a model is said where it is loaded.
@@ -118,7 +122,12 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
     name = check.path.split(".")[1]
     source, where = check.root.models[name].source, f"models.{name}.source"
     if source.path:
-        message = _folder_fault(Path(os.path.expanduser(source.path)))
+        try:
+            folder = model_folder(source, weights=False)
+        except ConfigError as error:
+            yield f"{where}.path", str(error)
+            return
+        message = _folder_fault(folder, source)
         if message:
             yield f"{where}.path", f"{source.path}: {message}"
         return
@@ -180,14 +189,12 @@ def tokenizer_findings(check: Preflight) -> Iterator[Finding]:
         if not source.tokenizer.characters:
             yield f"{where}.path", "a folder with the model's tokenizer is needed"
         return
-    folder = Path(os.path.expanduser(source.path))
-    if not folder.is_dir():
-        yield (
-            f"{where}.path",
-            f"{source.path}: there is no such folder; it must hold the model's tokenizer, which is "
-            "never downloaded",
-        )
-    elif not _has_tokenizer(folder):
+    try:
+        folder = model_folder(source, weights=False)
+    except ConfigError as error:
+        yield f"{where}.path", f"{error} (the tokenizer is needed)"
+        return
+    if not _has_tokenizer(folder):
         yield f"{where}.path", f"{source.path}: {_NO_TOKENIZER}"
 
 
@@ -195,21 +202,24 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
-def _folder_fault(folder: Path) -> str:
+def _folder_fault(folder: Path, source: Any) -> str:
+    """What is wrong with the folder of a model, of which the hub may not have given the weights."""
     from safetensors import SafetensorError, safe_open
     from transformers import AutoConfig
 
-    if not folder.is_dir():
-        return "there is no such folder; models are never downloaded"
     try:
-        AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         weights = sorted(folder.glob("*.safetensors"))
         for file in weights:
             with safe_open(file, "pt"):
                 pass
     except (Exception, SafetensorError) as error:
         return f"{_UNUSABLE}: {_line(error)}"
-    if not weights and not list(folder.glob("*.bin")):
+    if is_hub_name(source.path):
+        fault = find_hub().model_fault(source.path, source.get("revision"))
+        if fault is not None:
+            return fault
+    elif not weights and not list(folder.glob("*.bin")):
         return f"{_UNUSABLE}: it holds no weights (*.safetensors)"
     if not _has_tokenizer(folder):
         return _NO_TOKENIZER
@@ -219,11 +229,11 @@ def _folder_fault(folder: Path) -> str:
 def _from_folder(spec: ModelSpec) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
-    folder = _folder(spec)
+    folder = _folder(spec, weights=True)
     try:
         with without_bars():
             model = AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, dtype="auto"
+                folder, local_files_only=True, dtype="auto", trust_remote_code=False
             )
     except Exception as error:
         raise ConfigError(f"{_where(spec)}: {_UNUSABLE}: {_line(error)}") from error
@@ -274,11 +284,11 @@ def _as_model(model: Any) -> PreTrainedModel:
     return model  # type: ignore[no-any-return]
 
 
-def _folder(spec: ModelSpec) -> str:
-    path = Path(os.path.expanduser(spec.source.path))
-    if not path.is_dir():
-        raise ConfigError(f"{_where(spec)}: there is no such folder; models are never downloaded")
-    return str(path)
+def _folder(spec: ModelSpec, *, weights: bool) -> str:
+    try:
+        return str(model_folder(spec.source, weights=weights))
+    except ConfigError as error:
+        raise ConfigError(f"models.{spec.name}.source.path {error}") from error
 
 
 def _where(spec: ModelSpec) -> str:

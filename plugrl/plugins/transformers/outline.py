@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
+
+from plugrl.core.hub import model_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +20,8 @@ def _configuration(source: Any, *, layers: bool = False) -> Any:
     from transformers import AutoConfig
 
     if source.path:
-        return AutoConfig.from_pretrained(os.path.expanduser(source.path), local_files_only=True)
+        folder = model_folder(source, weights=False)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     options: dict[str, Any] = source.config.to_dict()
     if not layers and "num_hidden_layers" in options:
         # Many configurations list their layers, and there may be a billion of them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.core.hub import model_folder
 from plugrl.plugins.transformers.loading import without_bars
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SourceForm:
     def __init__(self, model: PreTrainedModel, source: ConfigView) -> None:
         # A folder's model has the folder's data type in its configuration.
         self.dtype: torch.dtype = getattr(model.config, "dtype", None) or model.dtype
-        self._folder = Path(os.path.expanduser(source.path)) if source.path else None
+        self._folder = model_folder(source, weights=False) if source.path else None
 
     def cast(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """``weights`` in the source's data type; what shares memory still does."""

@@ -76,6 +76,7 @@ class LocalTrainService(TrainService):
     """Trains a ``transformers`` model with AdamW: all its weights, or an adapter."""
 
     Config: ClassVar[type] = LocalTrainConfig
+    loads_weights: ClassVar[bool] = True
     _base_replaced = False
     _compiled: CompiledLayers | None
 

@@ -76,7 +76,7 @@ BASE = f"trainer: models\nmodels: {{policy: {{{SOURCE}}}}}\nloss: clipped\n"
         ),
         (
             "data.high=1",
-            "data.high (command line): unknown key; keys: type, data_files, split, prompt_key, answer_key, filter_prompts, keep, curriculum, batch_size, rollout_repeat_n, shuffle, seed; did you mean loss.high or trainer.algorithm.loss.high?",
+            "data.high (command line): unknown key; did you mean loss.high or trainer.algorithm.loss.high?",
         ),
         (
             "models.policy.source.keep_checkpoints=1",

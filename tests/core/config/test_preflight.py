@@ -34,8 +34,8 @@ def test_no_data_and_no_scenario(faults):
     found = faults(data={"data_files": None}, validate={"data": None})
     assert len(found) == 2
     assert "data.data_files" in found[0]
-    assert "set data.data_files or a scenario" in found[0]
-    assert "set validate.data.data_files or a scenario, or set validate.enabled=false" in found[1]
+    assert "set data.data_files, data.name or a scenario" in found[0]
+    assert "set validate.data.data_files, validate.data.name or a scenario, or set validate.enabled=false" in found[1]
 
 
 def test_validation_that_is_off_needs_no_data(faults):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,26 @@ def is_code_file(text: str) -> bool:
 
 def locate(text: str, origin: Origin | None) -> Path | None:
     """Find the file of a path: beside the file that wrote it, then in the working directory."""
-    path = Path(text).expanduser()
-    folders = [origin.folder] if origin is not None and origin.folder is not None else []
-    for candidate in [folder / path for folder in folders] + [Path.cwd() / path]:
+    for candidate in _candidates(text, origin):
         try:
             if candidate.exists():
                 return candidate.absolute()
         except (OSError, ValueError):
             return None
     return None
+
+
+def locate_pattern(text: str, origin: Origin | None) -> Path | None:
+    """The absolute form of a pattern such as ``data/*.jsonl`` that some file matches, as above."""
+    if not any(character in text for character in "*?["):
+        return None
+    for candidate in _candidates(text, origin):
+        if any(True for _ in glob.iglob(str(candidate), recursive=True)):
+            return candidate.absolute()
+    return None
+
+
+def _candidates(text: str, origin: Origin | None) -> list[Path]:
+    path = Path(text).expanduser()
+    folders = [origin.folder] if origin is not None and origin.folder is not None else []
+    return [folder / path for folder in folders] + [Path.cwd() / path]

@@ -20,7 +20,8 @@ HELP = "plugrl.help"
 #: On a field of strings: relative paths are looked up beside the file that wrote them, then in
 #: the working directory. ``"required"``: it is a fault when the file is in neither; ``"file"`` and
 #: ``"folder"``: also when it is the other one of the two. ``"code"``: ``file.py:name``,
-#: whose file must exist, or ``module:name``, which stays as it is.
+#: whose file must exist, or ``module:name``, which stays as it is. ``"data"``: a file, a folder, a
+#: pattern that some file matches, or an address of the hub (``hf://``).
 FILE = "plugrl.file"
 #: On a field of numbers, or of lists and mappings of numbers: their :class:`Bounds`.
 BOUNDS = "plugrl.bounds"
@@ -104,10 +105,11 @@ def described(
 ) -> Any:
     """Declare an ordinary field with its help text; a list, dict or class default is copied.
 
-    ``file`` is ``"optional"``, ``"required"``, ``"file"``, ``"folder"`` or ``"code"`` for strings
-    that are paths; see :data:`FILE`. ``names`` says what a string names, or each string of a list,
-    or of a mapping the texts that are its values, else its keys; a name that is not there is
-    refused before the run. The other arguments bound a number, or each number of a list or mapping.
+    ``file`` is ``"optional"``, ``"required"``, ``"file"``, ``"folder"``, ``"code"`` or ``"data"``
+    for strings that are paths; see :data:`FILE`. ``names`` says what a string names, or each string
+    of a list, or of a mapping the texts that are its values, else its keys; a name that is not
+    there is refused before the run. The other arguments bound a number, or each number of a list or
+    mapping.
 
     Raises:
         ValueError: ``names`` is no :data:`NameKind`.

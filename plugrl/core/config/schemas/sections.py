@@ -222,17 +222,46 @@ class CurriculumConfig:
             raise ConfigError("weights must have one above 0")
 
 
+def check_data_set(data: Any) -> None:
+    """Check the keys of a section that name a data set of the hub.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    if data.name is None:
+        for key in ("subset", "revision"):
+            if getattr(data, key) is not None:
+                raise ConfigError(f"{key} needs name, the data set of the hub that it belongs to")
+    elif data.data_files:
+        raise ConfigError("name and data_files exclude each other; leave one of them out")
+
+
 @dataclass
 class DataConfig:
     """Where the prompts come from and in which order."""
 
-    type: Literal["auto", "files", "scenario"] = described(
-        "auto", "auto: files when data_files is set, otherwise the scenario"
+    type: Literal["auto", "files", "hub", "scenario"] = described(
+        "auto",
+        "auto: files when data_files is set, the hub when name is, otherwise the scenario",
     )
     data_files: list[str] = described(
-        [], "parquet, JSONL or CSV files, concatenated in order", file="required"
+        [],
+        "parquet, JSONL, JSON, CSV or Arrow files, patterns such as data/*.jsonl, folders of "
+        "save_to_disk, or hf://datasets/... of the hub, in order",
+        file="data",
     )
-    split: str = described("train", "split of the scenario's data")
+    name: str | None = described(None, "data set of the hub, owner/name")
+    subset: str | None = described(None, "its subset; null: the only one, or the default")
+    revision: str | None = described(
+        None, "its branch, tag or commit; null: the main branch; a run keeps the commit"
+    )
+    split: str = described("train", "split of the data set or of the scenario's data")
+    map: str | None = described(
+        None,
+        "file.py:function or a data_map of a package: a row to a row, a list of rows, or None to "
+        "leave it out",
+        file="code",
+    )
     prompt_key: str = described("prompt", "column with the prompt")
     answer_key: str = described("answer", "column with the reference answer")
     filter_prompts: bool = described(False, "leave out prompts over max_prompt_length")
@@ -250,6 +279,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.type == "files" and not self.data_files:
             raise ConfigError("type is files, so data_files must name at least one file")
+        if self.type == "hub" and not self.name:
+            raise ConfigError("type is hub, so name must name a data set, owner/name")
+        check_data_set(self)
 
 
 @dataclass
@@ -257,10 +289,21 @@ class ValidationDataConfig:
     """The held-out problems."""
 
     data_files: list[str] = described(
-        [], "parquet, JSONL or CSV files; empty: the scenario", file="required"
+        [],
+        "as data.data_files; empty: the data set of name, that of data, or the scenario",
+        file="data",
     )
-    splits: list[str] = described(["validation"], "splits of the scenario's data, each reported")
+    name: str | None = described(None, "data set of the hub; null: that of data")
+    subset: str | None = described(None, "its subset; null: the only one, or the default")
+    revision: str | None = described(None, "its branch, tag or commit; null: the main branch")
+    splits: list[str] = described(
+        ["validation"], "splits of the data set or of the scenario's data, each reported"
+    )
+    map: str | None = described(None, "as data.map; null: that of data", file="code")
     limit: int | None = described(None, "use only the first problems", at_least=1, at_most=10**9)
+
+    def __post_init__(self) -> None:
+        check_data_set(self)
 
 
 @dataclass
@@ -331,13 +374,23 @@ class ModelSourceConfig:
     Where the services keep the weights elsewhere, it may be a tokenizer alone.
     """
 
-    path: str | None = described(None, "folder in the Hugging Face format", file="optional")
+    path: str | None = described(
+        None,
+        "folder in the Hugging Face format, or a model of the hub, owner/name; the folder wins",
+        file="optional",
+    )
+    revision: str | None = described(
+        None,
+        "branch, tag or commit of a model of the hub; null: main; a run keeps the commit",
+    )
     config: dict[str, Any] = described({}, "transformers configuration with its model_type")
     tokenizer: TokenizerConfig = described(TokenizerConfig, "tokenizer, when path is not given")
     dtype: Literal["float32", "bfloat16", "float16"] = described("float32", "weights' data type")
     seed: int | None = described(None, "seed of random weights; null: the run's seed")
 
     def __post_init__(self) -> None:
+        if self.revision is not None and self.path is None:
+            raise ConfigError("revision needs path, a model of the hub")
         if self.path is not None and self.config:
             raise ConfigError("path and config exclude each other; leave one of them out")
         if self.path is None and not self.config and not self.tokenizer.characters:

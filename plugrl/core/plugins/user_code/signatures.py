@@ -13,6 +13,7 @@ from plugrl.core.plugins.kinds import KINDS
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "advantage": ("rewards", "group", "run", "valid", "batch", "config"),
     "loss": ("logp", "batch", "config"),
+    "data_map": ("row",),
 }
 
 #: Classes that have passed, since a run checks the same ones many times.

@@ -1,10 +1,12 @@
-"""Problems in parquet, JSONL, CSV and JSON files."""
+"""Problems in parquet, JSONL, JSON, CSV and Arrow files, and in folders of ``save_to_disk``."""
 
 from __future__ import annotations
 
 import csv
+import glob
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,8 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.hub import SCHEME, find_hub
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.scenario import DataItem
+
+#: The types of files that are read here.
+PLAIN_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".arrow")
+#: In folders that ``save_to_disk`` of ``datasets`` writes: of one split, and of several.
+_OF_SPLIT, _OF_SPLITS = "state.json", "dataset_dict.json"
+_WILD = frozenset("*?[")
 
 
 class FileItem(dict[str, Any]):
@@ -34,28 +43,79 @@ def place_of_problem(item: DataItem, index: int) -> str:
     return getattr(item, "place", "") or f"problem {index}"
 
 
+def is_pattern(path: str | Path) -> bool:
+    """Whether a path is a pattern such as ``data/*.jsonl``, and no file of that name."""
+    return not _WILD.isdisjoint(str(path)) and not Path(path).exists()
+
+
 def read_files(paths: Sequence[str | Path], *, text_column: str | None = None) -> list[DataItem]:
-    """Problems from parquet, JSONL and CSV files, in order.
+    """Problems from files, in order.
 
     Args:
-        paths: of the files.
-        text_column: where it is given, a text in place of a problem is one with this column alone,
-            and JSON files with a list are read too.
+        paths: of files, or of folders that ``save_to_disk`` of ``datasets`` wrote; patterns, whose
+            files are sorted by name; or addresses of the hub (``hf://``).
+        text_column: where it is given, a text in place of a problem is one with this column alone.
 
     Raises:
         ConfigError: a file is missing, unreadable, of unknown type or malformed.
     """
-    return [item for path in paths for item in _read(Path(path), text_column=text_column)]
+    files = (file for path in paths for file in files_of(path))
+    return [item for file in files for item in _read(file, text_column=text_column)]
 
 
 def first_problem(path: str | Path) -> DataItem | None:
-    """The first problem of a file, without reading the rest; None: the file holds none.
+    """The first problem of a path as of :func:`read_files`, without reading the rest.
+
+    None: it holds none, or much would have to be downloaded first.
 
     Raises:
         ConfigError: as :func:`read_files`.
     """
-    found = _read(Path(path), 1)
-    return found[0] if found else None
+    if str(path).startswith(SCHEME):
+        return find_hub().first_in(str(path))
+    for file in files_of(path):
+        found = _read(file, 1)
+        if found:
+            return found[0]
+    return None
+
+
+def files_of(path: str | Path) -> Sequence[Path]:
+    """The files that a path means, those of a pattern and of a folder sorted.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if str(path).startswith(SCHEME):
+        return find_hub().files(str(path))
+    if is_pattern(path):
+        found = [Path(file) for file in sorted(glob.glob(str(path), recursive=True))]
+        files = [file for file in found if not file.is_dir()]
+        if not files:
+            raise ConfigError(f"data files {path}: no file matches the pattern")
+        return files
+    folder = Path(path)
+    return _saved_files(folder) if folder.is_dir() else [folder]
+
+
+def _saved_files(folder: Path) -> list[Path]:
+    """The files of a folder that ``save_to_disk`` wrote, in the order of their rows."""
+    if (folder / _OF_SPLITS).is_file():
+        splits = sorted(each.parent.name for each in folder.glob(f"*/{_OF_SPLIT}"))
+        raise ConfigError(
+            f"data folder {folder}: it holds the splits {', '.join(splits)}; name one, such as "
+            f"{folder / splits[0] if splits else folder}"
+        )
+    try:
+        state = json.loads((folder / _OF_SPLIT).read_text(encoding="utf-8"))
+        return [folder / file["filename"] for file in state["_data_files"]]
+    except FileNotFoundError:
+        raise ConfigError(
+            f"data folder {folder}: it is not one that save_to_disk of datasets writes; name its "
+            f"files, such as {folder / '*.jsonl'}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"data folder {folder}: {_OF_SPLIT}: {first_line(error)}") from None
 
 
 def _read(
@@ -64,13 +124,13 @@ def _read(
     readers: dict[str, Callable[[Path], Iterator[DataItem]]] = {
         ".parquet": _parquet,
         ".jsonl": partial(_jsonl, text_column=text_column),
+        ".json": partial(_json, text_column=text_column),
         ".csv": _csv,
+        ".arrow": _arrow,
     }
-    if text_column is not None:
-        readers = {".csv": _csv, ".json": partial(_json, text_column=text_column), **readers}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise ConfigError(f"data file {path}: unknown type; use {', '.join(readers)}")
+        raise ConfigError(f"data file {path}: unknown type; use {', '.join(PLAIN_SUFFIXES)}")
     try:
         return list(itertools.islice(reader(path), limit))
     except OSError as error:
@@ -93,6 +153,26 @@ def _parquet(path: Path) -> Iterator[DataItem]:
         raise ConfigError(f"data file {path}: {first_line(error)}") from None
 
 
+def _arrow(path: Path) -> Iterator[DataItem]:
+    """Rows of Arrow's formats: the stream, which ``datasets`` writes, and the file."""
+    import pyarrow
+
+    rows = itertools.count()
+    try:
+        with pyarrow.memory_map(os.fspath(path)) as source:
+            begins = source.read(6)
+            source.seek(0)
+            is_file = begins == b"ARROW1"
+            reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(source)
+            numbers = range(reader.num_record_batches) if is_file else None
+            batches = reader if numbers is None else map(reader.get_batch, numbers)
+            for batch in batches:
+                for item in batch.to_pylist():
+                    yield FileItem(item, f"{path}, row {next(rows)}")
+    except pyarrow.ArrowException as error:
+        raise ConfigError(f"data file {path}: {first_line(error)}") from None
+
+
 def _jsonl(path: Path, text_column: str | None = None) -> Iterator[DataItem]:
     with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
@@ -106,19 +186,24 @@ def _jsonl(path: Path, text_column: str | None = None) -> Iterator[DataItem]:
             yield _item(value, place, text_column)
 
 
-def _json(path: Path, text_column: str) -> Iterator[DataItem]:
+def _json(path: Path, text_column: str | None = None) -> Iterator[DataItem]:
+    """Items of a list, or of a file with one object a line, as many data sets name such files."""
     text = path.read_text(encoding="utf-8-sig")
     if not text.strip():
         return
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
+        if str(getattr(error, "msg", "")).startswith("Extra data"):
+            yield from _jsonl(path, text_column)
+            return
         line = getattr(error, "lineno", None)
         place = f"{path}:{line}" if line else str(path)
         raise ConfigError(f"data file {place}: {getattr(error, 'msg', error)}") from None
     if not isinstance(values, list):
+        items = "objects" if text_column is None else "texts or objects"
         raise ConfigError(
-            f"data file {path}: it holds {_kind(values)}; a list of texts or objects is expected"
+            f"data file {path}: it holds {_kind(values)}; a list of {items} is expected"
         )
     for number, value in enumerate(values):
         yield _item(value, f"{path}, item {number}", text_column)

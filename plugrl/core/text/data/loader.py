@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.hub import DataSetName, find_hub
 from plugrl.core.scenario import DataItem, ScenarioInstance
 from plugrl.core.text.data.files import place_of_problem, read_files
+from plugrl.core.text.data.maps import load_map, map_rows
 from plugrl.core.text.inference.chat import answer_fault, answer_text
 from plugrl.core.text.trajectory import Trajectory
 
@@ -38,24 +40,73 @@ class Prompt:
 
 
 def problems(
-    data: Mapping[str, Any], split: str, scenario: ScenarioInstance | None, *, section: str = "data"
+    data: Mapping[str, Any],
+    split: str,
+    scenario: ScenarioInstance | None,
+    *,
+    section: str = "data",
+    general: Mapping[str, Any] | None = None,
 ) -> Sequence[DataItem]:
     """The problems that a ``data`` section asks for.
+
+    Args:
+        data: the section.
+        split: of a data set of the hub, or of the scenario.
+        scenario: where problems come from when the section names no data.
+        section: its path, for messages.
+        general: the section ``data``, for the held-out problems of another section: they have its
+            data set and its map unless they name their own.
 
     Raises:
         ConfigError: there are none, or nothing says where they come from.
     """
+    general = data if general is None else general
+    named = data_set_of(data, general)
     if data["data_files"] and data.get("type", "auto") != "scenario":
         items: Sequence[DataItem] = read_files(data["data_files"])
         origin = ", ".join(map(str, data["data_files"]))
+    elif named is not None:
+        try:
+            items = find_hub().problems(named, split)
+        except ConfigError as error:
+            raise ConfigError(f"{section}.name: {error}") from error
+        origin = f"split {split!r} of data set {named}"
     elif scenario is not None:
         items = scenario.dataset(split)
         origin = f"split {split!r} of scenario {scenario.name!r}"
     else:
-        raise ConfigError(f"{section}: no data; set {section}.data_files or a scenario")
+        raise ConfigError(
+            f"{section}: no data; set {section}.data_files, {section}.name or a scenario"
+        )
+    function, setting = map_of(data, general, section)
+    if function is not None:
+        items = list(map_rows(items, load_map(function), setting))
+        origin = f"{setting} of {origin}"
     if not items:
         raise ConfigError(f"{section}: {origin} holds no problems; give it at least one")
     return items
+
+
+def data_set_of(data: Mapping[str, Any], general: Mapping[str, Any]) -> DataSetName | None:
+    """The data set of the hub that a section asks for; None: its problems come from elsewhere.
+
+    Args:
+        data: the section.
+        general: the section ``data``, whose data set one without data of its own has.
+    """
+    if data.get("name"):
+        return DataSetName.of(data) if data.get("type") != "scenario" else None
+    if data["data_files"] or not general.get("name") or general.get("type") == "scenario":
+        return None
+    return DataSetName.of(general)
+
+
+def map_of(
+    data: Mapping[str, Any], general: Mapping[str, Any], section: str
+) -> tuple[str | None, str]:
+    """The map of a section, and the setting that names it; None: it has none."""
+    own = data.get("map")
+    return (own, f"{section}.map") if own else (general.get("map"), "data.map")
 
 
 def filter_items(

@@ -59,6 +59,9 @@ class InferenceService(RenamedMethods, Component, ABC):
 
     RENAMED_METHODS: ClassVar[Mapping[str, str]] = {"take_over": "import_weights"}
     version: int = 0
+    #: Whether the weights of a model's source are loaded in this process, so that a run fetches
+    #: them from the hub; configuration and tokenizer are fetched in any case.
+    loads_weights: ClassVar[bool] = False
     #: Whether new weights can be given to it, in one form or another.
     takes_weights: bool = True
     #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
@@ -183,6 +186,8 @@ class BaseTrainService(RenamedMethods, Component, ABC):
         "take_over": "import_weights",
     }
     version: int = 0
+    #: As of :class:`InferenceService`.
+    loads_weights: ClassVar[bool] = False
     #: Which trainers can use it, for messages.
     serves: ClassVar[str] = "trainers of its own"
 

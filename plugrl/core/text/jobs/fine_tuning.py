@@ -172,6 +172,8 @@ class FineTuneService(RenamedMethods, Component, ABC):
         "again": "retry",
     }
     Config: ClassVar[type] = FineTuneConfig
+    #: As of :class:`InferenceService`.
+    loads_weights: ClassVar[bool] = False
 
     @abstractmethod
     def load(self, spec: ModelSpec, context: JobContext) -> None:

@@ -77,6 +77,7 @@ class TrainedJobs(FineTuneService):
     """
 
     Config: ClassVar[type] = TrainedJobsConfig
+    loads_weights: ClassVar[bool] = True
     _training: _Training | None = None
     _handed: Mapping[str, Any] | None = None
 

@@ -38,7 +38,7 @@ def test_every_file_type_gives_the_same_problems(tmp_path):
         ("d.jsonl", b'{"prompt": ' + b"[" * 100_000, "d.jsonl:1: maximum recursion"),
         ("d.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "d.jsonl:1: Exceeds the limit"),
         ("d.parquet", b"no parquet", "d.parquet"),
-        ("d.txt", b"text", "unknown type; use .parquet, .jsonl, .csv"),
+        ("d.txt", b"text", "unknown type; use .parquet, .jsonl, .json, .csv, .arrow"),
     ],
 )
 def test_bad_files_are_named(tmp_path, name, content, complaint):
@@ -60,7 +60,7 @@ def test_where_problems_come_from():
         problems(section, "empty", scenario)
     with pytest.raises(ConfigError, match="no split 'test'; it has: empty, train"):
         problems(section, "test", scenario)
-    with pytest.raises(ConfigError, match="set data.data_files or a scenario"):
+    with pytest.raises(ConfigError, match="set data.data_files, data.name or a scenario"):
         problems(section, "train", None)
 
 

@@ -1,0 +1,1 @@
+"""The Hugging Face hub: models and data sets by name, through its own client."""

@@ -1,0 +1,42 @@
+"""Publishing a folder as a model of the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plugrl.core.errors import ConfigError
+from plugrl.plugins.huggingface.faults import hub_error
+
+_NO_TOKEN = "there is no token; set HF_TOKEN to one that may write, or run hf auth login"
+
+
+def upload(folder: Path, name: str, *, private: bool, revision: str | None, message: str) -> str:
+    """Write all files of a folder in one commit, and return the address of the model.
+
+    Args:
+        folder: what is published.
+        name: ``owner/name``; the repository is made if it is not there.
+        private: whether others cannot see a repository that is made.
+        revision: the branch; None: main. It is made if it is not there.
+        message: of the commit.
+
+    Raises:
+        ConfigError: there is no token, it has no right to this, or the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+
+    if get_token() is None:
+        raise ConfigError(f"model {name}: {_NO_TOKEN}")
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(f"model {name}: HF_HUB_OFFLINE is set; unset it to write to the hub")
+    api = HfApi(library_name="plugrl")
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        if revision is not None:
+            api.create_branch(name, branch=revision, exist_ok=True)
+        done = api.upload_folder(
+            repo_id=name, folder_path=folder, revision=revision, commit_message=message
+        )
+    except Exception as error:
+        raise hub_error(error, f"model {name}", revision) from error
+    return str(done.commit_url)

@@ -1,0 +1,1 @@
+"""Maps from rows of published data sets to problems, for `data.map`."""
