@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from command_lines import command, meant, told
 from packages import packages
 from remedies import has, untried
-from trials import Read, Trial, refused, tiered_trials
+from trials import Read, Trial, tiered_trials
 
 import plugrl
-from plugrl.cli import main
 from plugrl.commands import bench
 from plugrl.core.plugins.registry import default_registry
 
 REPOSITORY = Path(plugrl.__file__).parents[1]
-
-
-def command(line):
-    """Run a command in this process; what it says when it fails is a refusal."""
-    out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        try:
-            main(shlex.split(line))
-        except SystemExit as end:
-            if end.code:
-                refused(errors.getvalue().strip())
-
-
-def told(command, **names):
-    """The command line that a message tells, with names for its words in capitals."""
-
-    def line(text):
-        return re.sub("|".join(names) or "(?!)", lambda found: names[found[0]], text)
-
-    return Read(rf"(?:plugrl )?({command}.*?)$", line)
-
-
-def meant(line, pattern=r"did you mean ([\w.-]+)[,?]"):
-    """A command line with the first word that a message suggests."""
-    return Read(pattern, lambda word: line.format(word))
 
 
 #: Command lines, part of the message, and the command line that it recommends.
