@@ -41,7 +41,7 @@ _Given = tuple[list[list[float]], Mapping[str, float]]
 
 
 @dataclass
-class AdapterTrainConfig(OptimizerConfig, RemoteSettings):
+class AdapterTrainConfig(RemoteSettings, OptimizerConfig):
     """The adapter that a service trains, and how long it keeps what it saved."""
 
     lora_rank: int = described(32, "rank of the adapter", at_least=1, at_most=10**5)
