@@ -20,7 +20,7 @@ from plugrl.core.text.preflight import model_findings
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Preflight
 
-_KINDS = "kl, abs, mse or low_var_kl; see the page Policy gradients"
+_KINDS = "kl, abs, mse or low_var_kl; see the page Options of policy gradients"
 
 
 @dataclass
