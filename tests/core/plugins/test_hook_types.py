@@ -83,7 +83,7 @@ def test_a_run_has_what_its_protocol_says(tmp_path):
     ("value", "protocol"),
     [
         (Trajectory([1], [1]), hook_types.Trajectory),
-        (ValidatedConfig({"settings": {}}, {}, [], {}), hook_types.ValidatedConfig),
+        (ValidatedConfig({"settings": {}, "trainer": {}}, {}, [], {}), hook_types.ValidatedConfig),
         (Registry(()), hook_types.Registrar),
     ],
 )
