@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from plugrl.core.tensordict.agents.config import PARTS
+from plugrl.core.tensordict.agents.config import PARTS, is_update_iteration
 from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
 from plugrl.core.tensordict.agents.masks import mask_for
 from plugrl.core.tensordict.agents.observations import Encoder
-from plugrl.core.tensordict.learn.update_schedule import is_update_iteration
 
 if TYPE_CHECKING:
     from tensordict.nn import TensorDictModule

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plugrl.core.config.check import Checker
-from plugrl.core.tensordict.learn.update_schedule import UpdateScheduleConfig, is_update_iteration
+from plugrl.core.tensordict.agents.config import UpdateScheduleConfig, is_update_iteration
 
 
 def _section(**values: Any) -> dict[str, Any]:
