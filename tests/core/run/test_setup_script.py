@@ -16,7 +16,7 @@ from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
-from plugrl.core.run.process import setup_output
+from plugrl.core.run.process import setup_script
 from plugrl.core.run.process.setup_script import apply_setup_script, exported_variables
 
 SECRET = "s3cret-value"
@@ -185,7 +185,7 @@ def test_a_script_without_end(loop):
 
 
 def test_a_script_that_prints_without_end(monkeypatch):
-    monkeypatch.setattr(setup_output, "MOST", 100_000)
+    monkeypatch.setattr(setup_script, "MOST", 100_000)
     assert fault("yes\n").startswith("printed more than 100,000 bytes; the last it printed: y")
 
 

@@ -6,12 +6,14 @@ functions, no change of directory, no traps.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import logging
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,11 +23,61 @@ from typing import IO, TYPE_CHECKING, Any
 from plugrl.core.config.schemas.plain_values import locate
 from plugrl.core.config.sources.origins import nearest
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.process.setup_output import ScriptOutput
 from plugrl.core.run.process.signals import raise_on_sigterm
+from plugrl.core.wording import shown
 
 if TYPE_CHECKING:
     from plugrl.core.config.sources.compose import ComposedConfig
+
+
+_CHUNK = 65536
+_KEPT = 2000
+_LONGEST = 300
+#: More output than this is taken for an endless loop, in bytes.
+MOST = 50_000_000
+
+
+class ScriptOutput:
+    """Follows a file that a script prints to.
+
+    Args:
+        file: the file; it is read through its descriptor, whose position is left alone.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._descriptor = file.fileno()
+        self._read = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tail = ""
+
+    @property
+    def is_excessive(self) -> bool:
+        """Whether the script printed more than :data:`MOST` bytes."""
+        return self._read > MOST
+
+    def pass_on(self) -> None:
+        """Write new output to stderr, without terminal control characters."""
+        while not self.is_excessive and (chunk := os.pread(self._descriptor, _CHUNK, self._read)):
+            self._read += len(chunk)
+            text = shown(self._decoder.decode(chunk).replace("\r\n", "\n"))
+            self._tail = (self._tail + text)[-_KEPT:]
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def last(self) -> str:
+        """The last line of the output, to append to a message; empty if there is none."""
+        lines = [" ".join(line.split()) for line in self._tail.splitlines() if line.strip()]
+        return f"; the last it printed: {lines[-1][-_LONGEST:]}" if lines else ""
+
+    def fault(self, seconds: float) -> str:
+        """The message about the limit that was exceeded; ``seconds`` is the time limit."""
+        if self.is_excessive:
+            return f"printed more than {MOST:,} bytes{self.last()}; let it print less"
+        return (
+            f"ran longer than {seconds:g} seconds{self.last()}; allow more with "
+            "settings.deadlines.setup_script, or do long work before the run"
+        )
+
 
 log = logging.getLogger("plugrl.run")
 
