@@ -26,7 +26,7 @@ from plugrl.core.config.schemas.schema import (
     Bounds,
     takes_free_keys,
 )
-from plugrl.core.config.sources.inherit import default_entry, inherit, inherit_origins
+from plugrl.core.config.sources.merge import default_entry, inherit, inherit_origins
 from plugrl.core.config.sources.origins import (
     DEFAULT,
     MOST_FAULTS,

@@ -1,7 +1,8 @@
-"""Deep merging of configuration layers that keeps where each value came from."""
+"""Values over others: layers of a configuration, and entries that change a default entry."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,3 +119,36 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value
+
+
+def default_entry(schema: Any, entries: Mapping[str, Any]) -> str | None:
+    """The name of the entry that others begin with; None: there is none."""
+    name = getattr(schema, "default_entry", None)
+    return name if name in entries else None
+
+
+def inherit(default: Any, entry: Any) -> Any:
+    """``default``, changed by what ``entry`` says.
+
+    Mappings change key by key. One that picks another component takes the place of the default.
+    """
+    if isinstance(default, Mapping) and isinstance(entry, str) and "type" in default:
+        entry = {"type": entry}
+    if not isinstance(default, Mapping) or not isinstance(entry, Mapping):
+        return entry
+    if any(default.get(key) != value for key, value in entry.items() if _picks(key)):
+        return dict(entry)
+    changed = {key: inherit(default[key], value) for key, value in entry.items() if key in default}
+    return {**default, **entry, **changed}
+
+
+def _picks(key: str) -> bool:
+    return key == "type" or key.startswith("custom_")
+
+
+def inherit_origins(origins: Origins, default: KeyPath, entry: KeyPath) -> None:
+    """Note where an entry's values were written that it has from the default."""
+    size = len(default)
+    for path, origin in list(origins.items()):
+        if len(path) > size and path[:size] == default:
+            origins.setdefault(entry + path[size:], origin)
