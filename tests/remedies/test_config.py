@@ -18,7 +18,7 @@ from plugrl.core.config.aliases import KEYS, OF_ANY_LOSS
 from plugrl.core.config.check import configure, hints_of
 from plugrl.core.config.schemas.sections import ModelSourceConfig
 from plugrl.core.config.sources.compose import compose
-from plugrl.core.config.sources.text_file import read_small_text
+from plugrl.core.config.sources.files import read_small_text
 from plugrl.core.config.view import HyperParameters
 from plugrl.core.errors import PlugrlError
 from plugrl.core.experiment import prepare

@@ -16,7 +16,6 @@ from plugrl.core.config.canonical import second_spellings, warn_of_renamed
 from plugrl.core.config.misplaced import near_misses
 from plugrl.core.config.pick import Picker, custom_keys
 from plugrl.core.config.report import CheckReport
-from plugrl.core.config.schemas.plain_values import is_code_file, locate, locate_pattern, to_plain
 from plugrl.core.config.schemas.schema import (
     BOUNDS,
     COMPONENT,
@@ -25,7 +24,9 @@ from plugrl.core.config.schemas.schema import (
     PHASES,
     Bounds,
     takes_free_keys,
+    to_plain,
 )
+from plugrl.core.config.sources.files import is_code_file, locate, locate_pattern
 from plugrl.core.config.sources.merge import default_entry, inherit, inherit_origins
 from plugrl.core.config.sources.origins import (
     DEFAULT,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from plugrl.core.config import coerce
 from plugrl.core.config.aliases import BACKEND_KINDS
 from plugrl.core.config.canonical import by_type, component_name
-from plugrl.core.config.schemas.plain_values import locate
+from plugrl.core.config.sources.files import locate
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
     DEFAULT,

@@ -13,7 +13,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from plugrl.core.config.schemas.plain_values import is_code_file
+from plugrl.core.config.sources.files import is_code_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.tensordict.environment.layout import ACTION_MASK, Layout

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.config.sources.text_file import read_small_text
+from plugrl.core.config.sources.files import read_small_text
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, Scorer, ScorerConfig

@@ -9,8 +9,7 @@ from typing import Any, Union, get_args, get_origin
 
 from plugrl.core.config.check import hints_of
 from plugrl.core.config.coerce import type_name
-from plugrl.core.config.schemas.plain_values import to_plain
-from plugrl.core.config.schemas.schema import BOUNDS, COMPONENT, HELP, takes_free_keys
+from plugrl.core.config.schemas.schema import BOUNDS, COMPONENT, HELP, takes_free_keys, to_plain
 from plugrl.core.config.schemas.sections import COMMON, DEFAULTS, TEXT
 
 

@@ -8,7 +8,8 @@ the other keys. A bare string stands for ``{type: string}``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from plugrl.core.errors import ConfigError
@@ -165,3 +166,16 @@ def own_components(schema: type) -> dict[tuple[str, str], Any]:
         elif isinstance(section, type) and dataclasses.is_dataclass(section):
             found |= own_components(section)
     return found
+
+
+def to_plain(value: Any) -> Any:
+    """Copy a default or a built dataclass to plain values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from plugrl.core.config.sources.files import read_small_text
 from plugrl.core.config.sources.origins import Fault, KeyPath, Origin, Origins, dotted, shown
-from plugrl.core.config.sources.text_file import read_small_text
 from plugrl.core.errors import ConfigError
 
 MAX_DEPTH = 32

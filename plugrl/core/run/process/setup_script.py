@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from plugrl.core.config.schemas.plain_values import locate
+from plugrl.core.config.sources.files import locate
 from plugrl.core.config.sources.origins import nearest
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.process.signals import raise_on_sigterm

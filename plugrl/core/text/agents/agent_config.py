@@ -10,13 +10,12 @@ from typing import Any, Literal
 from plugrl.core.chat_template import Message
 from plugrl.core.config.bad import BAD
 from plugrl.core.config.check import Checker
-from plugrl.core.config.schemas.plain_values import locate
 from plugrl.core.config.schemas.schema import described
+from plugrl.core.config.sources.files import locate, read_small_text
 from plugrl.core.config.sources.interpolation import resolve
 from plugrl.core.config.sources.merge import Layer
 from plugrl.core.config.sources.origins import Fault, fault_at, raise_faults, shown
 from plugrl.core.config.sources.reader import read_file
-from plugrl.core.config.sources.text_file import read_small_text
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.tools import Tool, bind
 from plugrl.core.text.inference.chat import as_messages

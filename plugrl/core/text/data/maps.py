@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.config.schemas.plain_values import is_code_file
+from plugrl.core.config.sources.files import is_code_file
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.plugins.user_code.error_location import one_line, raised_at

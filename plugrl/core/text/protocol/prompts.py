@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.chat_template import Message
-from plugrl.core.config.sources.text_file import read_small_text
+from plugrl.core.config.sources.files import read_small_text
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.wording import did_you_mean

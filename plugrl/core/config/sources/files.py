@@ -1,12 +1,47 @@
-"""Small text files that people write: configurations, agents, prompts, templates."""
+"""Files that a configuration names: found beside the file that wrote the path, and read."""
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from pathlib import Path
 
+from plugrl.core.config.sources.origins import Origin
 from plugrl.core.errors import ConfigError
+
+
+def is_code_file(text: str) -> bool:
+    """Whether ``text`` means ``file.py`` or ``file.py:name``, not ``module:name``."""
+    return text.partition(":")[0].endswith(".py")
+
+
+def locate(text: str, origin: Origin | None) -> Path | None:
+    """Find the file of a path: beside the file that wrote it, then in the working directory."""
+    for candidate in _candidates(text, origin):
+        try:
+            if candidate.exists():
+                return candidate.absolute()
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+def locate_pattern(text: str, origin: Origin | None) -> Path | None:
+    """The absolute form of a pattern such as ``data/*.jsonl`` that some file matches, as above."""
+    if not any(character in text for character in "*?["):
+        return None
+    for candidate in _candidates(text, origin):
+        if any(True for _ in glob.iglob(str(candidate), recursive=True)):
+            return candidate.absolute()
+    return None
+
+
+def _candidates(text: str, origin: Origin | None) -> list[Path]:
+    path = Path(text).expanduser()
+    folders = [origin.folder] if origin is not None and origin.folder is not None else []
+    return [folder / path for folder in folders] + [Path.cwd() / path]
+
 
 #: Bytes of such a file: a hundred times what anybody has written by hand.
 MAX_BYTES = 1_000_000
