@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
 
@@ -26,6 +27,24 @@ def did_you_mean(name: str, known: Iterable[str], limit: int = 3) -> str:
     """``"; did you mean a, b?"``, or nothing when no known name is close."""
     found = close_names(name, known, limit)
     return f"; did you mean {', '.join(found)}?" if found else ""
+
+
+def did_you_mean_variable(name: str) -> str:
+    """:func:`did_you_mean` for the name of an environment variable; values are never shown."""
+    return did_you_mean(name, os.environ, 1)
+
+
+def misspelt_field(template: str, known: Iterable[str]) -> str | None:
+    """``{promt}; did you mean {prompt}?`` of the first field like a known one; None: there is none.
+
+    Braces around anything else are text, such as an example of JSON.
+    """
+    fields = set(known)
+    for name in re.findall(r"\{(\w+)\}", template):
+        close = [] if name in fields else close_names(name, fields, 1)
+        if close:
+            return f"{{{name}}}; did you mean {{{close[0]}}}?"
+    return None
 
 
 def bounded(text: str, limit: int = LONGEST) -> str:

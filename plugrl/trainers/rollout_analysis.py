@@ -30,6 +30,7 @@ from plugrl.core.text.staged.analysis import (
     read_answer,
 )
 from plugrl.core.trainer import Trainer, TrainingResult
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -230,6 +231,7 @@ def _files(folder: Path, section: Any) -> list[Path]:
         if lost:
             raise ConfigError(
                 f"{folder} has no rollouts {lost[0]!r}; it has: {', '.join(sorted(names))}"
+                f"{did_you_mean(lost[0], names, 1)}"
             )
         found = [path for path in found if _name(path) in section.files]
     return found

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -46,6 +49,10 @@ from plugrl.core.wording import close_names
 
 if TYPE_CHECKING:
     from plugrl.core.plugins.registry import Registry
+
+
+#: Names of a folder that are compared with one that is not there.
+_SIBLINGS = 1000
 
 
 @functools.lru_cache(maxsize=512)
@@ -348,7 +355,7 @@ class Checker(CheckReport):
         value, colon, attribute = value.partition(":") if sort == "code" else (value, "", "")
         found = locate(value, nearest(self.origins, path))
         if found is None and sort != "optional":
-            return self.fault(path, f"no such file: {value}")
+            return self.fault(path, f"no such file: {value}{self._sibling(value, path)}")
         if (
             found is not None
             and sort in ("file", "folder")
@@ -357,6 +364,18 @@ class Checker(CheckReport):
             wrong = "is a folder; name a file" if sort == "file" else "is no folder; name one"
             return self.fault(path, f"{found} {wrong}")
         return value if found is None else f"{found}{colon}{attribute}"
+
+    def _sibling(self, value: str, path: KeyPath) -> str:
+        """The file of a close name in the folder that a path means, as a question."""
+        folder = locate(str(Path(value).parent), nearest(self.origins, path))
+        if folder is None or not folder.is_dir():
+            return ""
+        with contextlib.suppress(OSError):
+            names = map(Path, itertools.islice(os.listdir(folder), _SIBLINGS))
+            stems = {each.stem: each.name for each in names if each.suffix == Path(value).suffix}
+            close = close_names(Path(value).stem, stems, 1)
+            return f"; did you mean {Path(value).with_name(stems[close[0]])}?" if close else ""
+        return ""
 
     def component_field(self, value: Any, field: dataclasses.Field[Any], path: KeyPath) -> Any:
         """Check the value of a field that holds one component, or a list of them."""

@@ -32,7 +32,7 @@ from plugrl.core.plugins.user_code.error_location import (
     raised_at,
     source_location,
 )
-from plugrl.core.wording import did_you_mean
+from plugrl.core.wording import close_names, did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig
@@ -270,6 +270,10 @@ def device_fault(name: str) -> str | None:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
+        kind = name.partition(":")[0]
+        close = close_names(kind, ("auto", "cpu", "cuda", "mps"), 1)
+        if close and close[0] != kind:
+            return f"there is no device {name}; did you mean {close[0]}?"
         return f"{name} cannot be used: {first_line(error)}"
     return None
 

@@ -63,12 +63,13 @@ class RootChecker:
         for index, name in enumerate(disabled if isinstance(disabled, list) else ()):
             if not isinstance(name, str):
                 continue
-            if re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-                self.checker.pick.registry.disable([name])
+            path: KeyPath = ("plugins", "disable", index)
+            if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+                self.checker.fault(path, f"{name!r} is no name of a plugin")
+            elif close := self.checker.pick.registry.close_plugin(name):
+                self.checker.fault(path, f"no plugin {name!r} is installed; did you mean {close}?")
             else:
-                self.checker.fault(
-                    ("plugins", "disable", index), f"{name!r} is no name of a plugin"
-                )
+                self.checker.pick.registry.disable([name])
         if isinstance(required, list):
             texts = [text for text in required if isinstance(text, str)]
             for line in check_requirements(texts) if texts else []:

@@ -49,6 +49,7 @@ from plugrl.core.plugins.resolution import (
     unknown_component,
 )
 from plugrl.core.plugins.user_code.user_files import user_module_name
+from plugrl.core.wording import close_names
 
 __all__ = [
     "KINDS",
@@ -123,6 +124,17 @@ class Registry:
     def selection(self) -> PluginSelection:
         """Which installed plugins may be used."""
         return self._selection or PluginSelection.from_environment()
+
+    def close_plugin(self, name: str) -> str | None:
+        """The installed plugin that was meant by the name of none; None: it is one, or like none.
+
+        What another machine has may be disabled here too.
+        """
+        others = [each for each in self.entry_points if normalize(each.distribution) != OWN]
+        known = {each.distribution for each in others} | {each.name for each in others}
+        if normalize(name) in {normalize(each) for each in known}:
+            return None
+        return next(iter(close_names(name, sorted(known), 1)), None)
 
     def disable(self, names: Iterable[str]) -> None:
         """Block more plugins, by distribution or entry-point name, here and in child processes.

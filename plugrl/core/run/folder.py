@@ -211,8 +211,9 @@ def find(reference: str, root: Path) -> Path:
         raise UsageError(
             f"{len(fitting)} runs begin with {reference!r}: {names}; write more characters"
         )
+    names_of_runs = [name for run in runs for name in (run.id, run.experiment) if name]
     raise UsageError(
-        f"no run {reference!r} in {root}{_hint(reference, [run.id for run in runs])}; "
+        f"no run {reference!r} in {root}{_hint(reference, names_of_runs)}; "
         "`plugrl runs list` shows what there is"
     )
 

@@ -19,6 +19,7 @@ from plugrl.core.tensordict.collect.episodes import episode_metrics
 from plugrl.core.tensordict.environment.film import write_film
 from plugrl.core.tensordict.environment.turns import Choose, Turns
 from plugrl.core.tensordict.seeding import generator_of
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,7 +254,8 @@ def opponents_for(spaces: Mapping[str, AgentSpaces], opponent: str) -> Policies:
         return build_agents(spaces, {AgentConfig.default_entry: chosen})
     except ConfigError as error:
         said = str(error).removeprefix(f"agents.{AgentConfig.default_entry}.scripted: ")
-        raise ConfigError(f"{said}; {RANDOM} is one that every task has") from error
+        close = did_you_mean(opponent, [RANDOM], 1) if ":" not in opponent else ""
+        raise ConfigError(f"{said}{close or f'; {RANDOM} is one that every task has'}") from error
 
 
 def _opponent_of(agent: str) -> str:

@@ -20,6 +20,7 @@ from plugrl.core.text.jobs.fine_tuning import (
     PreferenceExample,
 )
 from plugrl.core.text.remote.settings import check_address, missing
+from plugrl.core.wording import did_you_mean_variable
 from plugrl.plugins.openai import job_wire as wire
 from plugrl.plugins.openai.inference_service import MODEL
 from plugrl.plugins.openai.settings import DEFAULT_KEY
@@ -120,7 +121,8 @@ class OpenAiFineTuneService(FineTuneService):
         if key and not given and not os.environ.get(key):
             yield (
                 f"{path}.api_key",
-                f"the environment variable {key} is not set; set it, or name another",
+                f"the environment variable {key} is not set{did_you_mean_variable(key)}; set it, "
+                "or name another",
             )
 
     def load(self, spec: ModelSpec, context: JobContext) -> None:

@@ -15,6 +15,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.text.remote.settings import check_address, is_local, missing
+from plugrl.core.wording import did_you_mean_variable
 from plugrl.plugins.openai.transport import Address
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def findings(check: Preflight) -> Iterator[Finding]:
     if config.api_key and not given and not os.environ.get(config.api_key):
         yield (
             f"{path}.api_key",
-            f"the environment variable {config.api_key} is not set; set it, or name another",
+            f"the environment variable {config.api_key} is not set"
+            f"{did_you_mean_variable(config.api_key)}; set it, or name another",
         )
     name = path.split(".")[1]
     if check.root.models[name].get("train") is not None:

@@ -18,6 +18,7 @@ from plugrl.core.text.evaluate.evaluator import (
 )
 from plugrl.core.text.inference.chat import as_messages, encode_question, is_messages
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.wording import misspelt_field
 from plugrl.scenarios.evaluators.judge_replies import (
     SCORE_PATTERN,
     check_number_pattern,
@@ -43,7 +44,8 @@ Answer:
 {answer}
 
 Think briefly, then end with a line such as "Score: 0.5"."""
-_FIELDS = re.compile(r"\{(question|answer|reference)\}")
+_NAMES = ("question", "answer", "reference")
+_FIELDS = re.compile(rf"\{{({'|'.join(_NAMES)})\}}")
 
 
 @dataclass
@@ -80,6 +82,9 @@ class LlmJudgeConfig:
     max_response_length: int = described(512, "longest reply in tokens", at_least=1, at_most=10**8)
 
     def __post_init__(self) -> None:
+        slip = misspelt_field(self.template, _NAMES)
+        if slip is not None:
+            raise ConfigError(f"template cannot fill in {slip}")
         named = set(_FIELDS.findall(self.template))
         if "answer" not in named:
             raise ConfigError("template has no {answer}, so the judge would not see it")

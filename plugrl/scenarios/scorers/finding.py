@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -39,6 +39,14 @@ class FindingScorer(Scorer):
         if self.config.count == "any":
             return float(any(found))
         return sum(found) / len(found) if found else 0.0
+
+    @classmethod
+    def possible_categories(
+        cls, section: Mapping[str, Any], of: Callable[[str], Collection[str] | None]
+    ) -> Collection[str] | None:
+        """Those of its section."""
+        own: Mapping[str, Any] = section["categories"]
+        return own.keys()
 
     @abstractmethod
     def finds(self, sought: Any, text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +19,7 @@ from plugrl.core.text.inference.completions import EngineError, ask_all
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams, ending
 from plugrl.core.text.preflight import model_findings
+from plugrl.core.wording import misspelt_field
 from plugrl.scenarios.evaluators.judge_replies import (
     SCORE_PATTERN,
     check_number_pattern,
@@ -41,7 +42,8 @@ Dialogue:
 {dialogue}
 
 Think briefly, then end with a line such as "Score: 0.5"."""
-_FIELDS = re.compile(r"\{(prompt|category|probe|response|exchange|dialogue|text)\}")
+_NAMES = ("prompt", "category", "probe", "response", "exchange", "dialogue", "text")
+_FIELDS = re.compile(rf"\{{({'|'.join(_NAMES)})\}}")
 #: One of these must be in a template, or the judge would not see what was said.
 _SHOWN = ("probe", "response", "exchange", "dialogue", "text")
 
@@ -96,6 +98,9 @@ def check_template(template: str, name: str = "template") -> None:
     Raises:
         ConfigError: none of its fields is filled in with what was said.
     """
+    slip = misspelt_field(template, _NAMES)
+    if slip is not None:
+        raise ConfigError(f"{name} cannot fill in {slip}")
     if not set(_FIELDS.findall(template)) & set(_SHOWN):
         fields = ", ".join(f"{{{field}}}" for field in _SHOWN)
         raise ConfigError(f"{name} has none of {fields}, so the judge would not see what was said")
@@ -135,6 +140,14 @@ class LlmJudgeScorer(Scorer):
                 _read(file)
             except ConfigError as error:
                 yield f"{check.path}.template_file", str(error)
+
+    @classmethod
+    def possible_categories(
+        cls, section: Mapping[str, Any], of: Callable[[str], Collection[str] | None]
+    ) -> Collection[str] | None:
+        """Those of its section."""
+        own: Mapping[str, str] = section["categories"]
+        return own.keys()
 
     def score(self, dialogues: Sequence[Dialogue]) -> list[Score]:
         """Ask the judge about all dialogues in one list of requests.

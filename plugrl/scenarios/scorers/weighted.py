@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -66,6 +66,19 @@ class WeightedScorer(Scorer):
             ]
         },
     }
+
+    @classmethod
+    def possible_categories(
+        cls, section: Mapping[str, Any], of: Callable[[str], Collection[str] | None]
+    ) -> Collection[str] | None:
+        """The names of its parts, and their own categories."""
+        found: set[str] = set()
+        for number, name in enumerate(names_of(section["parts"], "scorer")):
+            own = of(f"parts[{number}].scorer")
+            if own is None:
+                return None
+            found |= {name, *(f"{name}/{category}" for category in own)}
+        return found
 
     def __init__(self, config: Any = None, members: Sequence[Scorer] = ()) -> None:
         super().__init__(config)

@@ -215,3 +215,19 @@ def test_the_base_that_a_class_lacks_is_named_as_users_import_it(kind):
     name = str(caught.value).rpartition(".")[2]
     assert name in plugrl.__all__
     assert getattr(plugrl, name) is import_target(KINDS[kind].base)
+
+
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [
+        ("rl-a", None),
+        ("RL_A", None),
+        ("mean", None),
+        ("rl_aa", "rl-a"),
+        ("maen", "mean"),
+        # Another machine may have it, and a configuration may be for both.
+        ("something-else", None),
+    ],
+)
+def test_a_misspelt_plugin_to_disable_is_known_by_its_close_name(name, close):
+    assert Registry([entry("plugrl", "fsum", "math:fsum"), A, B]).close_plugin(name) == close

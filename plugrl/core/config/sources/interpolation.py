@@ -18,7 +18,7 @@ from plugrl.core.config.sources.origins import (
     mark,
     nearest,
 )
-from plugrl.core.wording import did_you_mean
+from plugrl.core.wording import did_you_mean, did_you_mean_variable
 
 _ENVIRONMENT = re.compile(r"\$\{\s*env\.([A-Za-z_]\w*)\s*(,[^}]*)?\}")
 
@@ -199,8 +199,8 @@ def _explain(error: Exception, tree: dict[str, Any], text: str) -> str:
         script = isinstance(section, dict) and section.get("setup_script")
         hint = ", let environment.setup_script export it (plugrl validate --setup runs it)"
         return (
-            f"environment variable {name} is not set; set it{hint if script else ''}, or write "
-            f"${{oc.env:{name},default}}"
+            f"environment variable {name} is not set{did_you_mean_variable(name)}; set it"
+            f"{hint if script else ''}, or write ${{oc.env:{name},default}}"
         )
     missing = re.search(r"Interpolation key '([^']*)' not found", detail)
     if missing:

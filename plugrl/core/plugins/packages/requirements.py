@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from plugrl.core.plugins.kinds import OWN
 from plugrl.core.plugins.user_code.error_location import first_line
+from plugrl.core.wording import did_you_mean
 
 
 def check_requirements(requirements: Iterable[str]) -> list[str]:
     """What is wrong with a list such as ``["plugrl-x>=1.2"]``: one line for each unmet entry."""
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, distributions, version
 
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -26,7 +28,11 @@ def check_requirements(requirements: Iterable[str]) -> list[str]:
         try:
             found = version(requirement.name)
         except PackageNotFoundError:
-            faults.append(f'{text} is not installed; run: pip install "{text}"')
+            # Every name of a plugin resembles this one.
+            known = {each.name for each in distributions() if each.name} - {OWN}
+            close = did_you_mean(requirement.name, known, 1)
+            otherwise = f"{close} otherwise" if close else ";"
+            faults.append(f'{text} is not installed{otherwise} run: pip install "{text}"')
             continue
         if not requirement.specifier.contains(found, prereleases=True):
             faults.append(

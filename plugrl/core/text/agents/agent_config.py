@@ -20,6 +20,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.tools import Tool, bind
 from plugrl.core.text.inference.chat import as_messages
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.wording import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,8 @@ class AgentSection:
             raise ConfigError(f"tools must have names of their own; {twice!r} is there twice")
         lost = next((name for name in self.stop_tools if name not in names), None)
         if lost is not None:
-            raise ConfigError(f"stop_tools must be names of tools; {lost!r} is none")
+            has = f"they are: {', '.join(names) or 'none'}{did_you_mean(lost, names, 1)}"
+            raise ConfigError(f"stop_tools must be names of tools; {lost!r} is none; {has}")
 
 
 @dataclass(frozen=True)

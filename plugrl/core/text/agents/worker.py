@@ -30,6 +30,7 @@ from plugrl.core.text.evaluate.evaluator import (
 from plugrl.core.text.inference.chat import is_messages
 from plugrl.core.text.rollout.task import CURRENT, RolloutTask
 from plugrl.core.text.rollout.worker import Judged, RolloutWorker, RolloutWorkerConfig
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -139,6 +140,11 @@ class AgentRolloutWorker(RolloutWorker):
             return
         for note in definition.notes:
             logger.info("%s", note)
+        tools = [tool.name for tool in definition.tools]
+        called = (section.get("tool_parser") or {}).get("tool")
+        if tools and called and called not in tools:
+            has = f"it has: {', '.join(tools)}{did_you_mean(called, tools, 1)}"
+            yield f"{check.path}.tool_parser.tool", f"the agent has no tool {called!r}; {has}"
 
     @classmethod
     def training_temperatures(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.config.preflight import section_at
 from plugrl.core.text.dialogue.environment import incompatibility
 from plugrl.core.text.dialogue.prompts import no_room
 from plugrl.core.text.learn.optimizer import OptimizerConfig
@@ -16,6 +17,7 @@ from plugrl.core.text.preflight import (
     other_columns,
     split_findings,
 )
+from plugrl.core.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -36,6 +38,7 @@ def red_team_findings(check: Preflight) -> Iterator[Finding]:
     yield from _algorithm_findings(check, section)
     if "scorer" in section and section.scorer is None:
         yield "red_team.scorer", "names no scorer; give one, such as lexicon, regex or llm_judge"
+    yield from _category_findings(check)
     yield from _split_findings(check, section)
     if check.root.runtime_monitor.dump_steps:
         yield (
@@ -110,6 +113,36 @@ def _algorithm_findings(check: Preflight, section: Any) -> Iterator[Finding]:
             f"models.{tester}.train.value_head",
             f"is false, and {type(made).__name__} learns values; write true",
         )
+
+
+def _category_findings(check: Preflight) -> Iterator[Finding]:
+    """Weights of categories that no score of the scorer has."""
+    known = _categories_of(check, "red_team.scorer")
+    weights = (check.root.red_team.get("reward") or {}).get("categories") or {}
+    for name in weights if known is not None else ():
+        if name not in known:
+            has = f"it has: {', '.join(known) or 'none'}{did_you_mean(name, known, 1)}"
+            path = "red_team.reward.categories"
+            yield (
+                path if "." in name else f"{path}.{name}",
+                f"the scorer has no category {name!r}; {has}",
+            )
+
+
+def _categories_of(check: Preflight, path: str) -> Collection[str] | None:
+    try:
+        section = section_at(check.root, path)
+    except (LookupError, TypeError, AttributeError):
+        return None
+    scorer = check.component(path)
+    inherited = "possible_categories" not in vars(scorer or object)
+    if scorer is None or (inherited and not scorer.__module__.startswith("plugrl.")):
+        # What a class of the user inherits says nothing of its own categories.
+        return None
+    found: Collection[str] | None = scorer.possible_categories(
+        section, lambda place: _categories_of(check, f"{path}.{place}")
+    )
+    return found
 
 
 def _split_findings(check: Preflight, section: Any) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
@@ -85,6 +85,18 @@ class Scorer(Component, ABC):
             build: gives the scorer of a place in this one's own section, such as
                 ``parts[0].scorer``.
         """
+
+    @classmethod
+    def possible_categories(
+        cls, section: Mapping[str, Any], of: Callable[[str], Collection[str] | None]
+    ) -> Collection[str] | None:
+        """Names of all categories that its scores can have; None: that is not known.
+
+        Args:
+            section: the scorer's section.
+            of: gives those of a scorer that this one is made of, by its place in the section.
+        """
+        return None
 
     def model(self, name: str) -> InferenceService:
         """The service that samples from a model of the run.

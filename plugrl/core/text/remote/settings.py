@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.wording import did_you_mean_variable
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -114,8 +115,8 @@ def key_of(config: Any, default: str, url: str, without: str) -> str:
     key = os.environ.get(name, "")
     if not key and not is_local(url):
         raise ConfigError(
-            f"the environment variable {name}, which holds the key of {url}, is not set; set it, "
-            "or name another in api_key"
+            f"the environment variable {name}, which holds the key of {url}, is not set"
+            f"{did_you_mean_variable(name)}; set it, or name another in api_key"
         )
     return key or without
 
