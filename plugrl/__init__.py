@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Any
 from plugrl.__about__ import __version__
 
 if TYPE_CHECKING:
+    from plugrl.api import DPO as DPO
+    from plugrl.api import DQN as DQN
+    from plugrl.api import GRPO as GRPO
+    from plugrl.api import PPO as PPO
+    from plugrl.api import SAC as SAC
+    from plugrl.api import SFT as SFT
+    from plugrl.api import TD3 as TD3
+    from plugrl.api import resume as resume
+    from plugrl.api import train as train
     from plugrl.core.component import Component as Component
     from plugrl.core.component import NoConfig as NoConfig
     from plugrl.core.config.preflight import Preflight as Preflight
@@ -28,9 +37,6 @@ if TYPE_CHECKING:
     from plugrl.core.errors import RunError as RunError
     from plugrl.core.errors import StopRun as StopRun
     from plugrl.core.errors import UsageError as UsageError
-    from plugrl.core.experiment import load_run as load_run
-    from plugrl.core.experiment import resume as resume
-    from plugrl.core.experiment import train as train
     from plugrl.core.hub import DataSetName as DataSetName
     from plugrl.core.hub import Hub as Hub
     from plugrl.core.hub import Snapshot as Snapshot
@@ -191,12 +197,15 @@ if TYPE_CHECKING:
     from plugrl.core.trainer import Trainer as Trainer
     from plugrl.core.trainer import TrainerContext as TrainerContext
     from plugrl.core.trainer import TrainingResult as TrainingResult
+    from plugrl.results import RunResult as RunResult
+    from plugrl.results import load_run as load_run
     from plugrl.trainers.harness import HarnessTrainer as HarnessTrainer
     from plugrl.trainers.harness import TrainingConfiguration as TrainingConfiguration
     from plugrl.trainers.hf_ast import HFASTConfiguration as HFASTConfiguration
     from plugrl.trainers.hf_ast import HFASTTrainer as HFASTTrainer
 
 _MODULES = {
+    "plugrl.api": ("DPO", "DQN", "GRPO", "PPO", "SAC", "SFT", "TD3", "resume", "train"),
     "plugrl.core.component": ("Component", "NoConfig"),
     "plugrl.core.config.preflight": ("Preflight",),
     "plugrl.core.config.schemas.schema": ("component", "described"),
@@ -211,7 +220,6 @@ _MODULES = {
         "StopRun",
         "UsageError",
     ),
-    "plugrl.core.experiment": ("load_run", "resume", "train"),
     "plugrl.core.hub": ("DataSetName", "Hub", "Snapshot"),
     "plugrl.core.plugins.hookspecs": ("HOOK_API", "hookimpl"),
     "plugrl.core.protocol.nested_array_dict": ("NestedArrayDict",),
@@ -346,6 +354,7 @@ _MODULES = {
     "plugrl.core.text.rollout.task": ("RolloutTask",),
     "plugrl.core.text.rollout.worker": ("RolloutWorker", "RolloutWorkerConfig", "trajectory_of"),
     "plugrl.core.trainer": ("Capabilities", "Trainer", "TrainerContext", "TrainingResult"),
+    "plugrl.results": ("RunResult", "load_run"),
     "plugrl.trainers.harness": ("HarnessTrainer", "TrainingConfiguration"),
     "plugrl.trainers.hf_ast": ("HFASTConfiguration", "HFASTTrainer"),
 }

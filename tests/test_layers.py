@@ -38,6 +38,8 @@ def test_an_import_against_the_layers_is_found(tmp_path):
         package = tmp_path / "plugrl" / layer
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("")
+    for file in (ROOT / "plugrl").glob("[!_]*.py"):
+        (tmp_path / "plugrl" / file.name).touch()
     (tmp_path / "plugrl" / "__init__.py").write_text("")
     for room in (ROOT / "plugrl" / "core").glob("[a-z]*"):
         (tmp_path / "plugrl" / "core" / f"{room.stem}.py").touch()

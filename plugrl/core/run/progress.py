@@ -1,4 +1,4 @@
-"""Progress of a run: bars on a terminal, plain lines elsewhere, or none."""
+"""Progress of a run: bars on a terminal, a line in a notebook, plain lines elsewhere, or none."""
 
 from __future__ import annotations
 
@@ -59,6 +59,34 @@ class _PlainBar(Bar):
             self._print(self._last)
 
 
+class _NotebookBar(_PlainBar):
+    """One line below the cell, which is written anew."""
+
+    def __init__(self, description: str, total: int | None) -> None:
+        from IPython.display import display
+
+        super().__init__(description, total)
+        self._due = self._started
+        self._handle: Any = display(  # type: ignore[no-untyped-call]
+            self._shown(f"{description} ..."), display_id=True, raw=True
+        )
+
+    def update(self, completed: int, **fields: float | int | str) -> None:
+        now = time.monotonic()
+        self._last = self._line(completed, fields, now)
+        if now >= self._due:
+            self._due = now + 1 / _REDRAWS_PER_SECOND
+            self._print(self._last)
+
+    def _print(self, line: str) -> None:
+        self._last = ""
+        self._handle.update(self._shown(line), raw=True)
+
+    @staticmethod
+    def _shown(line: str) -> dict[str, str]:
+        return {"text/plain": line}
+
+
 class _RichBar(Bar):
     def __init__(self, owner: Progress, bars: RichProgress, text: str, total: int | None) -> None:
         self._owner = owner
@@ -82,7 +110,9 @@ class Progress:
     """Creates bars in the style of ``settings.progress``; all bars of a run share one display."""
 
     def __init__(self, style: str) -> None:
-        if style == "auto":
+        if style == "auto" and _in_notebook():
+            style = "notebook"
+        elif style == "auto":
             style = "rich" if sys.stderr is not None and sys.stderr.isatty() else "plain"
         self._style = style
         self._bars: RichProgress | None = None
@@ -93,8 +123,8 @@ class Progress:
         description = shown(description)
         if self._style == "none":
             return Bar()
-        if self._style == "plain":
-            return _PlainBar(description, total)
+        if self._style != "rich":
+            return (_PlainBar if self._style == "plain" else _NotebookBar)(description, total)
         self._open += 1
         return _RichBar(self, self._display(), description, total)
 
@@ -131,3 +161,9 @@ class Progress:
 
 def _short(value: float | int | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and hasattr(shell, "kernel")

@@ -16,9 +16,9 @@ REPORT_FILE = "report.html"
 _POINTS = 400
 _WIDTH, _HEIGHT, _PAD = 360, 110, 4
 _SLICES, _SLICE, _LANE = 240, 3, 16
+_COLOUR = "#2563eb"
 _STYLE = (
-    "table{margin:0}td,th{vertical-align:middle}svg{display:block}polyline{fill:none;"
-    "stroke:#2563eb;stroke-width:1.5}circle,rect{fill:#2563eb}"
+    "table{margin:0}td,th{vertical-align:middle}svg{display:block}rect{fill:#2563eb}"
     "pre{background:#8881;padding:1em;overflow:auto}"
 )
 
@@ -63,7 +63,7 @@ def curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, 
 def _row(name: str, points: list[tuple[float, float]]) -> list[str]:
     values = [value for _, value in points]
     numbers = (values[-1], min(values), max(values))
-    return [text(name), *(f"{number:.5g}" for number in numbers), _svg(points)]
+    return [text(name), *(f"{number:.5g}" for number in numbers), curve_svg(points)]
 
 
 def _timeline(folder: Path) -> str:
@@ -91,7 +91,8 @@ def _timeline(folder: Path) -> str:
     return "<h2>Timeline</h2>" + table(("lane", "busy", f"{lanes.end:.1f} seconds"), rows)
 
 
-def _svg(points: list[tuple[float, float]]) -> str:
+def curve_svg(points: Sequence[tuple[float, float]]) -> str:
+    """A curve through (step, value) points, as an inline picture; at least one point."""
     if len(points) > _POINTS:
         stride = (len(points) - 1) / (_POINTS - 1)
         points = [points[round(i * stride)] for i in range(_POINTS)]
@@ -106,7 +107,8 @@ def _svg(points: list[tuple[float, float]]) -> str:
 
     placed = [place(step, value) for step, value in points]
     if len(placed) == 1:
-        shape = f'<circle cx="{placed[0][0]}" cy="{placed[0][1]}" r="2.5"/>'
+        shape = f'<circle cx="{placed[0][0]}" cy="{placed[0][1]}" r="2.5" fill="{_COLOUR}"/>'
     else:
-        shape = '<polyline points="' + " ".join(f"{x},{y}" for x, y in placed) + '"/>'
+        line = " ".join(f"{x},{y}" for x, y in placed)
+        shape = f'<polyline points="{line}" fill="none" stroke="{_COLOUR}" stroke-width="1.5"/>'
     return f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{shape}</svg>'

@@ -1,0 +1,503 @@
+"""The Python forms: ``plugrl.GRPO(...).train()``, ``plugrl.PPO("CartPole-v1").train()``.
+
+Each only makes the configuration that a YAML file would hold, so that whatever a file can say, a
+form can say too: further keyword arguments are sections of the configuration, ``config`` is the
+whole of it, and ``save`` writes it for the command line.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from plugrl.core import experiment
+from plugrl.core.config.view import plain
+from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.run.atomic_files import dump_yaml, write_text
+from plugrl.results import RunResult
+
+#: Where rows that a program gives are written, below the folder of the runs.
+_ROWS = ".data"
+_GLOB = frozenset("*?[")
+#: Evaluations of small networks on the way, so that there is a curve.
+_EVALUATIONS = 10
+
+
+def train(
+    config: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    config_path: Sequence[str | Path] = (),
+    reward: Any = None,
+    reward_weights: Sequence[float] | None = None,
+    callbacks: Iterable[Any] = (),
+) -> RunResult:
+    """Train as a configuration says, in a new run folder.
+
+    Args:
+        config: a YAML file, the name of a packaged recipe, or a mapping.
+        overrides: ``key=value`` strings, as on the command line.
+        config_path: further folders in which ``defaults`` are looked up.
+        reward: what rewards an answer, in place of ``rollout_worker.evaluator``: a function
+            ``f(prompts, completions, **columns)``, as of TRL, or ``f(data, target)``, or a list of
+            them, whose rewards are added up. A function lives in this process: the run is resumed
+            by :func:`resume` with the same one.
+        reward_weights: how much each function of the list counts; None: 1.
+        callbacks: hooks of this run alone: objects with methods such as ``plugrl_step_end``, or
+            functions ``f(step, metrics)``. ``plugrl.StopRun`` raised there ends the run.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        PluginError: a plugin that it needs cannot be used, or a function has wrong parameters.
+        UsageError: an argument is none of what is listed above.
+        RunError: the run failed; the log in its folder says why.
+    """
+    run = experiment.train(
+        config,
+        overrides,
+        config_path=config_path,
+        reward=reward,
+        reward_weights=reward_weights,
+        callbacks=callbacks,
+    )
+    return RunResult.of(run, reward)
+
+
+def resume(
+    run: str | Path | RunResult,
+    *,
+    reward: Any = None,
+    callbacks: Iterable[Any] = (),
+    runs_folder: str | Path = "runs",
+) -> RunResult:
+    """Continue a run from its newest intact checkpoint, or from the start if it has none.
+
+    A run that is done is left unchanged.
+
+    Args:
+        run: a path, an id or the beginning of one, an experiment (its newest run), ``latest``, or
+            what :func:`train` gave.
+        reward: the functions that it was trained with, where it was given some.
+        callbacks: as of :func:`train`; those that it began with are not saved.
+        runs_folder: where a run is looked up unless a path is given.
+
+    Raises:
+        ConfigError: the folder holds no run.
+        UsageError: another process owns the run, or its reward functions are missing.
+        PluginError: plugins changed and ``plugins.strict`` is set.
+        RunError: the run failed again.
+    """
+    again = experiment.resume(run, reward=reward, callbacks=callbacks, runs_folder=runs_folder)
+    return RunResult.of(again, reward)
+
+
+class Algorithm:
+    """An algorithm and what it is trained on, as a configuration; the forms are its subclasses.
+
+    Args:
+        sections: of the configuration; they take precedence over what the form itself says, key by
+            key. ``seed``, ``experiment_name`` and ``settings`` are among them.
+    """
+
+    #: The name of the trainer.
+    trainer: ClassVar[str]
+
+    def __init__(self, own: Mapping[str, Any], sections: Mapping[str, Any]) -> None:
+        name = type(self).__name__.lower()
+        self._config = merged(
+            {"experiment_name": name, **own, "trainer": {"type": self.trainer, **own["trainer"]}},
+            sections,
+        )
+        self._rows: Sequence[Mapping[str, Any]] | None = None
+        self._reward: Any = None
+        self._reward_weights: Sequence[float] | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """A copy of the configuration, as ``plugrl.train`` takes it."""
+        return copy.deepcopy(self._config)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the configuration as a YAML file for ``plugrl train``.
+
+        Raises:
+            UsageError: the file cannot be written, or the reward is a function, which no file
+                can hold.
+        """
+        named = self._reward
+        if named is not None and not isinstance(named, (str, Mapping)):
+            raise UsageError(
+                "a YAML file cannot hold a reward function; write it to a file and give "
+                'reward={"evaluator_module_path": "rewards.py:my_reward"}'
+            )
+        config = self.config
+        if named is not None:
+            config = merged(config, {"rollout_worker": {"evaluator": named}})
+        path = Path(path)
+        try:
+            self._write_rows()
+            write_text(path, dump_yaml(config))
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        return path
+
+    def _train(self, changed: Mapping[str, Any], callbacks: Iterable[Any]) -> RunResult:
+        self._write_rows()
+        return train(
+            merged(self._config, changed),
+            reward=self._reward,
+            reward_weights=self._reward_weights,
+            callbacks=callbacks,
+        )
+
+    def _write_rows(self) -> None:
+        """Write rows of a program where the configuration looks for them, once."""
+        if self._rows is None:
+            return
+        file = Path(self._config["data"]["data_files"][0])
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, _written(self._rows))
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r:.60}" for name, value in self._summary().items())
+        return f"{type(self).__name__}({said})"
+
+    def _summary(self) -> dict[str, Any]:
+        return {}
+
+
+class LanguageModelAlgorithm(Algorithm):
+    """The forms for language models.
+
+    Args:
+        model: a folder in the Hugging Face format, a model of the hub, or the section
+            ``models.policy.source``, such as ``{"config": {...}}`` for random weights.
+        data: files or globs (parquet, JSONL, JSON, CSV, Arrow), a data set of the hub, rows as
+            mappings or a ``datasets.Dataset``, or the section ``data``. None: that of ``scenario``.
+        steps: training steps.
+        batch_size: prompts a step.
+        learning_rate: of AdamW; None: the default of the train service.
+        max_prompt_length: longest prompt in tokens.
+        max_response_length: longest answer in tokens.
+        validation: held-out files, splits of the data, or the section ``validate``; None: nothing
+            is held out.
+        sections: further sections of the configuration, which take precedence.
+
+    Raises:
+        ConfigError: the data are none of what is listed above.
+    """
+
+    #: The rollout worker, where it is not the one that asks the model.
+    worker: ClassVar[str | None] = None
+    #: Samples a prompt.
+    samples: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        model: str | Path | Mapping[str, Any],
+        data: Any = None,
+        *,
+        steps: int = 100,
+        batch_size: int = 16,
+        learning_rate: float | None = None,
+        max_prompt_length: int = 1024,
+        max_response_length: int = 256,
+        validation: Any = None,
+        **sections: Any,
+    ) -> None:
+        source = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
+        settings = sections.get("settings")
+        runs = settings.get("runs_folder") if isinstance(settings, Mapping) else None
+        section, rows = data_section(data, str(runs or "runs"))
+        worker: dict[str, Any] = {"type": self.worker} if self.worker else {}
+        rate = {} if learning_rate is None else {"learning_rate": learning_rate}
+        repeated = {} if self.samples == 1 else {"rollout_repeat_n": self.samples}
+        own: dict[str, Any] = {
+            "models": {"policy": {"source": source, "train": {"type": "local", **rate}}},
+            "data": {**section, "batch_size": batch_size, **repeated},
+            "rollout_worker": worker
+            | {
+                "max_prompt_length": max_prompt_length,
+                "max_response_length": max_response_length,
+            },
+            "validate": _validate_section(validation),
+            "trainer": {"total_train_steps": steps},
+        }
+        super().__init__(own, sections)
+        self._rows = rows
+
+    def train(self, steps: int | None = None, *, callbacks: Iterable[Any] = ()) -> RunResult:
+        """Train in a new run folder; the errors are those of :func:`plugrl.train`.
+
+        Args:
+            steps: training steps; None: as the configuration says.
+            callbacks: hooks of this run alone.
+        """
+        changed = {} if steps is None else {"trainer": {"total_train_steps": steps}}
+        return self._train(changed, callbacks)
+
+    def _summary(self) -> dict[str, Any]:
+        source = self._config["models"]["policy"]["source"]
+        data = self._config["data"]
+        return {
+            "model": source.get("path") or source.get("config", {}).get("model_type"),
+            "data": data.get("name") or data.get("data_files") or self._config.get("scenario"),
+        }
+
+
+class GRPO(LanguageModelAlgorithm):
+    """Group-relative policy optimisation of a language model (Shao et al., arXiv 2402.03300).
+
+    Args:
+        model: see :class:`LanguageModelAlgorithm`.
+        data: see there.
+        reward: as of :func:`plugrl.train`: functions, or the name or section of an evaluator.
+        reward_weights: how much each function of a list counts; None: 1.
+        samples: answers to each prompt, which are compared with one another.
+        arguments: the others of :class:`LanguageModelAlgorithm`.
+    """
+
+    trainer = "self_hosted_grpo"
+
+    def __init__(
+        self,
+        model: str | Path | Mapping[str, Any],
+        data: Any = None,
+        reward: Any = None,
+        *,
+        reward_weights: Sequence[float] | None = None,
+        samples: int = 8,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(model, data, **arguments)
+        if "rollout_repeat_n" not in self._config["data"]:
+            self._config["data"]["rollout_repeat_n"] = samples
+        self._reward, self._reward_weights = reward, reward_weights
+
+
+class SFT(LanguageModelAlgorithm):
+    """Supervised training of a language model on answers, with cross-entropy."""
+
+    trainer = "self_hosted_cross_entropy"
+    worker = "demonstration"
+
+
+class DPO(LanguageModelAlgorithm):
+    """Direct preference optimisation on pairs of answers (Rafailov et al., arXiv 2305.18290).
+
+    The reference is the model that training begins with.
+    """
+
+    trainer = "self_hosted_dpo"
+    worker = "preference"
+
+    def __init__(
+        self, model: str | Path | Mapping[str, Any], data: Any = None, **arguments: Any
+    ) -> None:
+        super().__init__(model, data, **arguments)
+        models = self._config["models"]
+        models.setdefault("reference", {"source": copy.deepcopy(models["policy"]["source"])})
+
+
+class ControlAlgorithm(Algorithm):
+    """The forms for small networks.
+
+    Args:
+        environment: an id of Gymnasium, ``package.module:Class``, or the section ``scenario``.
+        num_envs: copies that are stepped together.
+        total_steps: steps over all copies.
+        hidden: widths of the hidden layers; None: the default of the section ``agents``.
+        learning_rate: of Adam; None: the trainer's default, which is Stable-Baselines3's.
+        sections: further sections of the configuration, which take precedence.
+    """
+
+    num_envs: ClassVar[int] = 1
+    total_steps: ClassVar[int] = 100_000
+    #: Widths and activation of the body.
+    body: ClassVar[Mapping[str, Any]] = {"hidden": [64, 64], "activation": "tanh"}
+
+    def __init__(
+        self,
+        environment: str | Mapping[str, Any],
+        *,
+        num_envs: int | None = None,
+        total_steps: int | None = None,
+        hidden: Sequence[int] | None = None,
+        learning_rate: float | None = None,
+        **sections: Any,
+    ) -> None:
+        scenario: dict[str, Any] = {"type": "gymnasium", "id": environment}
+        if isinstance(environment, Mapping):
+            scenario = dict(environment)
+        if num_envs is not None or "num_envs" not in scenario:
+            scenario["num_envs"] = num_envs or self.num_envs
+        body = {"type": "mlp", **self.body}
+        if hidden is not None:
+            body["hidden"] = list(hidden)
+        rl = {} if learning_rate is None else {"lr": learning_rate}
+        own = {
+            "scenario": scenario,
+            "agents": {"_default": {"body": body}},
+            "rl": rl,
+            "trainer": {},
+        }
+        super().__init__(own, sections)
+        self._evaluates = "every" in sections.get("validate", {})
+        if total_steps is None and "num_iterations" not in self._config["rl"]:
+            total_steps = self.total_steps
+        if total_steps is not None:
+            self._config = merged(self._config, self._length(total_steps))
+
+    def train(self, total_steps: int | None = None, *, callbacks: Iterable[Any] = ()) -> RunResult:
+        """Train in a new run folder; the errors are those of :func:`plugrl.train`.
+
+        Args:
+            total_steps: steps over all copies, rounded up to whole iterations; None: as the
+                configuration says.
+            callbacks: hooks of this run alone.
+        """
+        return self._train({} if total_steps is None else self._length(total_steps), callbacks)
+
+    def _length(self, steps: int) -> dict[str, Any]:
+        """The sections of a run of so many steps, evaluated ten times on the way."""
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise UsageError(f"total_steps must be a whole number above 0, not {steps!r}")
+        iterations = -(-steps // int(self._config["rl"].get("frames_per_batch", self._batch)))
+        length: dict[str, Any] = {"rl": {"num_iterations": iterations}}
+        if not self._evaluates:
+            length["validate"] = {"every": max(1, iterations // _EVALUATIONS)}
+        return length
+
+    #: Steps of an iteration: the default of ``rl.frames_per_batch``.
+    _batch: ClassVar[int] = 2048
+
+    def _summary(self) -> dict[str, Any]:
+        scenario = self._config["scenario"]
+        return {"environment": scenario.get("id") or scenario.get("type")}
+
+
+class PPO(ControlAlgorithm):
+    """Proximal policy optimisation of small networks (Schulman et al., arXiv 1707.06347)."""
+
+    trainer = "vanilla_ppo"
+    num_envs = 4
+
+    def __init__(self, environment: str | Mapping[str, Any], **arguments: Any) -> None:
+        super().__init__(environment, **arguments)
+        self._config["rl"].setdefault("num_epochs", 10)
+
+
+class DQN(ControlAlgorithm):
+    """Deep Q-learning (Mnih et al., Nature 518, 2015)."""
+
+    trainer = "dqn"
+    body: ClassVar[Mapping[str, Any]] = {"hidden": [64, 64], "activation": "relu"}
+    _batch = 1000
+
+
+class SAC(ControlAlgorithm):
+    """Soft actor-critic (Haarnoja et al., arXiv 1812.05905)."""
+
+    trainer = "sac"
+    total_steps = 20_000
+    body: ClassVar[Mapping[str, Any]] = {"hidden": [256, 256], "activation": "relu"}
+    _batch = 1000
+
+
+class TD3(ControlAlgorithm):
+    """Twin delayed policy gradients (Fujimoto et al., arXiv 1802.09477)."""
+
+    trainer = "td3"
+    total_steps = 20_000
+    body: ClassVar[Mapping[str, Any]] = {"hidden": [256, 256], "activation": "relu"}
+    _batch = 1000
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings; where both have a key, mappings are merged and other values are the second's.
+
+    A mapping of another ``type`` replaces the first one whole.
+    """
+    both = dict(first)
+    for key, value in second.items():
+        held = both.get(key)
+        if isinstance(held, Mapping) and isinstance(value, Mapping):
+            other = value.get("type", held.get("type")) != held.get("type")
+            both[key] = dict(value) if other else merged(held, value)
+        else:
+            both[key] = plain(value)
+    return both
+
+
+def data_section(
+    data: Any, runs_folder: str = "runs"
+) -> tuple[dict[str, Any], Sequence[Mapping[str, Any]] | None]:
+    """The section ``data`` that something stands for, and rows that are to be written first.
+
+    Raises:
+        ConfigError: it is nothing that data can be given as.
+    """
+    if data is None:
+        return {}, None
+    if isinstance(data, Mapping):
+        return dict(data), None
+    if isinstance(data, (str, Path)):
+        return _named(data), None
+    if callable(getattr(data, "to_list", None)):  # a datasets.Dataset
+        data = data.to_list()
+    if isinstance(data, Iterable):
+        rows = list(data)
+        if rows and all(isinstance(row, (str, Path)) for row in rows):
+            return {"data_files": [str(row) for row in rows]}, None
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            return {"data_files": [_file_of(rows, runs_folder)]}, rows
+    raise ConfigError(
+        f"data must be files, a data set of the hub, rows as mappings or a section, not "
+        f"{data!r:.60}; write data='train.jsonl', data='owner/name' or "
+        "data=[{'prompt': ..., 'answer': ...}]"
+    )
+
+
+def _named(data: str | Path) -> dict[str, Any]:
+    """Files on the disk, or else a data set of the hub."""
+    text = str(data)
+    path = Path(text).expanduser()
+    is_file = (
+        isinstance(data, Path)
+        or path.exists()
+        or path.suffix in {".jsonl", ".json", ".parquet", ".csv", ".arrow"}
+        or "://" in text
+        or bool(_GLOB & set(text))
+    )
+    return {"data_files": [text]} if is_file else {"name": text}
+
+
+def _file_of(rows: Sequence[Mapping[str, Any]], runs_folder: str) -> str:
+    """Where rows are written: a name that their content decides, so that a resumed run finds it."""
+    digest = hashlib.sha256(_written(rows).encode()).hexdigest()[:16]
+    return str(Path(runs_folder) / _ROWS / f"{digest}.jsonl")
+
+
+def _written(rows: Sequence[Mapping[str, Any]]) -> str:
+    try:
+        return "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"rows of data must be text, numbers, lists and mappings: {error}"
+        ) from error
+
+
+def _validate_section(validation: Any) -> dict[str, Any]:
+    if validation is None:
+        return {"enabled": "auto"}
+    if isinstance(validation, Mapping):
+        return dict(validation)
+    given = [validation] if isinstance(validation, (str, Path)) else list(validation)
+    files = [str(each) for each in given if "/" in str(each) or "data_files" in _named(each)]
+    splits = [str(each) for each in given if str(each) not in files]
+    return {"data": {"data_files": files, "splits": splits}}

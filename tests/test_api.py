@@ -1,0 +1,195 @@
+"""The Python forms: the configurations that they make, and what their data may be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import plugrl
+from plugrl.api import data_section, merged
+from plugrl.core.errors import ConfigError, UsageError
+
+TINY = {"config": {"model_type": "qwen3"}, "tokenizer": {"characters": "0123"}}
+
+
+def test_a_form_makes_the_configuration_that_a_file_would_hold() -> None:
+    form = plugrl.PPO(
+        "CartPole-v1", num_envs=8, hidden=[32], learning_rate=1e-3, total_steps=5000, seed=3
+    )
+    assert form.config == {
+        "experiment_name": "ppo",
+        "seed": 3,
+        "scenario": {"type": "gymnasium", "id": "CartPole-v1", "num_envs": 8},
+        "agents": {"_default": {"body": {"type": "mlp", "hidden": [32], "activation": "tanh"}}},
+        "rl": {"lr": 1e-3, "num_epochs": 10, "num_iterations": 3},
+        "validate": {"every": 1},
+        "trainer": {"type": "vanilla_ppo"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("form", "trainer", "environment"),
+    [
+        (plugrl.PPO, "vanilla_ppo", "CartPole-v1"),
+        (plugrl.DQN, "dqn", "CartPole-v1"),
+        (plugrl.SAC, "sac", "Pendulum-v1"),
+        (plugrl.TD3, "td3", "Pendulum-v1"),
+    ],
+)
+def test_the_forms_of_small_networks_are_valid_and_as_long_as_asked(
+    form: Any, trainer: str, environment: str
+) -> None:
+    from plugrl.core.experiment import prepare
+
+    made = form(environment, total_steps=12_345)
+    tree = prepare(made.config).validated.tree
+    assert tree["trainer"]["type"] == trainer
+    steps = tree["rl"]["num_iterations"] * tree["rl"]["frames_per_batch"]
+    assert 12_345 <= steps < 12_345 + tree["rl"]["frames_per_batch"]
+    assert 1 <= tree["rl"]["num_iterations"] // tree["validate"]["every"] <= 20
+    assert repr(made) == f"{form.__name__}(environment={environment!r})"
+
+
+@pytest.mark.parametrize(
+    ("form", "trainer", "row"),
+    [
+        (plugrl.SFT, "self_hosted_cross_entropy", {"prompt": "1", "completion": "2"}),
+        (plugrl.DPO, "self_hosted_dpo", {"prompt": "1", "chosen": "2", "rejected": "3"}),
+        (plugrl.GRPO, "self_hosted_grpo", {"prompt": "1"}),
+    ],
+)
+def test_the_forms_of_language_models_are_valid(
+    form: Any, trainer: str, row: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from plugrl.core.experiment import prepare
+
+    monkeypatch.chdir(tmp_path)
+    given = {"reward": "exact_match"} if form is plugrl.GRPO else {}
+    made = form(TINY, [row] * 4, batch_size=2, learning_rate=1e-3, steps=7, **given)
+    file = made.save("run.yaml")
+    validated = prepare(str(file), preflight=False).validated
+    assert validated.tree["trainer"]["type"] == trainer
+    assert validated.tree["trainer"]["total_train_steps"] == 7
+    assert validated.tree["models"]["policy"]["train"]["learning_rate"] == 1e-3
+    rows = Path(made.config["data"]["data_files"][0])
+    assert [json.loads(line) for line in rows.read_text("utf-8").splitlines()] == [row] * 4
+    if form is plugrl.DPO:
+        assert made.config["models"]["reference"]["source"] == TINY
+
+
+def test_further_arguments_are_sections_and_take_precedence() -> None:
+    form = plugrl.GRPO(
+        "some/model",
+        "owner/name",
+        "math",
+        samples=4,
+        data_is_not_a_section=None,
+        models={"policy": {"train": {"weight_decay": 0.0}, "adapter": {"type": "lora"}}},
+        rollout_worker={"max_response_length": 99},
+        trainer={"algorithm": {"minibatches": 2}},
+        experiment_name="mine",
+    )
+    config = form.config
+    assert config["experiment_name"] == "mine"
+    assert config["data"] == {"name": "owner/name", "batch_size": 16, "rollout_repeat_n": 4}
+    assert config["models"]["policy"] == {
+        "source": {"path": "some/model"},
+        "train": {"type": "local", "weight_decay": 0.0},
+        "adapter": {"type": "lora"},
+    }
+    assert config["rollout_worker"]["max_response_length"] == 99
+    assert config["trainer"]["algorithm"] == {"minibatches": 2}
+    assert config["trainer"]["type"] == "self_hosted_grpo"
+    with pytest.raises(ConfigError, match="data_is_not_a_section"):
+        form.train()
+
+
+def test_config_is_a_copy() -> None:
+    form = plugrl.DQN("CartPole-v1")
+    form.config["rl"]["num_iterations"] = -1
+    assert form.config["rl"]["num_iterations"] == 100
+
+
+def test_a_component_of_another_type_replaces_the_whole_section() -> None:
+    first = {"worker": {"type": "a", "x": 1}, "deep": {"y": {"z": 1, "w": 2}}, "same": {"x": 1}}
+    second = {"worker": {"type": "b"}, "deep": {"y": {"z": 3}}, "same": {"x": 2}, "new": [1]}
+    assert merged(first, second) == {
+        "worker": {"type": "b"},
+        "deep": {"y": {"z": 3, "w": 2}},
+        "same": {"x": 2},
+        "new": [1],
+    }
+
+
+class _DataSet:
+    """What a ``datasets.Dataset`` has."""
+
+    def to_list(self) -> list[dict[str, str]]:
+        return [{"prompt": "a"}]
+
+
+def test_data_may_be_files_a_name_rows_or_a_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("owner/folder").mkdir(parents=True)
+    files = ["train.jsonl", "data/*.jsonl", "hf://datasets/a/b/train.parquet", "owner/folder"]
+    for name in files:
+        assert data_section(name) == ({"data_files": [name]}, None)
+    assert data_section(Path("x")) == ({"data_files": ["x"]}, None)
+    assert data_section(["a.csv", Path("b.csv")]) == ({"data_files": ["a.csv", "b.csv"]}, None)
+    assert data_section("openai/gsm8k") == ({"name": "openai/gsm8k"}, None)
+    assert data_section({"name": "x/y", "subset": "main"})[0] == {"name": "x/y", "subset": "main"}
+    assert data_section(None) == ({}, None)
+    section, rows = data_section(_DataSet(), "elsewhere")
+    assert rows == [{"prompt": "a"}]
+    (file,) = section["data_files"]
+    assert file.startswith("elsewhere/.data/")
+    assert data_section([{"prompt": "a"}], "elsewhere")[0] == section
+    assert data_section([{"prompt": "b"}], "elsewhere")[0] != section
+
+
+@pytest.mark.parametrize("data", [3, [], [1, 2], [{"prompt": "a"}, "b.jsonl"], object()])
+def test_other_data_is_refused_with_what_to_write(data: Any) -> None:
+    with pytest.raises(ConfigError, match=r"data must be files.*write data='train\.jsonl'"):
+        data_section(data)
+
+
+def test_rows_that_no_file_can_hold_are_refused() -> None:
+    with pytest.raises(ConfigError, match="rows of data must be text, numbers"):
+        data_section([{"prompt": object()}])
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "100"])
+def test_a_wrong_length_says_so(steps: Any) -> None:
+    with pytest.raises(UsageError, match="total_steps must be a whole number above 0"):
+        plugrl.PPO("CartPole-v1", total_steps=steps)
+
+
+def test_a_file_holds_no_function(tmp_path: Path) -> None:
+    def reward(prompts: list[str], completions: list[str]) -> list[float]:
+        return [0.0 for _ in completions]
+
+    with pytest.raises(UsageError, match="cannot hold a reward function"):
+        plugrl.GRPO(TINY, "a.jsonl", reward).save(tmp_path / "run.yaml")
+    named = plugrl.GRPO(TINY, "a.jsonl", {"type": "math", "boxed": "require"})
+    written = yaml.safe_load(named.save(tmp_path / "run.yaml").read_text("utf-8"))
+    assert written["rollout_worker"]["evaluator"] == {"type": "math", "boxed": "require"}
+    with pytest.raises(UsageError, match="cannot write"):
+        named.save(tmp_path / "run.yaml" / "below")
+
+
+def test_held_out_problems_are_files_splits_or_a_section() -> None:
+    def validate(given: Any) -> Any:
+        return plugrl.SFT(TINY, "a.jsonl", validation=given).config["validate"]
+
+    assert validate(None) == {"enabled": "auto"}
+    assert validate("b.jsonl") == {"data": {"data_files": ["b.jsonl"], "splits": []}}
+    assert validate(["test", "x/c.csv"]) == {
+        "data": {"data_files": ["x/c.csv"], "splits": ["test"]}
+    }
+    assert validate({"every": 5}) == {"every": 5}
