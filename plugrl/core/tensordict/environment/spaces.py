@@ -244,7 +244,8 @@ def _action(
     if not space.is_bounded():
         raise ConfigError(
             f"environment {name} has actions without bounds, to which nothing can be rescaled; "
-            "write scenario.actions: clip"
+            "write scenario.actions: clip, or bound them by a gymnasium.ActionWrapper in "
+            "scenario.wrappers"
         )
     return spaces.Box(-1.0, 1.0, space.shape, np.float32), _rescaled(space)
 

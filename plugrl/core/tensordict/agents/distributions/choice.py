@@ -56,15 +56,20 @@ def distribution_for(space: gymnasium.Space[Any], *, squash: Squash = False) -> 
             if squash == "deterministic":
                 return SquashedPoint(low, high)
             return SquashedNormal(low, high)
+        finite = np.isfinite(low).all() and np.isfinite(high).all()
+        bounded = "from -1 to 1 (scenario.actions=rescale does it)" if finite else _BOUNDED
         raise ConfigError(
             f"actions of {shown} cannot be squashed into bounds that are {wrong}; let the "
-            "environment take actions from -1 to 1 (scenario.actions=rescale does it within finite "
-            "bounds), or take a trainer that does not squash"
+            f"environment take actions {bounded}, or take a trainer that does not squash"
         )
     raise ConfigError(
         f"actions of {shown} are not supported; wrap the environment so that they are "
         "Discrete, MultiDiscrete, MultiBinary or a Box of real numbers"
     )
+
+
+#: What helps where there is nothing to rescale to.
+_BOUNDED = "within bounds, by a gymnasium.ActionWrapper in scenario.wrappers"
 
 
 def _not_squashable(low: Array, high: Array) -> str | None:
