@@ -1,4 +1,10 @@
-"""Supervised training on a service of named losses."""
+"""Supervised training on a service that has losses by name, on one page.
+
+The trajectories, most often demonstrations, need nothing besides their tokens:
+``_prepare_trajectories`` gives them back as they are. For each optimizer step,
+:class:`RemoteApiTrainer` sends tokens, mask and the weight w of each token in the mean; the service
+takes the gradient of the sum of -w log p(token) and steps AdamW.
+"""
 
 from __future__ import annotations
 

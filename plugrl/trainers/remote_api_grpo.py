@@ -1,4 +1,21 @@
-"""Group Relative Policy Optimization on a service of named losses (arXiv 2402.03300)."""
+"""GRPO on a service that has losses by name, on one page (DeepSeekMath, arXiv 2402.03300).
+
+A step, from top to bottom:
+
+1. The rollouts of a step are trajectories, several to each prompt. ``_prepare_trajectories`` gives
+   each its advantage over its group, A = (r - mean(r)) / (std(r) + epsilon), by the function
+   :func:`plugrl.trainers.self_hosted_grpo.grpo`, or by what ``algorithm.advantage`` names.
+2. For each optimizer step, :class:`RemoteApiTrainer` sends tokens, mask, log-probabilities of the
+   sampler and advantages, which hold the weight of each token in the mean.
+3. The service takes the gradient of ``algorithm.loss_fn``, with r = p / p_sampler::
+
+       importance_sampling    -A r                                 by default
+       ppo                    -min(A r, A clip(r, low, high))      the clipped objective
+
+   and steps AdamW.
+
+A copy of this file is an algorithm of your own: name it as ``trainer.custom_trainer_module_path``.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +46,7 @@ class RemoteApiGrpoTrainer(RemoteApiTrainer):
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
+        # Calls `grpo`, or what algorithm.advantage names, on a batch made of the trajectories.
         trajectories = self._compute_advantage(trajectories)
         if trajectories:
             metrics |= signal_metrics(torch.tensor([t.advantage or 0.0 for t in trajectories]))

@@ -1,7 +1,15 @@
-"""On-policy distillation on a service of named losses.
+"""On-policy distillation on a service that has losses by name, on one page.
 
-Source: the advantage ``opd``, which names them. With the loss ``importance_sampling`` the gradient
-is that of the reverse KL divergence from the teacher, on tokens that the student sampled.
+Source: "On-Policy Distillation" (K. Lu, Thinking Machines Lab, 2025), after GKD (arXiv 2306.13649)
+and MiniLLM (arXiv 2306.08543). A step, from top to bottom:
+
+1. ``_prepare_trajectories`` has the teacher score the tokens that the student sampled, and
+   :func:`plugrl.trainers.self_hosted_opd.opd` makes advantages of the difference:
+   A_t = -coefficient (log student_t - log teacher_t).
+2. For each optimizer step, :class:`RemoteApiTrainer` sends tokens, mask, log-probabilities of the
+   sampler and advantages.
+3. The service takes the gradient of ``algorithm.loss_fn``, by default ``importance_sampling``,
+   -A r, which is that of the reverse KL divergence from the teacher, and steps AdamW.
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ from typing import Any, ClassVar
 
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.remote.datums import with_logprobs
+from plugrl.core.text.remote.datums import fill_missing_logprobs
 from plugrl.core.text.remote.service import RemoteTrainService
 from plugrl.core.text.remote_api import (
     RemoteApiTrainer,
@@ -57,7 +65,8 @@ class RemoteApiOpdTrainer(DistillationTrainer, RemoteApiTrainer):
         if not trajectories:
             return trajectories
         service = self.models[trajectories[0].model].trained_by(RemoteTrainService)
-        trajectories = with_logprobs(service, trajectories)
+        # The divergence compares with the student as it sampled; a worker may keep no numbers.
+        trajectories = fill_missing_logprobs(service, trajectories)
         batch = self._add_teachers(Batch.from_trajectories(trajectories))
         metrics |= self._teacher_kl(batch)
         return self._compute_advantage(trajectories, batch)

@@ -18,7 +18,7 @@ from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.minibatches import PassesConfig, splits
 from plugrl.core.text.learn.step import aggregation_weights, check_aggregation
 from plugrl.core.text.models import load_state
-from plugrl.core.text.remote.datums import datum_of, sum_metrics, with_logprobs
+from plugrl.core.text.remote.datums import datum_of, fill_missing_logprobs, sum_metrics
 from plugrl.core.text.remote.preflight import loss_fault, remote_findings
 from plugrl.core.text.remote.service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
 from plugrl.core.text.rollout.metrics import Means
@@ -75,7 +75,16 @@ class RemoteApiTrainer(TrajectoryTrainer):
 
     Subclass it for a new algorithm: ``_prepare_trajectories(trajectories, metrics)`` gives each
     trajectory its ``advantage``, or its ``token_advantages``, adds to ``metrics`` and returns the
-    trajectories to train on. Those whose agent or evaluator failed are left out before.
+    trajectories to train on. Those whose agent or evaluator failed are left out before. A training
+    step is::
+
+        trajectories = _prepare_trajectories(those that are valid, metrics)          yours
+        for each optimizer step, on a minibatch of trajectories:                     (_optimize)
+            weights = share of each token in the aggregated loss                     (_datums)
+            datum   = tokens, mask, log-probabilities, advantages times weights      (datum_of)
+            the service adds the gradient of algorithm.loss_fn over all datums
+            guards: a dump, and a loss or gradient that is not finite
+            the service steps AdamW                                                  (service.apply)
     """
 
     Config: ClassVar[type] = RemoteApiTrainerConfig
@@ -113,7 +122,8 @@ class RemoteApiTrainer(TrajectoryTrainer):
         prepared = self._validate_prepared(self._prepare_trajectories(valid, metrics), metrics)
         loss = service.losses[self.config.algorithm.loss_fn]
         if "logprobs" in loss.inputs:
-            prepared = with_logprobs(service, prepared)
+            # Ratios need the log-probabilities of the sampler; some workers keep none.
+            prepared = fill_missing_logprobs(service, prepared)
         report = self._optimize(service, prepared, loss)
         return report | {name: float(value) for name, value in metrics.items()}
 
@@ -131,9 +141,9 @@ class RemoteApiTrainer(TrajectoryTrainer):
         step, guards, algorithm = self._step + 1, self.run.guards, self.config.algorithm
         means, steps = Means(), Means()
         applied, empty = False, 0
-        for number, part in enumerate(self._minibatches(trajectories)):
-            datums = self._datums(part, loss)
-            steps.add({"without_signal": (len(part) - len(datums), len(part))})
+        for number, minibatch in enumerate(self._minibatches(trajectories)):
+            datums = self._datums(minibatch, loss)
+            steps.add({"without_signal": (len(minibatch) - len(datums), len(minibatch))})
             if not datums:
                 empty += 1
                 continue
@@ -141,9 +151,10 @@ class RemoteApiTrainer(TrajectoryTrainer):
                 datums, algorithm.loss_fn, algorithm.loss_fn_config
             ).result()
             service.fitting(datums, answer.logprobs)
-            contents = partial(self._dump_contents, service, part[0].model, datums, answer)
+            contents = partial(self._dump_contents, service, minibatch[0].model, datums, answer)
             guards.keep(step, f"minibatch {number}", contents)
             finite = guards.check_finite("loss", answer.loss, step=step, batch=contents)
+            # A service cannot forget a gradient: it drops one that is not finite in its own step.
             report = service.apply()
             if finite and "grad_norm" in report:
                 norm = report["grad_norm"]
@@ -161,16 +172,18 @@ class RemoteApiTrainer(TrajectoryTrainer):
         for rows in splits(self.config.algorithm, seed, len(trajectories)):
             yield [trajectories[row] for row in rows]
 
-    def _datums(self, part: Sequence[Trajectory], loss: NamedLoss) -> list[Datum]:
+    def _datums(self, minibatch: Sequence[Trajectory], loss: NamedLoss) -> list[Datum]:
         """The datums of an optimizer step; trajectories without a gradient are left out."""
-        mask = pad_rows([t.loss_mask for t in part], np.float32, 0.0)
+        mask = pad_rows([t.loss_mask for t in minibatch], np.float32, 0.0)
         algorithm = self.config.algorithm
+        # The service sums over tokens. Its losses are proportional to the advantages, so that a
+        # mean is had by scaling these.
         weights = mask
         if algorithm.aggregation != "token-sum":
             weights = aggregation_weights(mask, algorithm.aggregation, algorithm.norm_length)
         made = (
             datum_of(t, loss, row[: len(t.tokens)])
-            for t, row in zip(part, weights.tolist(), strict=True)
+            for t, row in zip(minibatch, weights.tolist(), strict=True)
         )
         return [datum for datum in made if datum is not None]
 

@@ -15,7 +15,7 @@ from plugrl.core.text.remote.service import Datum, ForwardBackward, NamedLoss, R
 from plugrl.core.text.trajectory import Trajectory
 
 
-def trained_from(trajectory: Trajectory) -> list[int]:
+def target_mask(trajectory: Trajectory) -> list[int]:
     """The loss mask of the targets: of all tokens but the first, which nothing predicts."""
     return trajectory.loss_mask[1:]
 
@@ -63,7 +63,7 @@ def datum_of(trajectory: Trajectory, loss: NamedLoss, weights: Sequence[float]) 
     Raises:
         ContractError: what the loss reads is missing.
     """
-    targets = trained_from(trajectory)
+    targets = target_mask(trajectory)
     inputs: dict[str, list[float]] = {}
     if "weights" in loss.inputs:
         inputs["weights"] = _mask_values(weights[1:], targets)
@@ -88,13 +88,13 @@ def _name(trajectory: Trajectory) -> str:
     return f"the trajectory of group {trajectory.group_id!r}, run {trajectory.run_id}"
 
 
-def with_logprobs(
+def fill_missing_logprobs(
     service: RemoteTrainService, trajectories: Sequence[Trajectory]
 ) -> list[Trajectory]:
     """The trajectories; those without log-probabilities get those of the current weights."""
     lacking = [t for t in trajectories if t.logprobs is None and len(t.tokens) > 1]
     datums = [
-        Datum(t.tokens[:-1], {"target_tokens": t.tokens[1:], "mask": trained_from(t)})
+        Datum(t.tokens[:-1], {"target_tokens": t.tokens[1:], "mask": target_mask(t)})
         for t in lacking
     ]
     if not datums:

@@ -32,27 +32,29 @@ def loss_value(
         raise ContractError(f"no loss {loss_fn!r}; there are: {', '.join(NAMED_LOSSES)}")
     numbers = {**NAMED_LOSSES[loss_fn].options, **options}
     return sum(
-        _of_datum(loss_fn, numbers, datum, np.asarray(row, np.float64))
+        _loss_of_datum(loss_fn, numbers, datum, np.asarray(row, np.float64))
         for datum, row in zip(datums, logprobs, strict=True)
     )
 
 
-def _of_datum(
+def _loss_of_datum(
     loss_fn: str, options: Mapping[str, float], datum: Datum, logp: npt.NDArray[np.float64]
 ) -> float:
+    """One datum's share of the loss, in the symbols of :data:`NAMED_LOSSES`."""
     inputs = {name: np.asarray(values) for name, values in datum.loss_fn_inputs.items()}
     trained = inputs["mask"] != 0 if "mask" in inputs else np.ones(len(logp), bool)
     logp, inputs = logp[trained], {name: values[trained] for name, values in inputs.items()}
     if loss_fn == "cross_entropy":
         return float(-(inputs["weights"] * logp).sum())
     advantages = inputs["advantages"]
-    change = logp - inputs["logprobs"]
-    ratio = np.exp(change)
+    logratio = logp - inputs["logprobs"]
+    ratio = np.exp(logratio)
     if loss_fn == "importance_sampling":
         return float(-(advantages * ratio).sum())
     if loss_fn == "dro":
-        return float(-(advantages * logp - options["beta"] / 2 * change**2).sum())
+        return float(-(advantages * logp - options["beta"] / 2 * logratio**2).sum())
     clipped = np.clip(ratio, options["clip_low_threshold"], options["clip_high_threshold"])
     if loss_fn == "ppo":
         return float(-np.minimum(ratio * advantages, clipped * advantages).sum())
+    # cispo: the clipped ratio is a weight without a gradient.
     return float(-(clipped * advantages * logp).sum())
