@@ -63,7 +63,9 @@ def _model_findings(check: Preflight, section: Any) -> Iterator[Finding]:
             yield f"red_team.{own}.max_new_tokens", no_room(longest, name, context)
     for name in models:
         if models[name].get("fine_tune") is not None:
-            yield f"models.{name}.fine_tune", f"is for trainers by jobs; write models.{name}.train"
+            # All others must be frozen.
+            remedy = f"write models.{name}.train" if name == tester else "leave it out"
+            yield f"models.{name}.fine_tune", f"is for trainers by jobs; {remedy}"
     if tester not in models:
         return
     train = models[tester].get("train")
@@ -118,8 +120,10 @@ def _algorithm_findings(check: Preflight, section: Any) -> Iterator[Finding]:
 def _category_findings(check: Preflight) -> Iterator[Finding]:
     """Weights of categories that no score of the scorer has."""
     known = _categories_of(check, "red_team.scorer")
+    if known is None:
+        return
     weights = (check.root.red_team.get("reward") or {}).get("categories") or {}
-    for name in weights if known is not None else ():
+    for name in weights:
         if name not in known:
             has = f"it has: {', '.join(known) or 'none'}{did_you_mean(name, known, 1)}"
             path = "red_team.reward.categories"
