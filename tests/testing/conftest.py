@@ -2,12 +2,12 @@
 
 import pytest
 
-from plugrl.core.run.process import garbage_collection
+from plugrl.core.run.process import heap
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_full_collections():
     """Two of them, over all that pytest has imported, cost more than a tiny run of ten steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(garbage_collection, "WARM_UP", 1000)
+        patch.setattr(heap, "WARM_UP", 1000)
         yield

@@ -40,7 +40,7 @@ from plugrl.core.run.initialization import (
     read_config,
 )
 from plugrl.core.run.loaded_state import restore_state
-from plugrl.core.run.process.garbage_collection import GarbageCollection
+from plugrl.core.run.process.heap import GarbageCollection
 from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records.records import RunRecords, State, Status, plain_numbers

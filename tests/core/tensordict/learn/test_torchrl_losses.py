@@ -27,7 +27,7 @@ from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.experiment import prepare
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.agents.distributions.choice import distribution_for
-from plugrl.core.tensordict.agents.distributions.parameters import ParametersDistribution
+from plugrl.core.tensordict.agents.operators import ParametersDistribution
 from plugrl.core.tensordict.off_policy import OffPolicyTrainer
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.testing import tiny

@@ -1,11 +1,15 @@
-"""Full collections pass over what a run has set up, and see it again when the run ends."""
+"""Freed memory is there for the next step, and full collections pass over what a run has set up."""
 
 import gc
+import os
+import platform
+import subprocess
+import sys
 import weakref
 
 import pytest
 
-from plugrl.core.run.process.garbage_collection import WARM_UP, GarbageCollection
+from plugrl.core.run.process.heap import WARM_UP, GarbageCollection
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +69,39 @@ def test_a_run_freezes_after_its_first_steps_and_thaws_at_its_end(make_run):
         assert gc.get_freeze_count() <= frozen
     assert gc.get_freeze_count() == 0
     assert len(kept) == 1000
+
+
+FAULTS = """
+import resource, sys
+{imports}
+from plugrl.core.run.process.heap import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+for step in range(30):
+    if step == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [{block} for _ in range(8)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+@pytest.mark.parametrize(
+    ("imports", "block"),
+    [
+        ("", "b'x' * 2**18"),
+        pytest.param("import torch", "torch.ones(2**16)", marks=pytest.mark.integration),
+    ],
+)
+def test_freed_blocks_are_used_again_without_page_faults(imports, block):
+    # Fixed, because otherwise it depends on what was freed before whether glibc keeps a block.
+    fixed = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072"}
+    program = FAULTS.format(imports=imports, block=block)
+    faults = {
+        how: int(subprocess.check_output([sys.executable, "-c", program, how], env=fixed))
+        for how in ("keep", "default")
+    }
+    # 20 steps take 8 blocks, and a new block is at least one fault.
+    assert faults["keep"] < 100
+    assert faults["default"] >= 20 * 8
