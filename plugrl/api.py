@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from plugrl.core import experiment
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.run.atomic_files import dump_yaml, write_text
+from plugrl.core.run.atomic_writes import dump_yaml, write_text
 from plugrl.results import RunResult
 
 #: Where rows that a program gives are written, below the folder of the runs.

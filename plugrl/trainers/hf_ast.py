@@ -14,8 +14,7 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
-from plugrl.core.run.atomic_files import disk_error
-from plugrl.core.run.atomic_folders import replace_folder, restore_folder
+from plugrl.core.run.atomic_writes import disk_error, replace_folder, restore_folder
 from plugrl.core.text.dialogue.evaluation.evaluation import held_out
 from plugrl.core.text.evaluate.scores import headline
 from plugrl.core.text.learn.optimizer import ScheduleConfig

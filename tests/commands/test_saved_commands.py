@@ -203,7 +203,7 @@ def test_an_export_that_fails_leaves_nothing(call, folder, tmp_path, there):
 
 KILLED = """
 import os, signal, sys
-from plugrl.core.run.atomic_folders import atomic_export
+from plugrl.core.run.atomic_writes import atomic_export
 with atomic_export(sys.argv[1]) as unfinished:
     (unfinished / "model.safetensors").touch()
     print(unfinished.name, flush=True)

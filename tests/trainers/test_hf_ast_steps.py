@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from plugrl import Batch, HFASTConfiguration, TrainingConfiguration
 from plugrl.core.errors import ConfigError, NonFiniteError
-from plugrl.core.run.atomic_folders import replace_folder, restore_folder
+from plugrl.core.run.atomic_writes import replace_folder, restore_folder
 from plugrl.trainers.harness import HarnessTrainer
 from plugrl.trainers.hf_ast import HFASTTrainer
 

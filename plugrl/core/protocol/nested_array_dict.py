@@ -855,7 +855,7 @@ class NestedArrayDict:
         Raises:
             RunError, UsageError: the file cannot be written.
         """
-        from plugrl.core.run.atomic_files import disk_error, temporary_name
+        from plugrl.core.run.atomic_writes import disk_error, temporary_name
 
         file = File(path)
         arrays: dict[str, Array] = {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import UsageError
-from plugrl.core.run.atomic_files import UNFINISHED, disk_error
+from plugrl.core.run.atomic_writes import UNFINISHED, disk_error
 from plugrl.core.run.lock import LOCK_FILE as RUN_LOCK
 from plugrl.core.run.lock import RunLock, is_locked
 from plugrl.core.run.records.records import (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from plugrl.core.errors import UsageError
 from plugrl.core.plugins.user_code.working_folder import display_path
-from plugrl.core.run.atomic_files import disk_error
+from plugrl.core.run.atomic_writes import disk_error
 
 LOCK_FILE = "lock"
 #: A process that only lists runs holds a shared lock for microseconds; wait that out.

@@ -19,7 +19,7 @@ from plugrl.core.errors import RunError, RunInterrupted, RunTerminated, StopRun,
 from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
 from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.run import folder as folders
-from plugrl.core.run.atomic_files import remove_unfinished
+from plugrl.core.run.atomic_writes import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.checkpoints.compatibility import (
     CONFIG,

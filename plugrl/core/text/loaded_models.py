@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.errors import UsageError
 from plugrl.core.loaded_run import LoadedRun
-from plugrl.core.run.atomic_folders import atomic_export, remove_stale_exports
+from plugrl.core.run.atomic_writes import atomic_export, remove_stale_exports
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams, ending, stops_of

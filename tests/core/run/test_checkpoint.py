@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.run.atomic_files import remove_unfinished
+from plugrl.core.run.atomic_writes import remove_unfinished
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.checkpoints.folder import checkpoint_folder, create_checkpoint_folder
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.user_code.working_folder import display_path
-from plugrl.core.run.atomic_files import UNFINISHED, disk_error, sync_folder, temporary_name
+from plugrl.core.run.atomic_writes import UNFINISHED, disk_error, sync_folder, temporary_name
 from plugrl.core.run.checkpoints.state import Encoder, decode
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.working_folder import display_path
-from plugrl.core.run.atomic_files import UNFINISHED, disk_error
+from plugrl.core.run.atomic_writes import UNFINISHED, disk_error
 from plugrl.core.run.folder import CHECKPOINTS
 
 _SETTING = "settings.checkpoint_path"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from plugrl.core.run.atomic_files import disk_error, sync_folder, write_text
+from plugrl.core.run.atomic_writes import disk_error, sync_folder, write_text
 
 
 class Journal(ABC):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.run.atomic_files import disk_error, write_json
+from plugrl.core.run.atomic_writes import disk_error, write_json
 
 METRICS_FILE = "metrics.jsonl"
 #: Bytes at the end of a file that certainly contain its last line.

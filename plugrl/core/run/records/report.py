@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.run.atomic_files import dump_yaml, write_text
+from plugrl.core.run.atomic_writes import dump_yaml, write_text
 from plugrl.core.run.records.records import METRICS_FILE, read_jsonl
 from plugrl.core.run.records.timeline_reader import read_timeline
 from plugrl.core.run.records.web_page import page, table, text

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import RunError, UsageError
-from plugrl.core.run.atomic_files import (
+from plugrl.core.run.atomic_writes import (
     disk_error,
     remove_unfinished,
     sync_folder,

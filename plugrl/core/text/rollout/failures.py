@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, UsageError
 from plugrl.core.plugins.user_code.error_location import location_suffix, one_line, raised_at
-from plugrl.core.run.atomic_files import is_disk_full
+from plugrl.core.run.atomic_writes import is_disk_full
 from plugrl.core.text.data.files import place_of_problem
 from plugrl.core.text.inference.completions import EngineError
 from plugrl.core.text.rollout.function_worker import FunctionWorker

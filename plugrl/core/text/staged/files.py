@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.protocol.nested_array_dict import NestedArrayDict
-from plugrl.core.run.atomic_files import disk_error
+from plugrl.core.run.atomic_writes import disk_error
 from plugrl.core.text.staged.journal import RolloutJournal
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plugrl.core.protocol.state import Verdict
-from plugrl.core.run.atomic_files import disk_error, write_text
+from plugrl.core.run.atomic_writes import disk_error, write_text
 from plugrl.core.text.staged.stats import returns_of, verdicts_of
 
 if TYPE_CHECKING:

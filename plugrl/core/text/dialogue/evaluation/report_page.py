@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import UsageError
-from plugrl.core.run.atomic_files import disk_error, write_text
+from plugrl.core.run.atomic_writes import disk_error, write_text
 from plugrl.core.run.records import web_page
 from plugrl.core.run.records.web_page import table, text
 
