@@ -11,7 +11,7 @@ class Late(plugrl.DialogueEnvironment):
 
 
 def vowels(dialogue):
-    text = dialogue.response
+    text = dialogue.said("tester", "").said("target", dialogue.response).response
     return sum(letter in "aeiou" for letter in text) / max(len(text), 1)
 
 

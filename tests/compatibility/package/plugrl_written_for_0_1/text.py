@@ -18,7 +18,7 @@ def one_turn(task, worker):
     prompt = tokenizer.encode(task.prompt)
     answer = task.ask_now(model, prompt)
     trajectory = plugrl.trajectory_of(task, model, prompt, answer)
-    return worker.judge(task, trajectory, tokenizer.decode(answer.tokens))
+    return worker.judge(task, trajectory.copied(), tokenizer.decode(answer.tokens))
 
 
 @dataclass
