@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -123,4 +123,8 @@ class Scenario(Component, ABC):
         if instance.make_environment is None:
             return None
         with closing(instance.environment("test")) as environment:
-            return dict(environment.spaces)
+            turns = environment.takes_turns
+            return {
+                agent: replace(spaces, takes_turns=turns)
+                for agent, spaces in environment.spaces.items()
+            }

@@ -198,6 +198,15 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
     #: Without what followed a step, which only advantages need, minibatches are cut quicker.
     loss_reads_next: ClassVar[bool] = False
 
+    @classmethod
+    def turns_fault(cls, params: Any) -> str | None:
+        """TorchRL's advantages take what is next for what the action led to."""
+        if params.ppo.implementation != "torchrl":
+            return None
+        return (
+            "and GAE of TorchRL takes each step for its own agent's; set ppo.implementation: plugrl"
+        )
+
     def _get_loss_module_and_gae(self) -> tuple[nn.Module, Any]:
         rl, ppo = self.hyper_params.rl, self.hyper_params.ppo
         if ppo.implementation == "torchrl":

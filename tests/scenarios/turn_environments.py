@@ -69,6 +69,13 @@ class Talks(AECEnv):
         self._deads_step_first()
 
 
+class Pushes(Talks):
+    """The same, where a move is a real number."""
+
+    def action_space(self, agent):
+        return Box(-1, 1, (1,), np.float32)
+
+
 class Guests(Talks):
     """Agents are numbers, and 2 comes to every other game alone."""
 

@@ -196,6 +196,11 @@ class OffPolicyTrainer(TensorDictRlTrainer):
                 findings.append((f"rl.{name}", f"has no effect on {trainer}; remove it"))
         return findings
 
+    @classmethod
+    def turns_fault(cls, params: Any) -> str | None:
+        """What a step leads to is what the same agent sees next, wherever others move between."""
+        return f"which {cls.section} cannot learn from; take vanilla_ppo, a2c or reinforce"
+
     @cached_property
     def algorithm(self) -> Any:
         """The section of the algorithm, looked up once: it is read at every step."""
@@ -234,11 +239,6 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     # -- training ---------------------------------------------------------------------------
 
     def _run_iteration(self, iteration: int) -> dict[str, float]:
-        if self._collector.environment.acting() is not None:
-            raise ConfigError(
-                f"agents of {self.scenario_instance.name} take turns, which {self.section} cannot "
-                "learn from; take vanilla_ppo, a2c or reinforce"
-            )
         metrics: dict[str, float] = {}
         self._learning = {
             name: learner

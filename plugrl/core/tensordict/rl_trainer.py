@@ -141,6 +141,9 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     def _set_up(self, environment: VectorEnvironment) -> None:
         rl, seed = self.hyper_params.rl, self.hyper_params.seed
+        fault = self.turns_fault(self.hyper_params) if environment.takes_turns else None
+        if fault is not None:
+            raise ConfigError(f"agents of {self.scenario_instance.name} take turns, {fault}")
         self._policies = self._build_policies(environment)
         self._orders = {name: generator_of(seed, "order", name) for name in self._policies.policies}
         self._build_learners()

@@ -235,6 +235,15 @@ class TensorDictTrainer(Trainer):
             ConfigError: they are; the text names a trainer that can.
         """
 
+    @classmethod
+    def turns_fault(cls, params: Any) -> str | None:
+        """Why it cannot learn where agents take turns, and what can; None: it can.
+
+        Args:
+            params: the sections of the configuration, such as ``params.rl``.
+        """
+        return None
+
     @property
     def scenario_instance(self) -> ScenarioInstance:
         """The task.

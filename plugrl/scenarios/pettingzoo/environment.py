@@ -66,6 +66,11 @@ class PettingZooEnvironment(EpisodesEnvironment):
         kind = TurnCopy if self._takes_turns else ParallelCopy
         return kind(self._build, self._seats, index, crashes, self._limit)
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether one agent moves at a time; masks may let some wait besides."""
+        return self._takes_turns
+
     def acting(self) -> Mapping[str, np.ndarray] | None:
         """Whose turn it is in each copy; None: agents act at once.
 

@@ -68,7 +68,13 @@ def agent_faults(check: Preflight, trainer: type[Any]) -> Iterator[Finding]:
         said = _AT_KEY.match(str(error))
         yield (said[1], said[2]) if said else ("agents", str(error))
     else:
-        yield from _action_faults(check.path, trained, trainer)
+        takes_turns = any(each.takes_turns for each in spaces.values())
+        fault = trainer.turns_fault(check.root) if takes_turns else None
+        if fault is not None:
+            # What it says of actions might recommend another that cannot learn here.
+            yield check.path, f"agents of this scenario take turns, {fault}"
+        else:
+            yield from _action_faults(check.path, trained, trainer)
         yield from _loss_faults(check, trained, trainer)
         yield from _scaling_faults(check, policies)
         yield from _opponent_faults(check, policies)

@@ -54,6 +54,7 @@ class AgentSpaces:
         layout: the named parts of an observation; None: it has none.
         scripts: hand-made policies that the task has, by name.
         raw: the environment's own spaces; None: there are no others.
+        takes_turns: whether it is not asked at every step, in a preview of the task.
     """
 
     observation: Space[Any]
@@ -61,6 +62,7 @@ class AgentSpaces:
     layout: Layout | None = None
     scripts: Mapping[str, Script] = field(default_factory=dict, compare=False)
     raw: RawSpaces | None = field(default=None, compare=False)
+    takes_turns: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -104,6 +106,11 @@ class VectorEnvironment(ABC):
     crashes: int = 0
     needs_params: bool = False
     score: str | None = None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether :meth:`acting` may leave an agent out; by default, whether it is overridden."""
+        return type(self).acting is not VectorEnvironment.acting
 
     @property
     def render_fps(self) -> float:
