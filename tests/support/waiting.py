@@ -9,6 +9,8 @@ from typing import Any
 #: Seconds. Long, since it only ends tests that would wait for ever, and below pytest's own limit,
 #: so that the failure names what did not come.
 DEADLINE = 240.0
+#: Seconds for learning curves, which take minutes of processor time each and run beside others.
+CURVES = 7200.0
 
 
 def wait_until(
