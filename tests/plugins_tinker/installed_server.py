@@ -26,9 +26,10 @@ import pytest
 SKYRL, TORCH = "0.3.0", "2.13.0"
 #: skyrl declares a pydantic model with ``typing.TypedDict``, which pydantic takes from Python 3.12.
 SHIM = "import typing, typing_extensions; typing.TypedDict = typing_extensions.TypedDict\n"
-#: Small sizes compile and run fast on the CPU; a session that sends no heartbeat ends soon.
+#: Small sizes compile and run fast on the CPU; a session that sends no heartbeat ends soon. That of
+#: the tests lives as long as they do, and with it the adapter of each service that they make.
 ENGINE = {
-    "max_lora_adapters": 24,
+    "max_lora_adapters": 64,
     "max_lora_rank": 32,
     "train_micro_batch_size": 64,
     "sample_max_num_sequences": 64,

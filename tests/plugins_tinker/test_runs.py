@@ -287,14 +287,17 @@ def test_rewards_alone_teach_too(server, tree):
     run = plugrl.train(
         tree(
             server, "remote_api_grpo", data__batch_size=16, data__rollout_repeat_n=8,
-            models__policy__train__lora_rank=16, models__policy__train__learning_rate=0.001,
-            trainer__total_train_steps=60, settings__checkpoint_every=0,
+            models__policy__train__lora_rank=16, models__policy__train__learning_rate=0.002,
+            rollout_worker__evaluator={**LUCK, "pattern": "[0-4]$"},
+            trainer__total_train_steps=15, settings__checkpoint_every=0,
         )
     )  # fmt: skip
     rewards = of(run.metrics, "rollout/reward")
-    assert len(rewards) == 60
-    # 128 answers a step: 0.08 became 0.15 where it was measured, with standard errors of 0.01.
-    assert sum(rewards[-20:]) / 20 > 1.4 * sum(rewards[:10]) / 10, rewards
+    assert len(rewards) == 15
+    # About half of the answers have the reward at first, so that the mean of two steps, of 128
+    # answers each, has a standard error of 0.03. Of right sums there are too few: what 60 steps add
+    # to them is no more than what is left to luck.
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:2]) / 2 + 0.2, rewards
     kl = of(run.metrics, "train/kl_to_sampler")
     assert max(kl) < 1e-6, "one optimizer step a batch: the sampler's weights are the trained ones"
 
