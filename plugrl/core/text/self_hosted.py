@@ -14,13 +14,12 @@ from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.compatibility import compatibility_findings
 from plugrl.core.text.dry_run import try_step
 from plugrl.core.text.inference.services import TrainService
 from plugrl.core.text.learn import advantages
 from plugrl.core.text.learn.batch_shaping import Shaper
 from plugrl.core.text.learn.dead_coefficients import dead_coefficients, dead_terms
-from plugrl.core.text.learn.losses import WeightedLoss, declared_needs
+from plugrl.core.text.learn.losses import WeightedLoss, compatibility_findings, declared_needs
 from plugrl.core.text.learn.minibatches import PassesConfig
 from plugrl.core.text.learn.policy_options import PolicyOptions, policy_findings, terms_of
 from plugrl.core.text.learn.step import (

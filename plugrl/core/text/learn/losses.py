@@ -5,22 +5,28 @@ shape [B, T] and metrics as (sum, count). Position t is about token t given the 
 The denominator is that of the whole optimizer step, so the gradient does not depend on how the
 rows are split into micro-batches.
 
-A loss may say with the attribute ``reads`` which keys of the batch it cannot do without. One with
+A loss may say with the attribute ``reads`` which keys of the batch it cannot do without, as an
+advantage may; a trainer says what its ``_prepare_batch`` adds, ``gives``, and which of it it learns
+from, ``signal``. What says nothing is not compared (:func:`compatibility_findings`). A loss with
 the attribute ``needs``, a tuple of names in :data:`NEEDS` or a function that makes one
 of its section, finds those tensors in ``batch.values``, with their gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from plugrl.core.errors import ContractError
 from plugrl.core.plugins.user_code.error_location import location_suffix
 from plugrl.core.text.batch import Batch
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
 
 Metrics = dict[str, tuple[float, float]]
 #: Numbers per token, [B, T], and metrics as (sum, count).
@@ -228,3 +234,37 @@ def masked_sum(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, 
     """(sum, count) of ``values`` where ``mask`` is not 0, for a loss's metrics."""
     selected = mask != 0
     return torch.where(selected, values.detach(), 0.0).sum(), selected.sum()
+
+
+def compatibility_findings(check: Preflight, trainer: type[Any]) -> Iterator[Finding]:
+    """A loss or advantage that needs what ``trainer`` does not make, or reads nothing of it."""
+    owner = next(cls for cls in trainer.__mro__ if "_prepare_batch" in vars(cls))
+    gives = vars(owner).get("gives")
+    if gives is None:
+        return
+    name = check.section.get("type") or trainer.__name__
+    algorithm, reads = check.section.algorithm, {}
+    for kind in ("advantage", "loss"):
+        component = check.component(f"trainer.algorithm.{kind}")
+        reads[kind] = getattr(component, "reads", None)
+        missing = [key for key in reads[kind] or () if key not in gives]
+        if missing:
+            yield (
+                f"trainer.algorithm.{kind}",
+                f"{algorithm[kind].get('type')} reads {' and '.join(missing)} of a batch, which "
+                f"trainer {name} does not add; take another {kind} or trainer",
+            )
+            return
+    signal, loss, advantage = vars(owner).get("signal"), reads["loss"], reads["advantage"]
+    if signal is None or loss is None or signal in loss:
+        return
+    # An advantage may make its advantages of the signal, and the loss reads those.
+    through = signal != "advantages" and "advantages" in loss
+    if through and (advantage is None or signal in advantage):
+        return
+    kind = "advantage" if through else "loss"
+    yield (
+        f"trainer.algorithm.{kind}",
+        f"{algorithm[kind].get('type')} does not read {signal}, which trainer {name} learns from; "
+        f"take another {kind} or trainer",
+    )
