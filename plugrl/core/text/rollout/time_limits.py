@@ -269,6 +269,8 @@ async def capture_exception(awaited: Awaitable[T]) -> tuple[T | None, BaseExcept
         return None, error
 
 
+# ------------------------------------------------------------- code that cannot be cancelled
+
 #: Calls a function within the time that is left, and raises :class:`Overrun`.
 Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 

@@ -185,6 +185,8 @@ def _is_number(value: Any) -> bool:
     return True
 
 
+# ---------------------------------------------- where trajectories come from, attempt by attempt
+
 Name = TypeVar("Name")
 Owner = TypeVar("Owner")
 #: Names whose owners are remembered; those of groups that are long trained are forgotten.
