@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from plugrl.core.config.check import configure
 from plugrl.core.config.view import ConfigView
@@ -65,6 +65,24 @@ class TrainingResult:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+def _refuse_parts(cls: type, others: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Refuse what trainers of other frameworks are built with besides their configuration.
+
+    Raises:
+        TypeError: there is some.
+    """
+    unknown = [name for name in named if name != "config"]
+    if unknown or others:
+        given = ", ".join(unknown) or f"{len(others)} arguments more"
+        what = "write" if cls is Trainer else f"derive {cls.__name__} from"
+        parts = others or {"environment", "algorithm"} & named.keys()
+        remedy = f"; with an environment and an algorithm, {what} plugrl.HarnessTrainer"
+        raise TypeError(
+            f"{cls.__name__} takes a configuration alone, and was given {given}"
+            f"{remedy if parts else ''}"
+        )
+
+
 class Trainer(RenamedMethods, ABC):
     """Base class of all trainers: subclass it when no more specific base fits.
 
@@ -104,7 +122,14 @@ class Trainer(RenamedMethods, ABC):
                 "since train(self) runs all steps"
             )
 
-    def __init__(self, config: Any) -> None:
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Say of the abstract class itself, too, what takes an environment and an algorithm."""
+        if cls is Trainer:
+            _refuse_parts(cls, arguments[1:], named)
+        return super().__new__(cls)
+
+    def __init__(self, config: Any, *others: Any, **named: Any) -> None:
+        _refuse_parts(type(self), others, named)
         self.config: ConfigView = configure(type(self), config)
         self._context: TrainerContext | None = None
 

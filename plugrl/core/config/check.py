@@ -176,7 +176,7 @@ class Checker(CheckReport):
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise coerce.WrongType(f"must be a mapping, not {coerce.shown_value(value)}")
+            raise coerce.WrongType(coerce.no_mapping(value))
         value = self._inherited(value, hint, path)
         return {key: self.value(item, hint, (*path, key), {}) for key, item in value.items()}
 
@@ -225,7 +225,7 @@ class Checker(CheckReport):
         """
         value = {} if value is None else value
         if not isinstance(value, dict):
-            raise coerce.WrongType(f"must be a mapping, not {coerce.shown_value(value)}")
+            raise coerce.WrongType(coerce.no_mapping(value))
         extra = extra or {}
         hints = hints_of(schema)
         fields = {field.name: field for field in dataclasses.fields(schema) if field.init}

@@ -110,6 +110,17 @@ def literal(value: Any, hint: Any) -> Any:
     raise WrongType(f"must be {one_of}, not {shown_value(value)}")
 
 
+#: What YAML takes for one text where a key and its value are meant.
+GLUED = re.compile(r"([\w.-]+):(\S.*)")
+
+
+def no_mapping(value: Any) -> str:
+    """What to say of a value that is no mapping; ``a:1`` would be one with a space."""
+    said = f"must be a mapping, not {shown_value(value)}"
+    glued = GLUED.fullmatch(value) if isinstance(value, str) else None
+    return said if glued is None else f"{said}; write {glued[1]}: {glued[2]}, with a space"
+
+
 def shown_value(value: Any) -> str:
     """Write a wrong value for a message, short and with its kind when that is the point."""
     if value is None:

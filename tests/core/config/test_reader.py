@@ -104,11 +104,32 @@ def test_an_alias_is_a_copy(files):
             "a (a.yaml:1): tag !!python/name:os.system is not supported; write plain YAML",
         ),
         ("a: !mine {x: 1}\n", "a (a.yaml:1): tag !mine is not supported; write plain YAML"),
+        (
+            "a: {b:1, c: 2}\n",
+            "a.b:1 (a.yaml:1): no space after the colon makes this one key; write b: 1",
+        ),
+        (
+            "a: [{b.c:-1}]\n",
+            "a[0].b.c:-1 (a.yaml:1): no space after the colon makes this one key; write b.c: -1",
+        ),
         ("a:\n  <<: 5\n", "a (a.yaml:2): << merges mappings only; give it an alias to a mapping"),
     ],
 )
 def test_small_faults_are_kept_for_the_report(files, text, message):
     assert [str(fault) for fault in tree_of(files, text).faults] == [message]
+
+
+def test_a_pair_without_a_space_is_read_as_it_is_meant(files):
+    composed = tree_of(files, "a: {b:1, 'c:1': , d, http://x: 1, e:1: 2, f: g:1}\n")
+    assert composed.tree["a"] == {
+        "b": 1,
+        "c:1": None,
+        "d": None,
+        "http://x": 1,
+        "e:1": 2,
+        "f": "g:1",
+    }
+    assert len(composed.faults) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,6 +143,10 @@ def test_small_faults_are_kept_for_the_report(files, text, message):
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1: not YAML: expected a single document"),
         ("a: \x07\n", "a.yaml: not YAML: "),
         ("- 1\n- 2\n", "a.yaml: the root must be a mapping of sections, not a list"),
+        (
+            "a:1\n",
+            "a.yaml: the root must be a mapping of sections, not a single value; write a: 1, ",
+        ),
         ("just text\n", "a.yaml: the root must be a mapping of sections, not a single value"),
         ("a: &a [*a]\n", "a.yaml:1: a[0] contains itself through an alias"),
     ],

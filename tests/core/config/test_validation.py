@@ -132,6 +132,11 @@ def test_the_written_tree_validates_to_itself(files, check):
         ("trainer.weights=[1]", "trainer.weights (command line): must be a mapping, not a list"),
         ("trainer.weights.a=b", "trainer.weights.a (command line): must be a number, not 'b'"),
         ("trainer.algorithm=5", "trainer.algorithm (command line): must be a mapping, not 5"),
+        (
+            "data=batch_size:5",
+            "data (command line): must be a mapping, not 'batch_size:5'; write batch_size: 5, with "
+            "a space",
+        ),
         ("data=5", "data (command line): must be a mapping, not 5"),
         ("data=[1]", "data (command line): must be a mapping, not a list"),
         ("seed=x", "seed (command line): must be a whole number, not 'x'"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from plugrl.core.config.coerce import GLUED
 from plugrl.core.config.sources.files import read_small_text
 from plugrl.core.config.sources.origins import Fault, KeyPath, Origin, Origins, dotted, shown
 from plugrl.core.errors import ConfigError
@@ -65,10 +66,11 @@ def read_file(path: Path, faults: list[Fault]) -> tuple[dict[str, Any], Origins,
         value = {}
     if not isinstance(value, dict):
         kind = "a list" if isinstance(value, list) else "a single value"
-        raise ConfigError(
-            f"{name}: the root must be a mapping of sections, not {kind}; "
-            "write sections such as trainer: and indent what belongs to them"
-        )
+        glued = GLUED.fullmatch(value) if isinstance(value, str) else None
+        remedy = "write sections such as trainer: and indent what belongs to them"
+        if glued is not None:
+            remedy = f"write {glued[1]}: {glued[2]}, with a space"
+        raise ConfigError(f"{name}: the root must be a mapping of sections, not {kind}; {remedy}")
     return value, origins, text
 
 
@@ -204,6 +206,15 @@ class _Builder:
             if key is None:
                 continue
             line = key_node.start_mark.line + 1
+            if _is_glued(key_node, value_node):
+                name, _, value = key.partition(":")
+                message = f"no space after the colon makes this one key; write {name}: {value}"
+                self._fault((*path, key), key_node, message)
+                # What is meant goes on, so that nothing more is said of it.
+                if name not in result:
+                    result[name] = plain_scalar(value)
+                    self.origins[(*path, name)] = self._at(key_node)
+                continue
             if key in lines:
                 first = f" (first in line {lines[key]})" if self.origin.line else ""
                 self._fault((*path, key), key_node, f"written twice{first}; keep one")
@@ -255,6 +266,12 @@ class _Builder:
             return text
         self._fault(path, node, f"tag {_tag_name(tag)} is not supported; write plain YAML")
         return text
+
+
+def _is_glued(key: yaml.ScalarNode, value: yaml.Node) -> bool:
+    """Whether a pair is ``a:1`` between braces: a key without a value, where ``a: 1`` is meant."""
+    empty = isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
+    return empty and not key.style and GLUED.fullmatch(str(key.value)) is not None
 
 
 def _tag_name(tag: str) -> str:
