@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 import plugrl
+from plugrl.trainers import a2c, dqn, reinforce, sac, solo_agent, spg, td3, vanilla_ppo
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs" / "reference"
@@ -156,3 +158,62 @@ def test_a_line_that_the_code_does_not_have_is_found():
     )
     gone = ["plugrl/trainers/a2c.py: v_loss = gone", "plugrl/core/estimators.py: return gone"]
     assert missing_lines(page) == gone
+
+
+# ------------------------------------------------------------------------------------- defaults
+
+TRAINERS = (
+    a2c.A2cTrainer,
+    dqn.DqnTrainer,
+    reinforce.ReinforceTrainer,
+    sac.SacTrainer,
+    solo_agent.SoloAgentTrainer,
+    spg.SpgTrainer,
+    td3.Td3Trainer,
+    vanilla_ppo.VanillaPpoTrainer,
+)
+#: The sections of small networks' algorithms, with their defaults.
+SECTIONS = {
+    name: vars(trainer.sections[name]())
+    for trainer in TRAINERS
+    for name in trainer.sections
+    if name not in ("scenario", "agents", "rl", "validate", "message_regression")
+}
+_KEYS = re.compile(r"^\| Key of `(\w+)` \| Default \|", re.MULTILINE)
+
+
+def wrong_defaults(page: str) -> list[str]:
+    """Keys in the tables of sections that are not there or have another default."""
+    wrong = []
+    for head in _KEYS.finditer(page):
+        section = SECTIONS.get(head[1], {})
+        rows = [] if head[1] not in SECTIONS else page[head.end() :].splitlines()[2:]
+        for row in rows:
+            if not row.startswith("|"):
+                break
+            keys, defaults = (_CODE.findall(cell) for cell in row.split(" | ")[:2])
+            for key, default in zip(keys, defaults, strict=True):
+                value = yaml.safe_load(default)
+                if isinstance(value, str) and isinstance(section.get(key), float):
+                    value = float(value)  # YAML reads 1e-4 as text.
+                if key not in section or section[key] != value:
+                    wrong.append(f"{head[1]}.{key}: {default}")
+    return wrong
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_defaults_of_a_page_are_those_of_the_section(name):
+    assert wrong_defaults(ALGORITHMS[name].read_text("utf-8")) == []
+
+
+def test_the_page_of_each_algorithm_has_its_keys():
+    pages = "".join(page.read_text("utf-8") for page in ALGORITHMS.values())
+    assert set(SECTIONS) == set(_KEYS.findall(pages)) & set(SECTIONS)
+
+
+def test_another_default_is_found():
+    page = (
+        "| Key of `ppo` | Default | Meaning |\n| --- | --- | --- |\n"
+        "| `clip_epsilon` | `0.3` | a |\n| `kl_target`, `gone` | `1e-2`, `1` | b |\n"
+    )
+    assert wrong_defaults(page) == ["ppo.clip_epsilon: 0.3", "ppo.gone: 1"]
