@@ -15,6 +15,7 @@ COMMANDS = (
     CommandRow("sample", "Ask the model of a run or a folder.", "plugrl.commands.sample"),
     CommandRow("serve", "Serve the model of a run or a folder.", "plugrl.commands.serve"),
     CommandRow("export", "Write a run's model for other software.", "plugrl.commands.export"),
+    CommandRow("push", "Publish a run's model on the hub.", "plugrl.commands.push"),
     CommandRow("sweep", "Train over a grid of values and seeds.", "plugrl.commands.sweep"),
     CommandRow("validate", "Check a configuration and print its plan.", "plugrl.commands.validate"),
     CommandRow("config", "Show, explain and compare configurations.", "plugrl.commands.config"),

@@ -138,6 +138,18 @@ class Hub(Component, ABC):
         """
 
     @abstractmethod
+    def check_push(self, name: str, *, token: bool = True) -> None:
+        """Check what can be known before files are prepared for :meth:`push`.
+
+        Args:
+            name: ``owner/name``.
+            token: whether there must be one.
+
+        Raises:
+            ConfigError: the name has another form, or there is no token.
+        """
+
+    @abstractmethod
     def push(
         self, folder: Path, name: str, *, private: bool, revision: str | None, message: str
     ) -> str:
@@ -155,9 +167,14 @@ class Hub(Component, ABC):
         """
 
 
+def has_hub_form(text: str) -> bool:
+    """Whether ``text`` has the form ``owner/name``."""
+    return _NAME.fullmatch(text) is not None
+
+
 def is_hub_name(text: str) -> bool:
     """Whether ``text`` has the form ``owner/name`` and is no folder or file here."""
-    return _NAME.fullmatch(text) is not None and not Path(text).exists()
+    return has_hub_form(text) and not Path(text).exists()
 
 
 def find_hub() -> Hub:

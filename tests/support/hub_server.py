@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import yaml
+
 #: Files from this size on, and of these endings, are large files (LFS).
 LARGE = 5_000
 LARGE_SUFFIXES = (".safetensors", ".parquet", ".arrow", ".bin")
@@ -168,6 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._large
         if words[0] == "api" and words[1:3] == ["repos", "create"]:
             return self._create
+        if words == ["api", "validate-yaml"]:
+            return self._validate_card
         if words[0] == "api" and words[1] in ("models", "datasets"):
             return self._api
         if "resolve" in words:
@@ -291,12 +295,26 @@ class _Handler(BaseHTTPRequestHandler):
             return
         key = (asked.get("type") or "model", name)
         if key in self.hub.repos:
-            self._fault(409, message="You already created this model repo")
+            body = {"error": "You already created this repo", "url": f"{self.hub.url}/{name}"}
+            self._answer(409, body, {"X-Error-Message": "You already created this repo"})
             return
         private = asked.get("private") or asked.get("visibility") == "private"
         self.hub.repos[key] = Repo(private=bool(private))
         self.hub.repos[key].commit({".gitattributes": b""})
         self._answer(200, {"url": f"{self.hub.url}/{name}"})
+
+    def _validate_card(self, words: list[str], query: Any, body: bytes, token: bool) -> None:
+        """Metadata of a card: that it is YAML, and of models a few of the hub's rules."""
+        written = json.loads(body)["content"]
+        errors = []
+        try:
+            card = yaml.safe_load(written.split("---")[1])
+            for key in ("tags", "datasets"):
+                if not isinstance(card.get(key, []), list):
+                    errors.append({"message": f'"{key}" must be an array'})
+        except (IndexError, yaml.YAMLError) as error:
+            errors.append({"message": f"no metadata: {error}"})
+        self._answer(400 if errors else 200, {"errors": errors, "warnings": []})
 
     def _branch(self, repo: Repo, branch: str, token: bool) -> None:
         if branch in repo.refs:

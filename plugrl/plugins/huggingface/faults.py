@@ -12,18 +12,21 @@ from plugrl.core.plugins.user_code.error_location import first_line
 _LOGIN = "set HF_TOKEN, or run hf auth login"
 
 
-def hub_error(error: Exception, what: str, revision: str | None = None) -> ConfigError:
+def hub_error(
+    error: Exception, what: str, revision: str | None = None, *, partly: bool = False
+) -> ConfigError:
     """The error of the client as one of plugrl's.
 
     Args:
         error: of ``huggingface_hub``, of the network below it or of the disk.
         what: was asked for, such as ``model owner/name``.
         revision: that was asked for.
+        partly: whether some of its files are in the cache.
     """
-    return ConfigError(_line(error, what, revision))
+    return ConfigError(_line(error, what, revision, partly))
 
 
-def _line(error: Exception, what: str, revision: str | None) -> str:
+def _line(error: Exception, what: str, revision: str | None, partly: bool) -> str:
     from huggingface_hub import constants, errors
 
     chain = list(_chain(error))
@@ -45,27 +48,29 @@ def _line(error: Exception, what: str, revision: str | None) -> str:
             f"private one {_LOGIN}"
         )
     if status == 401:
-        return f"{what}: {constants.ENDPOINT} refuses the token (401); {_LOGIN} with a valid one"
+        return (
+            f"{what}: {constants.ENDPOINT} refuses the token (401); set a valid HF_TOKEN, or run "
+            "hf auth login"
+        )
     if status == 403:
         return f"{what}: the token has no right to this (403); take one that has: {_LOGIN}"
     if status == 429:
         return f"{what}: {constants.ENDPOINT} answers that it is asked too often (429); wait a bit"
-    if "IncompleteSnapshotError" in names:
-        return f"{what} is in the cache {constants.HF_HUB_CACHE} only in part, and {_why(chain)}"
+    cached = f"{what} is not in the cache {constants.HF_HUB_CACHE}"
+    if partly or "IncompleteSnapshotError" in names:
+        cached = f"{what} is in the cache {constants.HF_HUB_CACHE} only in part"
     if status is not None:
         return (
             f"{what}: {constants.ENDPOINT} answers {status} ({_said(chain)}); try again later, or "
             "take what is in the cache with HF_HUB_OFFLINE=1"
         )
-    if constants.HF_HUB_OFFLINE:
-        return f"{what} is not in the cache {constants.HF_HUB_CACHE}, and {_why(chain)}"
-    if any(_is_connection(each) for each in chain):
-        return f"{what} is not in the cache, and {_why(chain)}"
     if "Consistency check failed" in str(error) or "RemoteProtocolError" in names:
         return (
             f"{what}: the download broke off ({first_line(error)}); run the command again, it goes "
             "on where it stopped"
         )
+    if constants.HF_HUB_OFFLINE or any(_is_connection(each) for each in chain):
+        return f"{cached}, and {_why(chain)}"
     if isinstance(error, PermissionError):
         return (
             f"{what}: {error.filename} cannot be written ({os.strerror(error.errno or 13)}); set "

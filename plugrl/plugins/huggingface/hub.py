@@ -12,7 +12,7 @@ from plugrl.core.hub import SCHEME, DataSetName, Hub, Snapshot
 from plugrl.core.scenario import DataItem
 from plugrl.plugins.huggingface.data_sets import DataSet, first_row, matching
 from plugrl.plugins.huggingface.repository import Repository
-from plugrl.plugins.huggingface.upload import upload
+from plugrl.plugins.huggingface.upload import check_upload, upload
 
 logger = logging.getLogger(__name__)
 #: Configuration and tokenizer: small files, at the top of a repository.
@@ -122,6 +122,14 @@ class HuggingFaceHub(Hub):
         repository, found = _found(address)
         return first_row(repository, found)
 
+    def check_push(self, name: str, *, token: bool = True) -> None:
+        """Check name, token and HF_HUB_OFFLINE.
+
+        Raises:
+            ConfigError: the name has another form, there is no token, or the hub is not asked.
+        """
+        check_upload(name, token=token)
+
     def push(
         self, folder: Path, name: str, *, private: bool, revision: str | None, message: str
     ) -> str:
@@ -159,7 +167,7 @@ def _weight_files(repository: Repository) -> list[str]:
         try:
             index = json.loads((repository.snapshot.folder / _INDEX).read_text(encoding="utf-8"))
             return sorted(set(index["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{repository}: {_INDEX} cannot be read ({type(error).__name__}: {error}); name "
                 "another revision"

@@ -93,7 +93,7 @@ class Repository:
         from huggingface_hub import snapshot_download
 
         try:
-            with _bars(shown=bars and sys.stderr.isatty()):
+            with progress_bars(shown=bars):
                 folder = snapshot_download(
                     self.name,
                     repo_type=self.kind,
@@ -103,19 +103,20 @@ class Repository:
                 )
             return Path(folder)
         except Exception as error:
-            raise hub_error(error, str(self), self.revision) from error
+            # What is asked for with a bar comes after the first files.
+            raise hub_error(error, str(self), self.revision, partly=bars) from error
 
 
 @contextmanager
-def _bars(*, shown: bool) -> Iterator[None]:
-    """Keep the bars of the client off what is no terminal."""
+def progress_bars(*, shown: bool = True) -> Iterator[None]:
+    """Let the client show its bars, on a terminal alone."""
     from huggingface_hub.utils import (
         are_progress_bars_disabled,
         disable_progress_bars,
         enable_progress_bars,
     )
 
-    if shown or are_progress_bars_disabled():
+    if (shown and sys.stderr.isatty()) or are_progress_bars_disabled():
         yield
         return
     disable_progress_bars()
