@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from plugrl.core.config.pick import shown_name
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError, NonFiniteError, RunError, UsageError
 from plugrl.core.text.inference.chat import chat_tokenizer
@@ -88,10 +89,11 @@ class TrainedJobs(FineTuneService):
         loss, section = check.component(path), check.section.preference_loss
         if loss is None:
             return
+        name = shown_name(section, "loss")
         if not getattr(loss, "compares_pairs", False):
-            yield path, f"{section.type} compares no pairs of replies; write dpo or ipo"
+            yield path, f"{name} compares no pairs of replies; write dpo or ipo"
         elif declared_needs(loss, section):
-            yield path, f"{section.type} needs more than log-probabilities; write dpo or ipo"
+            yield path, f"{name} needs more than log-probabilities; write dpo or ipo"
 
     def load(self, spec: ModelSpec, context: JobContext) -> None:
         """Take the model that jobs begin with; its weights are loaded when a job trains.

@@ -8,6 +8,7 @@ import text_agents
 import plugrl
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, ContractError, RunError
+from plugrl.core.experiment import prepare
 from plugrl.core.text.jobs.examples import read, to_lines, trajectories
 from plugrl.core.text.jobs.fine_tuning import (
     FineTuneConfig,
@@ -275,3 +276,13 @@ def test_the_model_of_the_last_job_is_exported(tmp_path):
 def test_a_service_that_keeps_weights_exports_none(tmp_path):
     with pytest.raises(plugrl.UsageError, match="Scripted keeps the weights of its model"):
         Scripted([]).export(None, tmp_path, None)
+
+
+def test_a_loss_in_a_file_is_refused_by_its_name(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from plugrl.trainers.losses.kto import kto as mine\n", encoding="utf-8"
+    )
+    at = "trainer.phases.1.models.policy.fine_tune.preference_loss"
+    named = f"custom_loss_module_path: {tmp_path / 'mine.py'}, custom_loss_class_name: mine"
+    with pytest.raises(ConfigError, match="mine compares no pairs of replies; write dpo or ipo"):
+        prepare("arithmetic_claims_ei", [f"{at}=", f"{at}={{{named}}}"])
