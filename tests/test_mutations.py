@@ -100,6 +100,19 @@ def test_the_list_can_be_read():
     assert not {(m.file, m.old, m.new) for m in found} & mutants.equivalents()
 
 
+def test_the_tests_that_caught_them_are_there_and_fast():
+    found, _ = mutants.named()
+    for test in {test for mutant in found for test in mutant.caught_by}:
+        file, *_, name = test.partition("[")[0].split("::")
+        functions = {
+            node.name: {ast.unparse(mark) for mark in node.decorator_list}
+            for node in ast.walk(ast.parse(Path(mutants.ROOT, file).read_text("utf-8")))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        assert name in functions, test
+        assert not functions[name] & {"pytest.mark.integration", "pytest.mark.slow"}, test
+
+
 def test_a_listing_runs_nothing(tmp_path):
     words = ["plugrl/core/text/inference/sampling.py", "--number", "3", "--seed", "1", "--list"]
     script = str(Path(__file__).with_name("mutations.py"))
