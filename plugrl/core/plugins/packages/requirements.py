@@ -1,12 +1,15 @@
-"""The plugins that a configuration requires, against those that are installed."""
+"""What plugins require, against what is installed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from plugrl.core.plugins.kinds import OWN
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.wording import did_you_mean
+
+_EXTRA = re.compile(r"""extra == ["']([^"']+)["']""")
 
 
 def check_requirements(requirements: Iterable[str]) -> list[str]:
@@ -40,3 +43,32 @@ def check_requirements(requirements: Iterable[str]) -> list[str]:
                 f'run: pip install "{text}"'
             )
     return faults
+
+
+def missing_requirement(distribution: str | None, error: BaseException) -> str | None:
+    """What installs the package for lack of which a component of a distribution is not imported.
+
+    An extra of the distribution where one brings the package, such as ``plugrl[text]``, else the
+    package itself. None: the error is another one, or the distribution does not ask for it.
+    """
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    if not isinstance(error, ModuleNotFoundError) or not error.name or distribution is None:
+        return None
+    try:
+        wanted = [Requirement(text) for text in requires(distribution) or ()]
+    except PackageNotFoundError:
+        return None
+    package = canonicalize_name(error.name.partition(".")[0])
+    asked = [each for each in wanted if canonicalize_name(each.name) == package]
+    extras = [
+        found[1]
+        for each in asked
+        if each.marker is not None and (found := _EXTRA.search(str(each.marker)))
+    ]
+    if extras:
+        return f"{distribution}[{extras[0]}]"
+    return asked[0].name if asked else None
