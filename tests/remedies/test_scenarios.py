@@ -438,7 +438,7 @@ def parsed(reply):
         refused(call.error)
 
 
-TALK = Dialogue("say red").said("tester", "hello").said("target", "red")
+TALK = Dialogue("say red").with_message("tester", "hello").with_message("target", "red")
 
 
 class Cut(InferenceService):

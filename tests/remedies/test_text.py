@@ -1295,6 +1295,13 @@ REASONS = {
 }
 
 
+@pytest.mark.parametrize("key", ["trainer.phases.2", "trainer.phases[2]"])
+@pytest.mark.parametrize("below", ["red_team.scorer", "trainer.algorithm"])
+def test_a_fault_of_a_phase_names_the_key_as_an_override_writes_it(key, below):
+    (line,) = faults(_PHASES, (f"{key}.{below}=lexicn",))
+    assert line.startswith(f"trainer.phases.2.{below} (command line): unknown ")
+
+
 def test_settings_that_save_memory_are_there():
     # Those that a dry run recommends where memory runs out.
     for word in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from typing import Any, get_args
 
 from plugrl.core.config import coerce
@@ -188,7 +189,8 @@ def _moved(fault: Fault, prefix: str) -> Fault:
     if suggestion and "." in suggestion:
         suggestion = " or ".join(f"{prefix}.{part}" for part in suggestion.split(" or "))
     written = fault.written
-    if written and not written.startswith(f"{prefix}."):
+    # An override may say phases.2 where a path says phases[2].
+    if written and not re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", written).startswith(f"{prefix}."):
         written = f"{prefix}.{written}"
     path = f"{prefix}.{fault.path}"
     return dataclasses.replace(fault, path=path, written=written, suggestion=suggestion)
