@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -12,19 +14,29 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from remedies import Row, row, tiered, tried, untried
+from remedies import NETS, Row, row, tiered, tried, untried
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torchrl.envs import GymEnv
 from trials import Read, Trial, refused, tiered_trials
 
+import plugrl
 from plugrl import Labelled, MessageSpace, ProtocolEnvironment, make_protocol
+from plugrl.core.experiment import load_run, prepare
+from plugrl.core.factory import make_component
+from plugrl.core.plugins.registry import default_registry
+from plugrl.core.sweep import plan_runs
+from plugrl.core.tensordict.agents.acting import acting_for
 from plugrl.core.tensordict.agents.building import build_agents
+from plugrl.core.tensordict.agents.loading import TrainedWeights, restore_policies
 from plugrl.core.tensordict.collect.replay_buffer import ReplayBuffer
+from plugrl.core.tensordict.environment.contract import check_reset
 from plugrl.core.tensordict.environment.copies import Crashes
 from plugrl.core.tensordict.environment.film import missing, write_film
 from plugrl.core.tensordict.environment.layout import Layout
-from plugrl.core.tensordict.environment.spaces import Spaces
+from plugrl.core.tensordict.environment.spaces import WRAP, WRAPPERS, Spaces
 from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
+from plugrl.core.tensordict.learn.compiled_loss import _refusal
 from plugrl.core.tensordict.learn.loss_contract import check_losses, loss_module_and_gae
 from plugrl.core.tensordict.policy import Policy
 from plugrl.core.tensordict.sections import RlConfig
@@ -88,6 +100,7 @@ _OWN = {
     "Partly": {"observation": spaces.Dict({"a": _SEEN, "b": spaces.Sequence(_SEEN)})},
     "Text": {"observation": spaces.Text(3)},
     "Chosen": {"action": spaces.Dict({"a": spaces.Discrete(2)})},
+    "Plain": {},
     "Far": {"action": spaces.Box(-1e30, 1e30, (1,), np.float32)},
     "Endless": {"action": spaces.Box(-np.inf, np.inf, (1,), np.float32)},
 }
@@ -221,6 +234,14 @@ ROWS: list[Row] = [
         f"{_SCHEDULE}={{type: alternating_periodic,period: 4,first_agent_num_iterations: 5}}",
         "must be at least 0 and at most period, and leave this agent some iterations",
         f"{_SCHEDULE}.first_agent_num_iterations=2",
+        base="nets",
+    ),
+    row(
+        f"scenario= scenario={{type: torchrl,environment: {__file__}:from_torchrl,"
+        "collector: torchrl,num_envs: 2} trainer.type=dqn rl=",
+        "this trainer learns between steps; write scenario.collector: arrays",
+        f"scenario={{type: torchrl,environment: {__file__}:from_torchrl,"
+        "collector: arrays,num_envs: 2}",
         base="nets",
     ),
     row(
@@ -420,6 +441,98 @@ def imported(there):
         refused(missing("gif"))
 
 
+def policy_seeing(observation):
+    build_agents({"agent": AgentSpaces(observation, spaces.Discrete(2))}, _SMALL)
+
+
+def scripted(make):
+    spaces_ = AgentSpaces(
+        _SEEN, spaces.Discrete(2), scripts={"own": lambda _, seen, __: make(seen)}
+    )
+    agents = build_agents({"agent": spaces_}, {"_default": {"scripted": "own"}})
+    acting_for(agents.policies["agent"], np.random.default_rng(0)).act(np.zeros((3, 2), np.float32))
+
+
+def checked(given):
+    """Check an observation and a reward of an environment with remedies of its own."""
+    observation, reward, remedies = given
+    spaces_of(remedies=remedies).check(
+        np.full((1, 2), observation, np.float32), np.full(1, reward, np.float32), "agent"
+    )
+
+
+_NAN = float("nan")
+
+
+def environments(number, id="CartPole-v1"):
+    given = {"type": "gymnasium", "id": id, "num_envs": number}
+    return make_component("scenario", given).build(0).environment("train")
+
+
+def cartpoles(number):
+    return int(number), "CartPole-v1"
+
+
+def resumed(given):
+    """Give two copies of CartPole's the state of a checkpoint of another environment."""
+    number, id = given
+    with closing(environments(2)) as saved, closing(environments(number, id)) as own:
+        saved.reset(0)
+        own.reset(0)
+        own.load_state_dict(saved.state_dict())
+
+
+def restored(action):
+    saved = {"agent": {"weights": policy_of(spaces.Discrete(2)).state_dict()}}
+    restore_policies({"agent": policy_of(action)}, saved)
+
+
+def handed_on(name):
+    held = policy_of(spaces.Discrete(2)).state_dict()
+    TrainedWeights({"agent": held}).give({name: policy_of(spaces.Discrete(2))})
+
+
+def compiled(make):
+    loss, weight = Loss(), torch.nn.Parameter(torch.ones(1))
+    loss.own = weight if make == "submodules" else [weight]
+    refused(_refusal(loss, dict(loss.named_parameters()), [weight]))
+
+
+def swept_metric(name):
+    plan_runs("cartpole_ppo", ["seed=1"], 1, metrics=[name])
+
+
+def given_by(reset):
+    environment = SimpleNamespace(
+        name="own", num_envs=2, spaces={"agent": AgentSpaces(_SEEN, spaces.Discrete(2))}
+    )
+    check_reset(environment, reset)
+
+
+def stepped(takes):
+    """A step of a protocol that compares logits, with or without them."""
+    base = {"type": "nip"}
+    protocol = make_protocol({"type": "zero_knowledge", "base": base})
+    environment = ProtocolEnvironment(protocol, labelled("x"), MessageSpace(3), num_envs=5)
+    environment.reset(0)
+    if takes:
+        sizes = {a: int(np.sum(s.action.nvec)) for a, s in environment.spaces.items()}
+        environment.take_params({a: np.zeros((5, n), np.float32) for a, n in sizes.items()})
+    chosen = {a: np.zeros((5, len(s.action.nvec)), int) for a, s in environment.spaces.items()}
+    environment.step(chosen)
+
+
+def from_torchrl():
+    """An environment of TorchRL."""
+    return GymEnv("CartPole-v1")
+
+
+def in_turns(trainer):
+    """Whether a trainer learns where agents take turns."""
+    params = prepare("tictactoe_ppo").validated.hyper_params
+    refused(default_registry().get("trainer", trainer).turns_fault(params))
+
+
 #: What code says, and what it takes instead.
 TRIALS = [
     Trial(
@@ -468,6 +581,79 @@ TRIALS = [
         lambda loss: {"loss_own": loss.weight.mean()},
     ),
     Trial("steps keeps nothing; give at least 1", buffer, 0, 1),
+    Trial(
+        "actions of shape {}; give {}",
+        scripted,
+        lambda seen: np.zeros((3, 2), int),
+        Read(r"give \[(\d)\]", lambda size: lambda seen: np.zeros(int(size), int)),
+    ),
+    Trial(
+        "or name a wrapper that repairs it in scenario.wrappers",
+        checked,
+        (_NAN, 0, WRAPPERS),
+        (0, 0, WRAPPERS),
+    ),
+    Trial(
+        "mend its reward, or bound it with a wrapper in scenario.wrappers",
+        checked,
+        (0, _NAN, WRAPPERS),
+        (0, 0, WRAPPERS),
+    ),
+    Trial("or wrap it so that its values stay finite", checked, (0, _NAN, WRAP), (0, 0, WRAP)),
+    Trial(
+        "the policy has diverged; lower rl.lr or set rl.max_grad_norm",
+        lambda value: spaces_of(action=spaces.Box(-1, 1, (1,), np.float32)).actions(
+            np.full((2, 1), value, np.float32), 2
+        ),
+        _NAN,
+        0.5,
+    ),
+    Trial(
+        "and the configuration asks for {}; set scenario.num_envs={}",
+        resumed,
+        (3, "CartPole-v1"),
+        Read(r"set scenario.num_envs=(\d+)", lambda n: (int(n), "CartPole-v1")),
+    ),
+    Trial(
+        "environment {} cannot take back its saved state ({}); set {} to what they were",
+        resumed,
+        (2, "Acrobot-v1"),
+        (2, "CartPole-v1"),
+    ),
+    Trial(
+        "take the agents, and an environment with the spaces, that the run began with",
+        restored,
+        spaces.Discrete(3),
+        spaces.Discrete(2),
+    ),
+    Trial("and no part to take over; give policies the same names", handed_on, "other", "agent"),
+    Trial("wrap the environment so that they are a Box", policy_seeing, spaces.Text(3), _SEEN),
+    Trial("not among its parameters; make the networks its submodules", compiled, "", "submodules"),
+    Trial(
+        "did you mean {}?",
+        swept_metric,
+        "validation/mean_episode_retrun",
+        Read(r"did you mean (\S+)\?"),
+    ),
+    Trial(
+        "environment {}: {}; give {}",
+        given_by,
+        {"agent": np.zeros(2, np.float32)},
+        Read(
+            r"give shape \[(.*)\]",
+            lambda text: {"agent": np.zeros(tuple(map(int, text.split(", "))), np.float32)},
+        ),
+    ),
+    Trial("call take_params() before each step()", stepped, False, True),
+    *(
+        Trial(
+            "which {} cannot learn from; take vanilla_ppo, a2c or reinforce",
+            in_turns,
+            "dqn",
+            Read(rf"take .*\b({name})\b"),
+        )
+        for name in ("vanilla_ppo", "a2c", "reinforce")
+    ),
     Trial("from an empty replay buffer; add steps first", drawn, False, True),
     Trial("which there are not; lower buffer_size", held_in, 10**14, 10),
     Trial(
@@ -554,12 +740,44 @@ def test_a_remedy_of_code_helps(trial):
     trial.run()
 
 
+@pytest.mark.integration
+def test_weights_are_loaded_from_a_run_of_networks(shelf, shelf_of_networks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text, networks = (load_run("latest", s / "runs").folder for s in (shelf, shelf_of_networks))
+    given = json.loads(json.dumps(NETS))
+
+    def loaded(keys):
+        prepare(given | {"agents": {"_default": keys}})
+
+    of_networks = {"load_from": str(networks)}
+    Trial(_LOADED[0], loaded, {"load_from": str(text)}, of_networks).run()
+    misspelt = of_networks | {"load_policy": "agnt"}
+    for pattern in (r"did you mean (\w+)\?", r"its policies are (\w+)[,;]"):
+        told = Read(pattern, lambda name: of_networks | {"load_policy": name})
+        Trial(_LOADED[1], loaded, misspelt, told).run()
+    own = {"trainer": "reinforce", "validate": {"enabled": False}}
+    without_critic = str(plugrl.train(given | own, ["settings.progress=none"]).folder)
+    has = Read(r"has no \w+, but ([\w, ]+);", lambda names: {
+        "load_from": without_critic, "load_parts": names.split(", ")})  # fmt: skip
+    Trial(_LOADED[2], loaded, {"load_from": without_critic}, has).run()
+
+
+_LOADED = (
+    " has no policies; name a run of small networks",
+    "its policies are {}; name one in load_policy",
+    " has no {}, but {}; name what there is in load_parts",
+)
+#: What those tests say that try one remedy each.
+ALONE = {*_LOADED, "core/tensordict/metric_names: did you mean {}?"}
 #: Texts that name no key, value or command.
 REASONS = {
-    "core/tensordict/": "not looked at yet",
+    "give GeneralisedAdvantage, such as with": "configurations are refused before, by trainers",
+    "give the environment a time limit": "of an endless episode: test_rl_trainer.py of tensordict",
+    "shows no frames; set validate.film": "of environments that draw none: test_film.py",
+    ", or declare Capabilities(resume=False)": "tried for all trainers in test_core.py",
 }
 
 
 def test_every_remedy_is_tried_or_names_nothing():
-    says = {each.says for each in (*ROWS, *TRIALS)}
+    says = {each.says for each in (*ROWS, *TRIALS)} | ALONE
     assert untried("core/tensordict", says, REASONS) == []
