@@ -58,12 +58,12 @@ def folder_of(config):
 
 @pytest.fixture
 def small(own_server, tree, tmp_path):
-    """Makes the configuration of a run of three steps."""
+    """Makes the configuration of a run of three steps, each over the same problems."""
 
     def make(name):
         return tree(
             own_server, trainer__total_train_steps=3, data__batch_size=4,
-            settings__runs_folder=str(tmp_path / name),
+            scenario__demonstrations=4, settings__runs_folder=str(tmp_path / name),
         )  # fmt: skip
 
     return make
