@@ -2,13 +2,14 @@
 
 import errno
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from hub_server import TOKEN
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import model_folder
+from plugrl.core.hub import Snapshot, find_hub, model_folder
 from plugrl.plugins.huggingface.faults import hub_error
 
 NAME = "someone/model"
@@ -260,3 +261,21 @@ def test_no_space_and_no_right_to_write_name_the_folder(set_up, tmp_path):
     )
     denied = hub_error(PermissionError(errno.EACCES, "Permission denied", "/hub"), "model a/b")
     assert "/hub cannot be written (Permission denied); set HF_HOME" in str(denied)
+
+
+def test_a_hub_of_the_users_is_asked_in_its_place(tmp_path, monkeypatch):
+    from plugrl.core.plugins import registry
+
+    class Elsewhere(type(find_hub())):
+        def model(self, name, revision, *, weights):
+            return Snapshot(tmp_path / "mine", "c")
+
+    held = registry.default_registry().snapshot()
+    try:
+        Elsewhere.__qualname__ = "Elsewhere"
+        monkeypatch.setattr(sys.modules[__name__], "Elsewhere", Elsewhere, raising=False)
+        registry.register_hub("huggingface")(Elsewhere)
+        source = {"path": "someone/model", "revision": None}
+        assert model_folder(source, weights=True) == tmp_path / "mine"
+    finally:
+        registry.default_registry().restore(held)

@@ -4,6 +4,7 @@ The client reads its settings once in a process, so each command is a real proce
 """
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -102,7 +103,10 @@ def test_a_resumed_run_and_its_commands_use_the_pinned_commits(shell, trained, t
     before = len(server.asked("/resolve/"))
     (run,) = shell.folder.glob("runs/gsm8k/*")
     config = (run / "config.yaml").read_text("utf-8")
+    # As if it had been terminated after two of three steps.
     (run / "config.yaml").write_text(config.replace("total_train_steps: 2", "total_train_steps: 3"))
+    status = json.loads((run / "status.json").read_text("utf-8"))
+    (run / "status.json").write_text(json.dumps(status | {"state": "terminated"}))
     done = shell("resume", str(run))
     assert done.returncode == 0, done.stderr
     assert "run done at step 3" in done.stderr

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from plugrl.core.errors import ConfigError
 from plugrl.core.hub import Snapshot
 from plugrl.plugins.huggingface.faults import hub_error
 
@@ -90,6 +92,7 @@ class Repository:
         *,
         bars: bool = False,
     ) -> Path:
+        require_client(str(self))
         from huggingface_hub import snapshot_download
 
         try:
@@ -105,6 +108,19 @@ class Repository:
         except Exception as error:
             # What is asked for with a bar comes after the first files.
             raise hub_error(error, str(self), self.revision, partly=bars) from error
+
+
+def require_client(what: str) -> None:
+    """Check that the client of the hub is installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if find_spec("huggingface_hub") is None:
+        raise ConfigError(
+            f"{what}: the hub needs huggingface_hub, which is not installed; run: "
+            'pip install "plugrl[hub]"'
+        )
 
 
 @contextmanager

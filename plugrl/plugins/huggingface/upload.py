@@ -7,7 +7,7 @@ from pathlib import Path
 from plugrl.core.errors import ConfigError
 from plugrl.core.hub import has_hub_form
 from plugrl.plugins.huggingface.faults import hub_error
-from plugrl.plugins.huggingface.repository import progress_bars
+from plugrl.plugins.huggingface.repository import progress_bars, require_client
 
 _NO_TOKEN = "there is no token; set HF_TOKEN to one that may write, or run hf auth login"
 
@@ -22,12 +22,13 @@ def check_upload(name: str, *, token: bool = True) -> None:
     Raises:
         ConfigError: the name has another form, there is no token, or the hub is not asked.
     """
-    from huggingface_hub import constants, get_token
-
     if not has_hub_form(name):
         raise ConfigError(f"{name!r} is no name on the hub; write owner/name")
     if not token:
         return
+    require_client(f"model {name}")
+    from huggingface_hub import constants, get_token
+
     if get_token() is None:
         raise ConfigError(f"model {name}: {_NO_TOKEN}")
     if constants.HF_HUB_OFFLINE:
