@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import torch
 
 from plugrl.core.config.pick import shown_name
 from plugrl.core.config.schemas.schema import component
-from plugrl.core.errors import ContractError
+from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.data.loader import attempts_at_all
 from plugrl.core.text.inference.services import TrainService
@@ -114,11 +115,25 @@ class PreferenceTrainer(SelfHostedTrainer):
         super()._set_up()
         self._read_all(self._loader.items)
 
+    def _check_layout(self, trajectories: Sequence[Trajectory]) -> None:
+        """Refuse single answers where the loss compares pairs.
+
+        Raises:
+            ConfigError: an attempt gave one answer.
+        """
+        groups = Counter(trajectory.group_id for trajectory in trajectories if trajectory.valid)
+        if self._compares and any(count == 1 for count in groups.values()):
+            raise ConfigError(
+                f"data: rows hold one answer with a label, and loss {self._loss.name} compares a "
+                "chosen with a rejected one; write trainer.algorithm.loss=kto"
+            )
+
     def _read_all(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Make every row's trajectories once, so that a fault is found before the first step."""
         prompts = self._attempts(items, "data")
         for start in range(0, len(prompts), _READ):
-            self._rollouts.collect(prompts[start : start + _READ], 0, self._sampling)
+            read = self._rollouts.collect(prompts[start : start + _READ], 0, self._sampling)
+            self._check_layout(read)
 
     def _attempts(self, items: Sequence[Mapping[str, Any]], name: str) -> list[Prompt]:
         data = self.hyper_params.data
@@ -127,7 +142,8 @@ class PreferenceTrainer(SelfHostedTrainer):
     def _make_validation(self) -> Validation | None:
         if not self.hyper_params.validate.enabled:
             return None
-        found = held_out(self.hyper_params, self.scenario_instance, self._validated_splits)
+        worker = type(self._rollouts.worker)
+        found = held_out(self.hyper_params, self.scenario_instance, self._validated_splits, worker)
         judged = {split: self._attempts(items, split) for split, items in found.items()}
         sampled = None
         if self.hyper_params.rollout_worker.get("evaluator") is not None:

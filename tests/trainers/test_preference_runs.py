@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -232,19 +233,48 @@ def changed(row, **changes):
     return [*TRAINED[:3], {**TRAINED[3], **changes}]
 
 
-BAD_ROWS = [
+#: Rows of no form, which are found before the run.
+UNFIT_ROWS = [
     (
         changed(3, rejected=None),
-        "problem 3 has nothing in column 'rejected' .*it has: prompt, chosen",
+        r":4 has columns prompt, chosen; the columns of one of these forms are expected: "
+        r"prompt with chosen, rejected; prompt with completion, label; chosen with rejected",
+    ),
+    ([*TRAINED[:3], {"prompt": "ab", "chosen": "a"}], r":4 has columns prompt, chosen; "),
+    (
+        changed(3, chosen=["a"]),
+        r":4: column 'chosen': message 0 is 'a'; a mapping with role and content is expected",
+    ),
+    (changed(3, chosen=3), r":4: column 'chosen' holds int; a text or a list of messages is exp"),
+    (
+        changed(3, chosen=[{"role": "assistant", "content": "a"}]),
+        r":4: column 'rejected' is text and must be a list of messages, as column 'chosen' is",
     ),
     (
-        [*TRAINED[:3], {"prompt": "ab", "chosen": "a"}],
-        r"problem 3 has nothing in column 'rejected' \(rollout_worker.rejected_key\)",
+        [*TRAINED[:3], {"chosen": "aab", "rejected": "aac"}],
+        r":4 has columns chosen, rejected \(chosen with rejected, as text\), and .*:1 is prompt "
+        r"with chosen, rejected, as text; give all rows one form",
     ),
+    ([{"chosen": "ab", "rejected": "ba"}], r":1: 'chosen' and 'rejected' begin with nothing in c"),
+]
+
+
+@pytest.mark.parametrize(("rows", "complaint"), UNFIT_ROWS)
+def test_rows_of_no_form_are_named_before_the_run(tree, rows, complaint):
+    fault = faults(tree(rows=rows))
+    assert re.search(complaint, fault)
+    assert "\n" not in fault
+
+
+def test_held_out_rows_of_no_form_are_named_before_the_first_step(tree):
+    with pytest.raises(RunError, match=UNFIT_ROWS[0][1]):
+        start(prepare(tree(held_out=UNFIT_ROWS[0][0])))
+
+
+BAD_ROWS = [
     (changed(3, rejected=TRAINED[3]["chosen"]), "problem 3 has equal answers in 'chosen'"),
     (changed(3, chosen=""), "problem 3 has an empty answer in column 'chosen'"),
     (changed(3, chosen="abcabc"), "problem 3 has an answer of 7 tokens .*max_response_length=3"),
-    (changed(3, chosen=["a"]), "problem 3 has list in column 'chosen'; a text is expected"),
     (changed(3, chosen="xyz"), "no character 'x'"),
     (changed(3, prompt=""), "problem 3 has an empty prompt"),
 ]

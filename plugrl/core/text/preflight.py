@@ -18,7 +18,7 @@ from plugrl.core.text.data.loader import data_set_of, filter_items, map_of, requ
 from plugrl.core.text.data.maps import load_map, map_rows
 from plugrl.core.text.inference.chat import answer_fault, answer_text
 from plugrl.core.text.inference.sampling import unfit_stop_token
-from plugrl.core.text.rollout.worker import RolloutWorkerConfig
+from plugrl.core.text.rollout.worker import RolloutWorker, RolloutWorkerConfig
 from plugrl.core.text.schedule.pool import REACHED, RULES
 from plugrl.core.text.schedule.state_machine import FULLY_ASYNC
 from plugrl.core.text.trajectory import Trajectory
@@ -255,9 +255,16 @@ def data_findings(
 
     columns = _columns(check, is_val)
     answers = _answers(check, is_val)
+    worker = check.component("rollout_worker")
     trained = None
-    if not is_val and getattr(check.component("rollout_worker"), "trains_on_answers", False):
+    if not is_val and getattr(worker, "trains_on_answers", False):
         trained = check.root.data.answer_key
+    reader = _as_they_are
+    if _reads_forms(worker):
+        reader = worker.read_rows
+        if general.prompt_key == "prompt":
+            # Some forms have no prompt, and the worker looks for it in those that have.
+            del columns["data.prompt_key"]
 
     def read(row: Mapping[str, Any], origin: str) -> Iterator[Finding]:
         try:
@@ -269,7 +276,14 @@ def data_findings(
             # What the map makes of others is not known yet.
             return
         item = made[0]
-        yield from missing_columns(item, columns, origin)
+        lacking = list(missing_columns(item, columns, origin))
+        yield from lacking
+        try:
+            if not lacking:
+                item = reader([item], check.root.rollout_worker, general, path, is_val=is_val)[0]
+        except ConfigError as error:
+            yield path, str(error).removeprefix(f"{path}: ")
+            return
         for setting, column in answers.items():
             if column in item and answer_text(item[column]) is None:
                 yield (
@@ -280,6 +294,7 @@ def data_findings(
             yield from _key_findings(check, item, origin)
 
     if files:
+        sound = True
         for number, file in enumerate(files):
             try:
                 item = first_problem(file)
@@ -287,10 +302,12 @@ def data_findings(
                 yield f"{path}.data_files[{number}]", str(error)
                 continue
             if item is not None:
-                yield from read(item, f"data file {file}")
+                found = list(read(item, f"data file {file}"))
+                yield from found
+                sound = sound and not found
             elif len(files) == 1:
                 yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
-        if trained is not None:
+        if sound and not is_val and (trained is not None or _reads_forms(worker)):
             yield from _answer_findings(check, lambda: mapped(read_files(files)), trained)
         return
     wanted = {
@@ -344,19 +361,39 @@ def _data_set_findings(
             yield from read(item, f"split {split!r} of data set {named}")
 
 
+def _as_they_are(items: Sequence[Any], *arguments: Any, **options: Any) -> Sequence[Any]:
+    return items
+
+
+def _reads_forms(worker: Any) -> bool:
+    """Whether a rollout worker reads rows in other forms than with a prompt."""
+    own = getattr(worker, "read_rows", None)
+    return own is not None and own.__func__ is not vars(RolloutWorker)["read_rows"].__func__
+
+
 def _answer_findings(
-    check: Preflight, items: Callable[[], Sequence[Mapping[str, Any]]], column: str
+    check: Preflight, items: Callable[[], Sequence[Mapping[str, Any]]], column: str | None
 ) -> Iterator[Finding]:
-    """The first of all problems whose answer, which is trained on, is none."""
+    """The first of all rows whose answer, which is trained on, is none, or that has no form."""
     try:
         chosen = filter_items(items(), check.root.data.keep)
     except ConfigError:
         # Said elsewhere, or when the run loads them.
         return
     try:
-        require_answers(chosen, column)
+        if column is not None:
+            require_answers(chosen, column)
     except ConfigError as error:
         yield _ANSWER, str(error)
+        return
+    worker = check.component("rollout_worker")
+    if _reads_forms(worker):
+        try:
+            worker.read_rows(
+                chosen, check.root.rollout_worker, check.root.data, "data", is_val=False
+            )
+        except ConfigError as error:
+            yield "data", str(error).removeprefix("data: ")
 
 
 def split_findings(

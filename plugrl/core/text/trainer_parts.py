@@ -13,6 +13,7 @@ from plugrl.core.text.data.files import place_of_problem
 from plugrl.core.text.data.loader import PromptLoader, filter_items, problems, require_column
 from plugrl.core.text.evaluate.pass_at_k import Passing
 from plugrl.core.text.evaluate.validation import Validation
+from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.schedule.collector import LockstepCollector, TrajectoryCollector
 from plugrl.core.text.schedule.free_running import Streaming
 from plugrl.core.text.schedule.overlapping import BatchAhead, Sizes
@@ -52,7 +53,10 @@ def make_pool(params: ConfigView) -> TrajectoryPool:
 
 
 def make_loader(
-    params: ConfigView, scenario: ScenarioInstance | None, encode: Callable[[Any], Sequence[int]]
+    params: ConfigView,
+    scenario: ScenarioInstance | None,
+    encode: Callable[[Any], Sequence[int]],
+    worker: type[RolloutWorker] = RolloutWorker,
 ) -> PromptLoader:
     """The training prompts of ``data``.
 
@@ -60,15 +64,16 @@ def make_loader(
         params: the whole configuration.
         scenario: where problems come from when there are no files.
         encode: gives the tokens of a prompt, by which it is measured.
+        worker: reads the rows.
 
     Raises:
         ConfigError: there are no problems, a column is missing, or every prompt is too long.
     """
     data = params.data
-    items = problems(data, data.split, scenario)
-    require_column(items, data.prompt_key, "data.prompt_key")
-    items = filter_items(items, data.keep)
+    items = filter_items(problems(data, data.split, scenario), data.keep)
+    items = worker.read_rows(items, params.rollout_worker, data, "data", is_val=False)
     if data.filter_prompts:
+        require_column(items, data.prompt_key, "data.filter_prompts")
         items = _short_enough(
             items, data.prompt_key, params.rollout_worker.max_prompt_length, encode
         )
@@ -119,9 +124,12 @@ def _short_enough(
 
 
 def held_out(
-    params: ConfigView, scenario: ScenarioInstance | None, splits: Sequence[str]
+    params: ConfigView,
+    scenario: ScenarioInstance | None,
+    splits: Sequence[str],
+    worker: type[RolloutWorker] = RolloutWorker,
 ) -> dict[str, Sequence[DataItem]]:
-    """The problems of ``validate.data`` by split.
+    """The problems of ``validate.data`` by split, as ``worker`` reads their rows.
 
     Raises:
         ConfigError: there are no problems, or a column is missing.
@@ -129,7 +137,8 @@ def held_out(
     data, found = params.validate.data, {}
     for split in splits:
         items = problems(data, split, scenario, section="validate.data", general=params.data)
-        require_column(items, params.data.prompt_key, f"validate.data ({split})")
+        section, place = params.rollout_worker, f"validate.data ({split})"
+        items = worker.read_rows(items, section, params.data, place, is_val=True)
         found[split] = items[: data.limit]
     return found
 
@@ -151,7 +160,7 @@ def make_validation(
         return None
     return Validation(
         rollouts,
-        held_out(params, scenario, splits),
+        held_out(params, scenario, splits, type(rollouts.worker)),
         sampling,
         temperature=section.temperature,
         keys=(data.prompt_key, data.answer_key),

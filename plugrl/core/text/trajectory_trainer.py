@@ -187,7 +187,8 @@ class TrajectoryTrainer(Trainer):
         tokenizer = models[params.rollout_worker.model].inference.tokenizer
         encode = partial(encode_prompt, tokenizer)
         self._pool = trainer_parts.make_pool(params)
-        self._loader = trainer_parts.make_loader(params, self.scenario_instance, encode)
+        worker = type(self._rollouts.worker)
+        self._loader = trainer_parts.make_loader(params, self.scenario_instance, encode, worker)
         self._validation = self._make_validation()
         self._syncs = trainer_parts.make_syncs(params, models)
         self._states = trainer_parts.make_states(params, models)

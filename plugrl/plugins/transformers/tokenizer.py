@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.chat_template import ChatTemplate, Message, template_error
+from plugrl.core.chat_template import ChatTemplate, Message, has_marks, template_error
 from plugrl.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -128,6 +128,29 @@ class HubTokenizer:
         """Token ids of text that the template wrote."""
         return list(self._encode(text))
 
+    def encode_marked(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> tuple[list[int], list[int]] | None:
+        """Token ids of ``messages``, and 1 for each that a generation mark encloses.
+
+        None: the template has no marks, or there is none.
+
+        Raises:
+            ConfigError: the template fails over the messages.
+        """
+        tools = list(tools) if tools else None
+        if self.wrapped.chat_template is None:
+            return None
+        try:
+            if not has_marks(self.wrapped.get_chat_template(None, tools)):
+                return None
+            found = self.wrapped.apply_chat_template(
+                list(messages), tools=tools, return_dict=True, return_assistant_tokens_mask=True
+            )
+        except Exception as error:
+            raise template_error(error) from error
+        return list(found["input_ids"]), list(found["assistant_masks"])
+
     def apply_chat_template(
         self,
         messages: Sequence[Message],
@@ -187,7 +210,7 @@ class CharacterTokenizer:
 
         vocabulary = {PAD: self.pad_token_id, EOS: self.eos_token_id, **self._ids}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         tokenizer.decoder = decoders.Fuse()
         wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS)
         wrapped.chat_template = self._template_text
@@ -216,6 +239,27 @@ class CharacterTokenizer:
     def encode_chat(self, text: str, /) -> list[int]:
         """Token ids of text that the template wrote."""
         return self._look_up(text, self._chat_ids)
+
+    def encode_marked(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> tuple[list[int], list[int]] | None:
+        """Token ids of ``messages``, and 1 for each that a generation mark encloses.
+
+        None: the template has no marks.
+
+        Raises:
+            ConfigError: the template fails over the messages.
+        """
+        if not has_marks(self._template_text):
+            return None
+        pad, eos = _SPECIAL
+        text, spans = self._template.marked(
+            messages, tools, pad_token=pad, eos_token=eos, bos_token=""
+        )
+        mask = [0] * len(text)
+        for start, end in spans:
+            mask[start:end] = [1] * (end - start)
+        return self.encode_chat(text), mask
 
     def apply_chat_template(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from plugrl.core.errors import ConfigError
@@ -42,6 +42,10 @@ class SingleTurnRolloutWorker(RolloutWorker):
 
     def _encode(self, task: RolloutTask) -> list[int]:
         prompt = task.prompt_tokens(self.config.model)
+        self._check_prompt(task, prompt)
+        return prompt
+
+    def _check_prompt(self, task: RolloutTask, prompt: Sequence[int]) -> None:
         limit = self.config.max_prompt_length
         if len(prompt) > limit:
             raise ConfigError(
@@ -50,4 +54,3 @@ class SingleTurnRolloutWorker(RolloutWorker):
             )
         if not prompt:
             raise ConfigError(f"problem {task.item} has an empty prompt ({task.prompt_key})")
-        return prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from plugrl.core.chat_template import Message
@@ -81,6 +82,19 @@ def encode_reply(tokenizer: Tokenizer, text: str, *, chat: bool) -> list[int]:
     """
     end = _end_of_turn(tokenizer) if chat else tokenizer.eos_token_id
     return [*encode_continuation(tokenizer, text), end]
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a whole text, with the token that ends one unless it does so already."""
+    tokens = tokenizer.encode(text)
+    return (
+        tokens
+        if tokens and tokens[-1] in end_tokens(tokenizer)
+        else [
+            *tokens,
+            tokenizer.eos_token_id,
+        ]
+    )
 
 
 def _end_of_turn(tokenizer: Tokenizer) -> int:
@@ -169,13 +183,147 @@ def as_messages(value: Any, what: str) -> list[Message]:
 def encode_prompt(tokenizer: Tokenizer, value: Any, model: str = "policy") -> list[int]:
     """Token ids of a prompt: text as the tokenizer begins one, messages by the chat template.
 
+    A last message of the assistant is one that it has begun, and that the answer goes on with.
+
     Raises:
         ConfigError: the messages are malformed, or the tokenizer has no template.
     """
     if not is_messages(value):
         return tokenizer.encode(str(value))
     messages = as_messages(value, "a prompt")
-    return chat_tokenizer(tokenizer, model).apply_chat_template(messages)
+    chat = chat_tokenizer(tokenizer, model)
+    begun = messages[-1]["content"] if messages[-1]["role"] == "assistant" else None
+    if not isinstance(begun, str) or not begun.strip():
+        return chat.apply_chat_template(messages)
+    text = chat.render_chat(messages, add_generation_prompt=False)
+    before, said, after = text.rpartition(begun.strip())
+    trailing = begun[len(begun.rstrip()) :]
+    kept = trailing if after.startswith(trailing) else ""
+    return chat.encode_chat(before + said + kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Written messages as tokens.
+
+    Attributes:
+        tokens: of all messages, up to the last one that is learned.
+        mask: 1 for the tokens of the assistant's replies, else 0.
+        prompt: how many tokens stand before the messages that answer.
+    """
+
+    tokens: list[int]
+    mask: list[int]
+    prompt: int
+
+
+def encode_conversation(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    model: str,
+    *,
+    prompt: int = 0,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> Conversation:
+    """Messages by the chat template, and which of their tokens the assistant writes.
+
+    Those are the tokens that the generation marks of the template enclose. Without marks, they
+    begin after the generation prompt and end with the token that ends an answer.
+
+    Args:
+        tokenizer: of the model.
+        messages: of the prompt, and those that answer it.
+        model: its name, for messages.
+        prompt: how many of the messages are the prompt; none of their tokens counts.
+        tools: that the template is shown.
+
+    Raises:
+        ConfigError: there is no template or it fails, or without marks it does not write the
+            messages one after the other.
+    """
+    chat = chat_tokenizer(tokenizer, model)
+    find_marked: Callable[..., Any] | None = getattr(tokenizer, "encode_marked", None)
+    marked = None if find_marked is None else find_marked(messages, tools)
+    start = 0
+    if marked is not None:
+        tokens, mask = marked
+        if prompt:
+            start = _common(chat.apply_chat_template(messages[:prompt], tools), tokens)
+            mask = [0] * start + mask[start:]
+    else:
+        tokens = chat.apply_chat_template(messages, tools, add_generation_prompt=False)
+        mask = [0] * len(tokens)
+        ends = end_tokens(tokenizer)
+        for number in range(prompt, len(messages)):
+            if number == prompt and prompt:
+                start = _reply_start(chat, messages, number, tools, tokens)
+            if messages[number]["role"] == "assistant":
+                first = _reply_start(chat, messages, number, tools, tokens)
+                last = _reply_end(chat, messages, number, tools, tokens, first, ends)
+                mask[first:last] = [1] * (last - first)
+    if tokens and mask[0]:
+        # Nothing stands before the first token from which it could be predicted.
+        mask = [0, *mask[1:]]
+    kept = len(mask) - mask[::-1].index(1) if 1 in mask else len(mask)
+    return Conversation(list(tokens[:kept]), mask[:kept], start)
+
+
+def _reply_start(
+    chat: ChatTokenizer,
+    messages: Sequence[Message],
+    number: int,
+    tools: Sequence[Mapping[str, Any]] | None,
+    tokens: Sequence[int],
+) -> int:
+    """Where a message begins whose template asks for it with a generation prompt."""
+    if not number:
+        return 0
+    asked = chat.apply_chat_template(messages[:number], tools)
+    common = _common(asked, tokens)
+    if common < len(asked):
+        # Some templates go on otherwise after a generation prompt than in a whole conversation.
+        before = chat.apply_chat_template(messages[:number], tools, add_generation_prompt=False)
+        if _common(before, tokens) < len(before):
+            raise _unmarked(number)
+    return common
+
+
+def _reply_end(
+    chat: ChatTokenizer,
+    messages: Sequence[Message],
+    number: int,
+    tools: Sequence[Mapping[str, Any]] | None,
+    tokens: Sequence[int],
+    first: int,
+    ends: Sequence[int],
+) -> int:
+    """Where a reply ends: with its end token, or else where the template has written it."""
+    written = chat.apply_chat_template(messages[: number + 1], tools, add_generation_prompt=False)
+    through = _common(written, tokens)
+    # Some templates end a conversation as a whole, too.
+    rewritten = any(token not in ends for token in written[through:])
+    if rewritten:
+        # Some templates write the last reply otherwise, such as with its thoughts.
+        more = chat.apply_chat_template(messages[: number + 2], tools, add_generation_prompt=False)
+        through = _common(more, tokens)
+    found = next((i for i in range(first, through) if tokens[i] in ends), None)
+    if found is None and rewritten:
+        raise _unmarked(number)
+    return through if found is None else found + 1
+
+
+def _unmarked(number: int) -> ConfigError:
+    return ConfigError(
+        f"the chat template writes message {number} or those before it otherwise in the whole, so "
+        "that its tokens are not known; mark what the assistant writes in "
+        "source.tokenizer.chat_template of the model with {% generation %} and {% endgeneration %}"
+    )
+
+
+def _common(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    pairs = zip(tokens, others, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(others)))
 
 
 def encode_question(

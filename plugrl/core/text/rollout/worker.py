@@ -18,6 +18,7 @@ from plugrl.core.errors import ConfigError, PlugrlDeprecationWarning, UsageError
 from plugrl.core.foreign_names import OF_WORKERS
 from plugrl.core.plugins.user_code.error_location import failure_key, warn_once
 from plugrl.core.renamed_methods import RenamedMethods
+from plugrl.core.text.data.loader import require_column
 from plugrl.core.text.evaluate.evaluator import (
     BaseEvaluationTarget,
     EvaluationFailedError,
@@ -34,6 +35,7 @@ from plugrl.core.text.trajectory import NOT_SAMPLED, WRITTEN, Trajectory
 from plugrl.core.wording import LONGEST, bounded
 
 if TYPE_CHECKING:
+    from plugrl.core.scenario import DataItem
     from plugrl.core.text.evaluate.evaluator import Evaluator
     from plugrl.core.text.inference.requests import Completion
     from plugrl.core.text.inference.services import InferenceService
@@ -148,6 +150,32 @@ class RolloutWorker(RenamedMethods, Component, ABC):
     ) -> Mapping[str, str]:
         """The columns that it reads besides the prompt, as :meth:`Evaluator.columns`."""
         return columns_in(cls, section, path)
+
+    @classmethod
+    def read_rows(
+        cls,
+        items: Sequence[DataItem],
+        section: Mapping[str, Any],
+        data: Mapping[str, Any],
+        place: str,
+        *,
+        is_val: bool,
+    ) -> Sequence[DataItem]:
+        """The problems that rows of data stand for; by default a row is one, and has a prompt.
+
+        Args:
+            items: all rows, at least one.
+            section: of the worker.
+            data: the section ``data``.
+            place: how messages call the rows.
+            is_val: whether they are held out.
+
+        Raises:
+            ConfigError: a row lacks a column, or holds what it must not.
+        """
+        setting = "data.prompt_key" if place == "data" else place
+        require_column(items, data["prompt_key"], setting)
+        return items
 
     @classmethod
     def trajectories_per_attempt(cls, section: Mapping[str, Any]) -> int:
@@ -274,7 +302,13 @@ Judged = EvaluationRunResult | EvaluationFailedError
 
 
 def demonstration_of(
-    task: RolloutTask, model: str, prompt: Sequence[int], answer: Sequence[int], **fields: Any
+    task: RolloutTask,
+    model: str,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    *,
+    mask: Sequence[int] | None = None,
+    **fields: Any,
 ) -> Trajectory:
     """The trajectory of an answer that was written and not sampled, to learn from.
 
@@ -283,11 +317,12 @@ def demonstration_of(
         model: learns from it.
         prompt: tokens that are not trained.
         answer: tokens that are.
+        mask: 1 for each of all these tokens that is trained; None: as said above.
         fields: extra fields.
     """
     return Trajectory(
         tokens=[*prompt, *answer],
-        loss_mask=[0] * len(prompt) + [1] * len(answer),
+        loss_mask=[0] * len(prompt) + [1] * len(answer) if mask is None else list(mask),
         model=model,
         group_id=task.group_id,
         run_id=task.run_id,

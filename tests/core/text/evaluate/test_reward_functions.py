@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugrl.core.text.inference.requests import Completion
 
 from plugrl.core.component import build
 from plugrl.core.errors import PluginError
@@ -19,6 +18,7 @@ from plugrl.core.text.evaluate.evaluator import (
     NotApplicableError,
 )
 from plugrl.core.text.evaluate.function_evaluator import as_evaluator
+from plugrl.core.text.inference.requests import Completion
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.rollout.lockstep import LockstepRollouts
 from plugrl.core.text.rollout.worker import RolloutWorker, trajectory_of
