@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +13,7 @@ from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 
 if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.tensordict.environment.labelled_dataset import Labelled
     from plugrl.core.tensordict.environment.message_space import MessageSpace
     from plugrl.core.tensordict.environment.vector_environment import (
@@ -44,6 +45,15 @@ class ProtocolTask(Scenario):
     Config: ClassVar[type] = ProtocolTaskConfig
     #: How the task is called in messages and metrics.
     name: ClassVar[str]
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """Refuse films: nothing shows a conversation in frames."""
+        if (check.root.get("validate") or {}).get("film", "none") != "none":
+            yield (
+                "validate.film",
+                "conversations by a protocol have no frames; write validate.film: none",
+            )
 
     @abstractmethod
     def data(self, split: Split, seed: int) -> Labelled:

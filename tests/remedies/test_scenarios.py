@@ -1026,6 +1026,15 @@ TRIALS = [
     ),
 ]
 ROWS: list[Row] = [
+    *(
+        row(
+            "validate.film=gif",
+            "conversations by a protocol have no frames; write validate.film: none",
+            "validate.film=none",
+            base=base,
+        )
+        for base in ("digits_nip", "graph_isomorphism_nip")
+    ),
     row("scenario.id=''", "name an environment", "scenario.id=CartPole-v1", base="nets"),
     row(
         "scenario.vectorization=native scenario.wrappers=[gymnasium.wrappers:FlattenObservation]",

@@ -773,7 +773,7 @@ ALONE = {*_LOADED, "core/tensordict/metric_names: did you mean {}?"}
 REASONS = {
     "give GeneralisedAdvantage, such as with": "configurations are refused before, by trainers",
     "give the environment a time limit": "of an endless episode: test_rl_trainer.py of tensordict",
-    "shows no frames; set validate.film": "of environments that draw none: test_film.py",
+    "shows no frames; set validate.film": "of the code of an environment: scenarios refuse before",
     ", or declare Capabilities(resume=False)": "tried for all trainers in test_core.py",
 }
 

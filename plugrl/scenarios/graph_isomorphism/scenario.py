@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +15,6 @@ from plugrl.core.protocol.protocol import make_protocol
 from plugrl.scenarios.protocol_task import ProtocolTask, ProtocolTaskConfig
 
 if TYPE_CHECKING:
-    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.tensordict.environment.labelled_dataset import Labelled
     from plugrl.core.tensordict.environment.message_space import MessageSpace
     from plugrl.core.tensordict.environment.vector_environment import Script, Split
@@ -77,11 +76,6 @@ class GraphIsomorphismScenario(ProtocolTask):
 
     Config: ClassVar[type] = GraphIsomorphismConfig
     name = "graph_isomorphism"
-
-    @classmethod
-    def preflight(cls, check: Preflight) -> Iterable[Finding]:
-        """Nothing besides what the section says of itself."""
-        return ()
 
     def data(self, split: Split, seed: int) -> Labelled:
         """The pairs of a split; no graph looks like one of the other split after two rounds."""

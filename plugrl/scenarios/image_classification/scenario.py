@@ -78,6 +78,7 @@ class ImageClassificationScenario(ProtocolTask):
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """Whether the data set can be read, and has the classes that are selected."""
+        yield from super().preflight(check)
         from plugrl.scenarios.image_classification.images import check_present
 
         try:
