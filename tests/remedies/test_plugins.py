@@ -261,7 +261,7 @@ def spelled(characters):
     character_tokenizer(characters).encode("az")
 
 
-def tester(**keys):
+def trained_service(**keys):
     return make_system(**keys).models["tester"].train
 
 
@@ -269,18 +269,18 @@ def packed(how):
     other = {"model_type": "bloom", "hidden_size": 16, "n_layer": 1, "n_head": 2}
     other["max_position_embeddings"] = 64
     source = {"config": other, "tokenizer": TINY["source"]["tokenizer"]}
-    tester(tester={"source": source}, train={"packing": how})
+    trained_service(tester={"source": source}, train={"packing": how})
 
 
 def adapted(keys):
     with tempfile.TemporaryDirectory() as folder:
-        tester(tester=keys).save_adapter(Path(folder, "adapter"))
+        trained_service(tester=keys).save_adapter(Path(folder, "adapter"))
 
 
 def layers(names):
     config = {**CONFIG, "tie_word_embeddings": True}
     source = {"config": config, "tokenizer": TINY["source"]["tokenizer"]}
-    tester(tester={"source": source, "adapter": {"r": 2, "target_modules": names}})
+    trained_service(tester={"source": source, "adapter": {"r": 2, "target_modules": names}})
 
 
 def labelled(own):

@@ -59,7 +59,7 @@ from plugrl.scenarios.reasoning_gym.evaluator import ReasoningGymEvaluator
 from plugrl.scenarios.reasoning_gym.scenario import ReasoningGymScenario
 from plugrl.scenarios.red_team.scenario import RedTeamScenario
 from plugrl.scenarios.rollout_workers.external import ExternalRolloutWorker
-from plugrl.scenarios.rollout_workers.preference import PreferenceRolloutWorker
+from plugrl.scenarios.rollout_workers.preference import PreferenceRolloutWorker, _explicit
 from plugrl.scenarios.scorers.lexicon import LexiconScorer
 from plugrl.scenarios.scorers.llm_judge import LlmJudgeScorer
 from plugrl.scenarios.scorers.regex import RegexScorer
@@ -522,6 +522,7 @@ def quoted(operator):
     return f"echo one '{operator}' tr"
 
 
+KEYS = ("prompt", "chosen", "rejected")
 GOALS = [{"prompt": "one"}, {"prompt": "two"}, {"prompt": "three"}]
 WHOLE = {"rows": {"train": GOALS[:1], "test": GOALS[1:]}}
 ON, LOST = (False, False), (True, False)
@@ -1011,6 +1012,12 @@ TRIALS = [
         [{"chosen": "b", "rejected": "c"}, {"chosen": "b", "rejected": ""}],
         [{"chosen": "b", "rejected": "c"}],
     ),
+    Trial(
+        "begin with nothing in common, so that there is no prompt; add a column",
+        lambda own: _explicit({"chosen": "ab", "rejected": "cd", **own}, "row 1", KEYS),
+        {},
+        Read(r"add a column '(\w+)'", lambda name: {name: "ef"}),
+    ),
     *(
         Trial(
             "raise it or leave the row out", lambda own: preferred(own[0], **own[1]), wrong, right
@@ -1149,6 +1156,10 @@ REASONS = {
     "mend its spaces or wrap it": "names no key, value or command",
     "mend the space or wrap it": "names no key, value or command",
     "; mend one of them": "names no key, value or command",
+    "and put your final answer within": "a prompt",
+    "has nothing to learn: no reply of the assistant": "names no key, value or command",
+    "has no reply of the assistant in column": "names no key, value or command",
+    "text has no prompt to validate on": "names no key, value or command",
     "; correct the problem": "of the problems that ship with the package",
     "policies here do not know; let the environment take every": "names no key, value or command",
     "ask for fewer held-out ones or give the tasks wider": "names no key, value or command",

@@ -29,7 +29,7 @@ from plugrl.trainers.opponent_shaping.leader_order import sequence_of
 from plugrl.trainers.preference import PreferenceTrainer
 from plugrl.trainers.red_team.trees import reference_of
 from plugrl.trainers.reward_model import RewardModelTrainer, bradley_terry
-from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer
+from plugrl.trainers.self_hosted_dpo import SelfHostedDpoTrainer, dpo
 from plugrl.trainers.self_hosted_grpo import grpo
 
 _OTHER = "{config: {model_type: qwen3, hidden_size: 8}, tokenizer: {characters: '0123456789+='}}"
@@ -73,6 +73,12 @@ ROWS: list[Row] = [
             base="nets",
         )
         for remedy in ("vanilla_ppo", "a2c", "reinforce")
+    ),
+    row(
+        f"{_GAME} ppo.implementation=torchrl",
+        "takes each step for its own agent's; set ppo.implementation: plugrl",
+        "ppo.implementation=plugrl",
+        base="nets",
     ),
     row(
         "sac.auto_alpha=false sac.target_entropy=-1",
@@ -208,6 +214,15 @@ def preferences(fields):
     PreferenceTrainer._prepare_batch(SelfHostedDpoTrainer({}), batch)
 
 
+def single(loss):
+    """Answers of which each has a label of its own, for a loss that compares or does not."""
+    function = {"dpo": dpo, "kto": kto}[loss]
+    trainer = SimpleNamespace(
+        _compares=function.compares_pairs, _loss=SimpleNamespace(name=function.__name__)
+    )
+    PreferenceTrainer._check_layout(trainer, [Trajectory([2, 3], [0, 1], group_id="g")])
+
+
 def desirable(point):
     """The loss kto in a trainer of one's own, or in that which sets its reference point."""
     if point == "self_hosted_dpo":
@@ -328,6 +343,12 @@ TRIALS = [
         pairs,
         None,
         Read(r"take trainer reward_model and models\.<name>\.train\.(\w+)=true"),
+    ),
+    Trial(
+        "compares a chosen with a rejected one; write trainer.algorithm.loss=kto",
+        single,
+        "dpo",
+        Read(r"trainer\.algorithm\.loss=(\w+)$"),
     ),
     Trial("without baseline_logprobs; name a", baseline, None, Read(r"in red_team\.(\w+)$")),
     *(
