@@ -132,7 +132,8 @@ class Algorithm:
         if named is not None and not isinstance(named, (str, Mapping)):
             raise UsageError(
                 "a YAML file cannot hold a reward function; write it to a file and give "
-                'reward={"evaluator_module_path": "rewards.py:my_reward"}'
+                'reward={"custom_evaluator_module_path": "rewards.py", '
+                '"custom_evaluator_class_name": "my_reward"}'
             )
         config = self.config
         if named is not None:

@@ -174,7 +174,7 @@ def test_a_file_holds_no_function(tmp_path: Path) -> None:
     def reward(prompts: list[str], completions: list[str]) -> list[float]:
         return [0.0 for _ in completions]
 
-    with pytest.raises(UsageError, match="cannot hold a reward function"):
+    with pytest.raises(UsageError, match=r"give reward=.*custom_evaluator_class_name"):
         plugrl.GRPO(TINY, "a.jsonl", reward).save(tmp_path / "run.yaml")
     named = plugrl.GRPO(TINY, "a.jsonl", {"type": "math", "boxed": "require"})
     written = yaml.safe_load(named.save(tmp_path / "run.yaml").read_text("utf-8"))

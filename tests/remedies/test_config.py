@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from remedies import TEXT, Row, row, tiered, tried, untried
-from trials import Read, Trial, refused, tiered_trials
+from remedies import TEXT, Row, has, row, tiered, tried, untried
+from trials import Read, Trial, refused, section, tiered_trials
 
 import plugrl
 from plugrl.core.config.aliases import KEYS, OF_ANY_LOSS
 from plugrl.core.config.check import configure, hints_of
-from plugrl.core.config.schemas.sections import ModelSourceConfig
+from plugrl.core.config.schemas.sections import DataConfig, ModelSourceConfig
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.sources.files import read_small_text
 from plugrl.core.config.view import HyperParameters
@@ -407,7 +407,12 @@ FILES: list[tuple[str, str, str]] = [
     ("a: ${b\n", "not a valid interpolation; write", "a: ${b}\nb: 1\n"),
     ("a: ${b\n", "for a literal", "a: \\${b\n"),
     ("a: ${nothing:b}\n", "use ${key} or ${env.NAME}", "a: ${b}\nb: 1\n"),
-    ("a: ${oc.env:NO_SUCH_NAME}\n", "is not set; set it", "a: ${oc.env:NO_SUCH_NAME,default}\n"),
+    (
+        "a: ${oc.env:NO_SUCH_NAME}\n",
+        "set it{}, or write ${oc.env:{},default}",
+        "a: ${oc.env:NO_SUCH_NAME,default}\n",
+    ),
+    ("trainer:dpo\n", "write {}: {}, with a space", "trainer: dpo\n"),
     ("defaults: [_self_, _self_]\n", "times; keep one", "defaults: [_self_]\n"),
     (
         "train_service: local\nmodels: {a: {}, b: {}}\ntrainer: self_hosted_grpo\n",
@@ -427,8 +432,8 @@ def test_a_remedy_of_a_file_helps(wrong, says, right, tmp_path):
             return list(getattr(error, "faults", None) or (str(error),))
         return []
 
-    assert any(says in line for line in lines(wrong)), lines(wrong)
-    assert not any(says in line for line in lines(right))
+    assert any(has(line, says) for line in lines(wrong)), lines(wrong)
+    assert not any(has(line, says) for line in lines(right))
 
 
 @dataclass
@@ -518,6 +523,12 @@ TRIALS = [
     ),
     Trial("did you mean {}?", free, "epoch", Read(r"did you mean (\w+)\?")),
     Trial(
+        " is hub, so name must name a data set, owner/name",
+        section(own(DataConfig), type="hub"),
+        {},
+        Read(r"name a data set, (\S+)$", lambda name: {"name": name}),
+    ),
+    Trial(
         " needs model_type, such as qwen3",
         lambda kind: configure(own(ModelSourceConfig), {"config": {"hidden_size": 8, **kind}}),
         {},
@@ -541,7 +552,7 @@ def test_a_setup_script_exports_what_a_configuration_reads(tmp_path, call):
     assert call("validate", file, "--setup")[0] == 0
 
 
-_EXPORT = "let environment.setup_script export it (plugrl validate --setup runs it)"
+_EXPORT = ", let environment.setup_script export it (plugrl validate --setup runs it)"
 #: Texts that are short, by their files: what the rows above say of them is in many texts.
 SHORT = {
     "core/config/aliases: leave it out",

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from command_lines import command
 from remedies import untried
-from trials import Read, Trial, tiered_trials
+from trials import Read, Trial, refused, tiered_trials
 
 import plugrl
 from plugrl.core.chat_template import ChatTemplate
+from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import TrainedRun, load_run
 from plugrl.core.factory import make_component
+from plugrl.core.hub import model_folder
 from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.run.run import Run
 from plugrl.core.sandboxes import LocalSandbox, make_confined_sandbox
 from plugrl.core.sweep import plan_runs
+from plugrl.core.wording import misspelt_field
 
 
 def swept(given):
@@ -90,7 +96,25 @@ def templated(template):
     ChatTemplate(template)([{"role": "user", "content": "a"}])
 
 
+def in_template(field):
+    refused(misspelt_field(f"Grade {{{field}}}.", ["prompt", "answer"]))
+
+
+def a_model(given):
+    """A model folder, or the name of one, with or without a revision."""
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("mine").mkdir()
+        path, revision = given
+        try:
+            model_folder({"path": path, "revision": revision}, weights=False)
+        except ConfigError as error:
+            refused(str(error) if "is a folder, and revision" in str(error) else None)
+
+
 TRIALS = [
+    Trial("}; did you mean {", in_template, "promt", Read(r"did you mean \{(\w+)\}\?")),
+    Trial("leave revision out, or write a name that is no folder here", a_model, ("mine", "main"),
+          ("mine", None)),
     Trial("{}: a value is empty; write null for no value", swept, "settings.keep_checkpoints=1,",
           "settings.keep_checkpoints=1,null"),
     Trial("{}: a value is repeated; write each value once", swept, "seed=1,1", "seed=1,2"),
@@ -227,6 +251,7 @@ def test_a_run_without_checkpoints_is_not_sampled(shelf, monkeypatch, tmp_path):
 ALONE = {_RESUME, _MODEL, _BEST, _OTHER, *(says for _, _, says, _ in OF_RUNS)}
 ALONE |= {
     "core/wording: ; did you mean {}?",
+    "core/wording: {{}}; did you mean {{}}?",
     "core/loaded_run: name another run; plugrl runs list shows them",
 }
 #: Texts that name no key, value or command.

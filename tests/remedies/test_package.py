@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from remedies import ROOMS, untried
+import pytest
+from remedies import MODEL, ROOMS, untried
+from trials import Read, Trial, tiered_trials
+
+import plugrl
+from plugrl.api import data_section
+from plugrl.core.experiment import prepare
+from plugrl.results import RunResult
 
 #: Texts that name no key, value or command.
 REASONS = {
@@ -15,13 +25,70 @@ REASONS = {
     "def f(x, y): return {": "a program that a sandbox runs",
     "while True: pass": "a program that a sandbox runs",
     "raise SystemExit(3)": "a program that a sandbox runs",
+    "the fixture {} is now called {}; write {}": "of a test of users: tests/testing",
     "train() ended no step; call": "of the code of a trainer",
     "plugrl has no {}; write {}": "of an import in code",
 }
 
 
+class Taken:
+    """What a run of two policies holds."""
+
+    _shown = "runs/x"
+    policies = {"a": 1, "b": 2}
+
+
+def taken(name):
+    if name is None:
+        RunResult.policy.fget(Taken())
+    assert Taken.policies[name]
+
+
+def given_data(data):
+    with TemporaryDirectory() as folder:
+        data_section(data, folder)
+
+
+def my_reward(prompts, completions):
+    return [0.0 for _ in completions]
+
+
+def saved(reward):
+    """A configuration of a program, written to a file that is checked."""
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("a.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 4, encoding="utf-8")
+        text = "def my_reward(prompts, completions):\n    return [0.0 for _ in completions]\n"
+        Path("rewards.py").write_text(text, encoding="utf-8")
+        limits = {"max_prompt_length": 8, "max_response_length": 8}
+        learner = plugrl.GRPO(MODEL["source"], "a.jsonl", reward, **limits)
+        prepare(learner.save("run.yaml"))
+
+
+def dictionary(text):
+    return ast.literal_eval(text.replace("...", "'x'"))
+
+
+#: What code says, and what it takes instead.
+TRIALS = [
+    Trial("a YAML file cannot hold a reward function; write it to a file and give", saved,
+          my_reward, Read(r"give reward=(\{.*\})$", dictionary)),
+    Trial("has not one policy, but {}; take policies[NAME]", taken, None,
+          Read(r"but (\w+),", str)),
+    *(
+        Trial("data must be files, a data set of the hub, rows as mappings or a section",
+              given_data, 3, Read(pattern, dictionary))
+        for pattern in (r"write data=('[^']*')", r", data=('[^']*')", r"or data=(\[.*\])$")
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("trial", tiered_trials(TRIALS))
+def test_a_remedy_of_code_helps(trial):
+    trial.run()
+
+
 def test_every_remedy_is_tried_or_names_nothing():
-    assert untried("", [], REASONS) == []
+    assert untried("", {each.says for each in TRIALS}, REASONS) == []
 
 
 def test_every_room_has_a_module():

@@ -23,6 +23,8 @@ import plugrl
 from plugrl.core.config.sources.lookup import find_main
 from plugrl.core.experiment import prepare
 from plugrl.core.plugins import hookspecs, loading
+from plugrl.core.plugins.arguments import resumed_rewards, reward_arguments
+from plugrl.core.plugins.callbacks import as_callbacks
 from plugrl.core.plugins.discovery import check_hook_plugin
 from plugrl.core.plugins.kinds import current_kind, former_group_warning
 from plugrl.core.plugins.packages.installed import group_problem
@@ -238,7 +240,86 @@ def environment(given):
 
 
 _ANY = "letters, digits, '_', '-' and '.'"
+
+
+def length(completions, **kwargs):
+    return [float(len(text)) for text in completions]
+
+
+def resumed_with(reward):
+    resumed_rewards("runs/x", ["a", "b"], reward)
+
+
+def resumed_without(reward):
+    resumed_rewards("runs/x", [], reward)
+
+
+def rewarded(arguments):
+    reward_arguments(*arguments)
+
+
+def written_reward(form):
+    """A reward function of the form that a message tells."""
+    space = {"__name__": "own"}
+    exec(f"def {form}:\n    return [1.0]", space)
+    reward_arguments(space["f"])
+
+
+def called_back(value):
+    as_callbacks([value])
+
+
+class Stepping:
+    def plugrl_step_end(self, run, step, metrics):
+        return None
+
+
+class Registering:
+    def plugrl_register_components(self, registry):
+        return None
+
+
 TRIALS = [
+    Trial(
+        "reward functions ({}), not {}; give them in the same order",
+        resumed_with,
+        length,
+        [length, length],
+    ),
+    Trial("write plugrl.resume({}, reward={}), or ", resumed_with, None, [length, length]),
+    Trial(
+        "was trained without functions of a program; leave reward out",
+        resumed_without,
+        length,
+        None,
+    ),
+    Trial("reward is an empty list; give at least one function", rewarded, ([],), ([length],)),
+    Trial(
+        "reward_weights has {} numbers for {} rewards; give one each",
+        rewarded,
+        (length, [1, 2]),
+        (length, [1]),
+    ),
+    *(
+        Trial(
+            "reward must be a function or a list of them, not {}; write {}",
+            lambda form: written_reward(form) if form else rewarded((3,)),
+            None,
+            Read(pattern),
+        )
+        for pattern in (r"write (f\([^)]*\))", r"; or (f\([^)]*\))")
+    ),
+    Trial(
+        "write an object with methods named as hooks, such as", called_back, object(), Stepping()
+    ),
+    Trial("or a function f(step, metrics)", called_back, object(), lambda step, metrics: None),
+    Trial("callback {} is a class; give an object of it, {}()", called_back, Stepping, Stepping()),
+    Trial(
+        "register components before plugrl.train, with decorators such as",
+        called_back,
+        Registering(),
+        Stepping(),
+    ),
     Trial(
         "there is no kind {}; did you mean {}?",
         lambda kind: Registry().resolve(kind, "dqn"),
@@ -400,6 +481,7 @@ REASONS = {
     "model(self, name, revision": "the form of a kind of component",
     "log(self, step, metrics) -> None": "the form of a kind of component",
     "You write": "documentation",
+    "{} needs {}, which is not installed; run": "tried for each package by test_plugins.py",
 }
 
 
