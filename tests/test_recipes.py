@@ -65,8 +65,8 @@ def test_what_is_listed_is_what_is_meant():
     expected = """arithmetic_claims arithmetic_claims_ei arithmetic_claims_solo calculator_agent
         cartpole_a2c cartpole_dqn cartpole_ppo cartpole_reinforce code_validation
         dapo digits_nip digits_solo dilemma_lola dpo dr_grpo external_agent
-        graph_isomorphism_nip graph_isomorphism_solo gsm8k math_parquet opd pendulum_sac pendulum_td3
-        quickstart reasoning_gym red_team_quickstart red_team_quickstart_grpo
+        graph_isomorphism_nip graph_isomorphism_solo gsm8k math_parquet opd pendulum_sac
+        pendulum_td3 quickstart reasoning_gym red_team_quickstart red_team_quickstart_grpo
         red_team_quickstart_ipo red_team_quickstart_ppo remote_api remote_opd remote_sft
         reward_model sft tictactoe_ppo tinker_grpo tinker_opd tinker_sft two_cartpoles_ppo"""
     assert expected.split() == NAMES
