@@ -22,6 +22,7 @@ from plugrl.core.errors import (
     StopRun,
     UsageError,
 )
+from plugrl.core.plugins.kinds import Record
 from plugrl.core.run.folder import find, find_all
 from plugrl.core.run.records.records import read_jsonl
 from plugrl.core.run.run import Run
@@ -251,10 +252,8 @@ def test_jsonl_tracker_without_a_path_writes_no_second_copy(make_run):
     assert names == {"metrics.jsonl", "texts.jsonl", "timeline.jsonl"}
 
 
-def record(version, name="a", file=None):
-    return SimpleNamespace(
-        kind="loss", name=name, target="m:f", distribution="plugrl-x", version=version, file=file
-    )
+def record(version):
+    return Record(kind="loss", name="a", target="m:f", distribution="plugrl-x", version=version)
 
 
 def test_changed_plugins_warn_or_are_refused_when_strict(make_run, caplog):
@@ -274,9 +273,7 @@ def test_changed_plugins_warn_or_are_refused_when_strict(make_run, caplog):
 def test_an_edited_user_file_counts_as_a_change(make_run, tmp_path, caplog):
     file = tmp_path / "mine.py"
     file.write_text("a = 1\n")
-    mine = SimpleNamespace(
-        kind="loss", name="m", target="mine:f", distribution=None, version=None, file=str(file)
-    )
+    mine = Record(kind="loss", name="m", target="mine:f", file=str(file), source="path")
     run = make_run(records=[mine])
     run.finish("interrupted")
     file.write_text("a = 2\n")
