@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: What was asked for (a name, a subset and a revision, or an address alone) and its pinned form.
 Pins = dict[tuple[str, ...], str]
+#: The sections that name something of the hub, and the key that does.
+_NAMED_BY = {"source": "path", "data": "name"}
 
 
 def pin_revisions(validated: ValidatedConfig, registry: Registry) -> ValidatedConfig:
@@ -113,18 +115,18 @@ def _pinned_config(validated: ValidatedConfig, pins: Pins) -> ValidatedConfig:
     )
 
 
-def _pinned(value: Any, pins: Pins) -> Any:
-    """A part of a configuration with the commits of all that it names."""
+def _pinned(value: Any, pins: Pins, key: Any = "") -> Any:
+    """A part of a configuration, which stands at ``key``, with the commits of all that it names."""
     if isinstance(value, str):
         return pins.get((value,), value)
     if isinstance(value, list):
         return [_pinned(item, pins) for item in value]
     if not isinstance(value, Mapping):
         return value
-    made = {key: _pinned(item, pins) for key, item in value.items()}
-    name = value.get("name") or value.get("path")
-    if "revision" in value and isinstance(name, str):
-        made["revision"] = pins.get(
-            _key(name, value.get("subset"), value["revision"]), value["revision"]
-        )
+    made = {name: _pinned(item, pins, name) for name, item in value.items()}
+    named = value.get(_NAMED_BY.get(key, ""))
+    if isinstance(named, str):
+        # What phases share may lack keys that nobody wrote.
+        commit = pins.get(_key(named, value.get("subset"), value.get("revision")))
+        made |= {} if commit is None else {"revision": commit}
     return made
