@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plugrl.__about__ import __version__
 from plugrl.core.config.hidden import redacted_yaml, without_credentials
 from plugrl.core.errors import UsageError
 from plugrl.core.hub import is_hub_name
 from plugrl.core.loaded_run import LoadedRun
-from plugrl.core.run.folder import CONFIG_FILE, METRICS_FILE
+from plugrl.core.run.atomic_writes import dump_yaml
+from plugrl.core.run.folder import CONFIG_FILE
 from plugrl.core.run.initialization import read_config
 from plugrl.core.run.records.environment import ENVIRONMENT_FILE
 from plugrl.core.run.records.headline import Headline, headline_of
-from plugrl.core.run.records.records import read_jsonl, read_status
+from plugrl.core.run.records.records import METRICS_FILE, read_jsonl, read_status
 from plugrl.core.run.records.report import curve_svg
 from plugrl.core.text.loaded_models import export
 
@@ -141,7 +140,7 @@ def card_of(facts: _Facts, command: Any, *, adapter: bool) -> str:
     for data in facts.data_sets:
         about.append(f"It learned from {_linked(*data, 'datasets/')}.")
     parts = [
-        f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
+        f"---\n{dump_yaml(metadata)}---",
         f"# {facts.name.rpartition('/')[2]}",
         " ".join(about),
         *_results(facts.headline),
