@@ -37,6 +37,11 @@ _JOBS, _DPO = "arithmetic_claims_ei", "trainer.phases.1"
 _REFERENCE = f"{_DPO}.models.reference.source"
 #: A phase of the recipe, and what it has of the other trainer's section.
 _MALT = "trainer.phases.1.trainer= trainer.phases.1.trainer.type=malt_pure_text"
+_MASKED = (
+    "rl=null scenario= scenario={type: pettingzoo,"
+    " environment: tests/scenarios/scripted_agents.py:Masked, env_kwargs: {possible: [a],"
+    " start: {a: 10}, steps: [{agents: [a], a: [11, 1, false, false]}]}}"
+)
 _GAME = "scenario= scenario={type: pettingzoo, environment: tictactoe_v3} rl=null"
 ROWS: list[Row] = [
     row(
@@ -67,7 +72,7 @@ ROWS: list[Row] = [
     ),
     *(
         row(
-            f"trainer.type=dqn {_GAME}",
+            f"trainer.type=dqn {_MASKED}",
             "forbids; take vanilla_ppo, a2c or reinforce",
             f"trainer.type={remedy}",
             base="nets",
