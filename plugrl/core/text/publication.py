@@ -70,7 +70,9 @@ def write_publication(
         curve = curve_svg([(float(step), value) for step, value in headline.points])
         picture = curve.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
         (records / CURVE_FILE).write_text(picture, encoding="utf-8")
-    facts = _Facts(name, model, saved.origin, read_config(run, "pushed", private=False), headline)
+    facts = CardFacts(
+        name, model, saved.origin, read_config(run, "pushed", private=False), headline
+    )
     card = without_credentials(card_of(facts, environment.get("command"), adapter=adapter))
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
     return sorted(path for path in folder.rglob("*") if path.is_file())
@@ -85,8 +87,16 @@ def _environment(run: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """What a card is about."""
+class CardFacts:
+    """What a card is about.
+
+    Attributes:
+        name: ``owner/name`` under which the model is published.
+        model: a key of the run's ``models``.
+        origin: the folder of the checkpoint.
+        config: of the run.
+        headline: the curve by which the run is judged; None: it has none.
+    """
 
     name: str
     model: str
@@ -96,10 +106,12 @@ class _Facts:
 
     @property
     def trainer(self) -> str:
+        """The name of the run's trainer."""
         return str((self.config.get("trainer") or {}).get("type"))
 
     @property
     def phases(self) -> Sequence[Mapping[str, Any]]:
+        """The phases of a trainer that runs several."""
         return (self.config.get("trainer") or {}).get("phases") or ()
 
     def sections(self, name: str) -> Iterator[Mapping[str, Any]]:
@@ -125,8 +137,14 @@ class _Facts:
         return list(dict.fromkeys((str(name), rev) for name, rev in found if name))
 
 
-def card_of(facts: _Facts, command: Any, *, adapter: bool) -> str:
-    """The card of a published model: metadata in YAML, then Markdown."""
+def card_of(facts: CardFacts, command: Any, *, adapter: bool) -> str:
+    """The card of a published model: metadata in YAML, then Markdown.
+
+    Args:
+        facts: what it is about.
+        command: the words that started the run, credentials hidden; anything else is left out.
+        adapter: whether the LoRA adapter alone is published.
+    """
     metadata: dict[str, Any] = {"library_name": "peft" if adapter else "transformers"}
     if facts.source is not None:
         metadata["base_model"] = facts.source[0]
@@ -158,12 +176,12 @@ def card_of(facts: _Facts, command: Any, *, adapter: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _trainers(facts: _Facts) -> set[str]:
+def _trainers(facts: CardFacts) -> set[str]:
     own = {str((phase.get("trainer") or {}).get("type")) for phase in facts.phases}
     return own or {facts.trainer}
 
 
-def _training(facts: _Facts) -> str:
+def _training(facts: CardFacts) -> str:
     step = Path(facts.origin).name
     at = f" ({step})" if step.startswith("step-") else ""
     if facts.phases:
