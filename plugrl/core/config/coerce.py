@@ -60,7 +60,7 @@ def _converted(value: Any, kind: Any, asked: str) -> Any:
 
     pattern = {int: _WHOLE, float: _NUMBER}.get(kind)
     if isinstance(value, str) and pattern is not None and not pattern.fullmatch(value):
-        raise WrongType(f"must be {asked}, not {shown_value(value)}{_in_plain_digits(value)}")
+        raise WrongType(f"must be {asked}, not {shown_value(value)}{_in_plain_digits(value, kind)}")
     nodes: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
     try:
         read = nodes[kind](value)._value()
@@ -71,14 +71,17 @@ def _converted(value: Any, kind: Any, asked: str) -> Any:
     return read
 
 
-def _in_plain_digits(text: str) -> str:
+def _in_plain_digits(text: str, kind: Any) -> str:
     """How to write what Python would read as a number: separators and other digits left out."""
     for read in (int, float):
         try:
             number = read(text)
         except ValueError:
             continue
-        return f"; write {number}" if math.isfinite(number) else "; use a finite number or null"
+        if not math.isfinite(number):
+            return "; use a finite number or null"
+        whole = kind is int and number == int(number)
+        return f"; write {int(number) if whole else number}" if whole or kind is float else ""
     return ""
 
 

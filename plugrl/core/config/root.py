@@ -17,6 +17,7 @@ from plugrl.core.config.schemas.sections import COMMON, DEFAULTS, KNOWN, TEXT
 from plugrl.core.config.sources.merge import Layer
 from plugrl.core.config.sources.origins import (
     DEFAULT,
+    MOST_FAULTS,
     KeyPath,
     mark,
 )
@@ -210,7 +211,8 @@ class RootChecker:
             who = f"; read by {', '.join(readers)}" if readers else ""
             checker.fault((name,), f"trainer {self.name} does not read this section{who}")
             return
-        close = close_names(name, [*self.schemas, *KNOWN], 1)
+        few = len(checker.faults) < MOST_FAULTS
+        close = close_names(name, [*self.schemas, *KNOWN], 1) if few else []
         if self.cls is None and not close and self._names_a_trainer():
             # The trainer that cannot be imported may read it.
             return

@@ -1,6 +1,7 @@
 """Values and keys that nobody can mean, named with the key that holds them."""
 
 import json
+import sys
 
 import pytest
 
@@ -99,3 +100,54 @@ def test_a_request_with_such_a_temperature_is_refused():
     with pytest.raises(ApiError, match="temperature is below") as caught:
         read_text(json.dumps(body).encode())
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("key", ["\x1b[31mred", "a[b", "a]", "[", "[]", "[x]", "[٣]", "a[0", "."])
+def test_keys_with_brackets_are_told_as_others_are(files, faults, key):
+    files(a=f"trainer: toy\n{json.dumps(key)}: 1\n")
+    (said,) = faults("a.yaml")
+    assert "unknown section" in said
+
+
+def test_thousands_of_keys_take_few_comparisons(files, faults):
+    """Each key was compared with the origins of all others, and with the names of all sections."""
+    files(a="".join(f"k{i}: 1\n" for i in range(4000)))
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        faults("a.yaml")
+    finally:
+        sys.setprofile(None)
+    # Some 215 for each key; comparisons with all others would be thousands.
+    assert calls < 4000 * 500
+
+
+@pytest.mark.parametrize(
+    ("written", "remedy"),
+    [("'5.0'", "; write 5"), ("1_0", "; write 10"), ("'5.5'", ""), ("'1e400'", "; use a finite")],
+)
+def test_the_remedy_for_text_that_is_a_number_is_one_that_helps(files, faults, written, remedy):
+    files(a=f"trainer: {{type: toy, steps: {written}}}\n")
+    (said,) = faults("a.yaml")
+    assert "must be a whole number, not " in said
+    assert remedy in said
+    assert bool(remedy) or "write" not in said
+
+
+def test_files_that_name_others_twice_are_read_a_bounded_number_of_times(files, faults):
+    named = {f"d{i}": f"defaults: [d{i + 1}, d{i + 1}]\n" for i in range(18)}
+    files(**named, d18="trainer: toy\n")
+    (said,) = faults("d0.yaml")
+    assert "defaults lead to more than 200 files" in said
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "x" * 5000 + ".yaml"])
+def test_a_name_that_no_file_can_have_is_told_as_one_that_is_not_there(files, faults, name):
+    files(a="trainer: toy\n")
+    (said,) = faults(name)
+    assert "\n" not in said

@@ -126,6 +126,10 @@ def _check_arguments(source: object, overrides: object, config_path: object) -> 
     check_texts("config_path", config_path, '["configs"]', (str, Path))
 
 
+#: Files that one configuration is made of.
+_MOST_FILES = 200
+
+
 @dataclass
 class _Reading:
     """The files read so far, merged in the order of their ``defaults``."""
@@ -136,6 +140,7 @@ class _Reading:
     stack: list[Path] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
     layers: int = 0
+    files: int = 0
 
     def merge(self, layer: Layer) -> None:
         """Merge a layer over those before it, and note its number with every origin."""
@@ -145,7 +150,17 @@ class _Reading:
         merge(self.whole, layer, self.faults)
 
     def add_file(self, path: Path) -> str:
-        """Merge one file and its defaults; give the file's text."""
+        """Merge one file and its defaults; give the file's text.
+
+        Raises:
+            ConfigError: it cannot be read, or too many files are named, each by several others.
+        """
+        self.files += 1
+        if self.files > _MOST_FILES:
+            raise ConfigError(
+                f"{shown(path)}: defaults lead to more than {_MOST_FILES:,} files, each counted as "
+                "often as it is named; name each once"
+            )
         tree, origins, text = read_file(path, self.faults)
         if path.name == CONFIG_FILE:
             self.withheld += read_private(path.parent)

@@ -35,9 +35,9 @@ def find_main(source: str | Path, folders: Sequence[Path] = ()) -> Path:
         PluginError: the package of a recipe does not contain it.
     """
     path = Path(source)
-    if path.is_dir():
+    if _exists(path) and path.is_dir():
         raise ConfigError(f"{source} is a folder; name the YAML file in it")
-    if path.exists():
+    if _exists(path):
         return path
     found = _in_folders(str(source), folders) or find_recipe(str(source), recipes())
     found = found or _in_folders(str(source), [Path.cwd(), COMMON])
@@ -79,7 +79,7 @@ def _in_folders(name: str, folders: Sequence[Path], excluding: Path | None = Non
     for folder in folders:
         for suffix in ("", *_SUFFIXES):
             path = folder / f"{name}{suffix}"
-            if path.is_file() and not _same(path, excluding):
+            if _exists(path) and path.is_file() and not _same(path, excluding):
                 return path
     return None
 
@@ -104,3 +104,11 @@ def _known(name: str) -> str:
 
 def _names() -> list[str]:
     return list(dict.fromkeys(recipe.name for recipe in all_recipes(recipes())))
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file or folder; a name too long for one is none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,18 @@ def merge(base: Layer, over: Layer, faults: list[Fault]) -> None:
         base.tree[key] = _merged(base, over, base.tree.get(key), value, here, here, faults)
 
 
+def _paths(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """The paths of a value at ``path`` and of all that is in it."""
+    yield path
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for key, item in items:
+        yield from _paths(item, (*path, key))
+
+
 def _merged(
     base: Layer,
     over: Layer,
@@ -71,10 +83,14 @@ def _merged(
                 base, over, old.get(key), value, (*path, key), (*source, key), faults
             )
         return old
-    forget(path, base.origins)
-    for known, origin in over.origins.items():
-        if known[: len(source)] == source:
-            base.origins[path + known[len(source) :]] = origin
+    if isinstance(old, (dict, list)):
+        forget(path, base.origins)
+    else:
+        base.origins.pop(path, None)
+    # Only what is there is asked for: a scan for each key would take minutes for thousands.
+    for known in _paths(new, source):
+        if known in over.origins:
+            base.origins[path + known[len(source) :]] = over.origins[known]
     found = nearest(over.origins, source)
     if path not in base.origins and found is not None:
         base.origins[path] = found

@@ -81,7 +81,10 @@ def keys_of(path: str) -> KeyPath:
     """The keys of a path that :func:`dotted` wrote."""
     keys: list[str | int] = []
     for part in path.replace("[", ".[").split("."):
-        keys.append(int(part[1:-1]) if part.startswith("[") else part)
+        index = part[1:-1]
+        # A key that somebody wrote may have brackets of its own.
+        is_index = part.startswith("[") and part.endswith("]") and index.isascii()
+        keys.append(int(index) if is_index and index.isdigit() else part)
     return tuple(keys)
 
 
