@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import pytest
@@ -450,7 +450,7 @@ def own(schema):
 
 
 def reading(data):
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         file = Path(folder, "a.yaml")
         if data is None:
             os.mkfifo(file)
@@ -466,7 +466,7 @@ def annotated(defined):
 
 def free(key):
     """The first line about a key that no schema describes, of a trainer with free keys."""
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         file = Path(folder, "mine.py")
         file.write_text(
             "from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer\n"
@@ -478,8 +478,19 @@ def free(key):
         refused(next(iter(prepare(given).validated.unchecked_lines), None))
 
 
+def defaults_of(times):
+    """Files that name the next one so often, down to a last one."""
+    with TemporaryDirectory() as folder:
+        for number in range(16):
+            named = ", ".join([f"f{number + 1}"] * times)
+            Path(folder, f"f{number}.yaml").write_text(f"defaults: [{named}]\n", encoding="utf-8")
+        Path(folder, "f16.yaml").write_text("seed: 1\n", encoding="utf-8")
+        compose(Path(folder, "f0.yaml"))
+
+
 #: What code says, and what it takes instead.
 TRIALS = [
+    Trial("each counted as often as it is named; name each once", defaults_of, 2, 1),
     Trial("; see plugrl ls recipes", compose, "zzzz", "sft"),
     Trial("did you mean", compose, "sfft", Read(r"did you mean (\w+)\?")),
     Trial(
