@@ -7,6 +7,7 @@ import glob
 import itertools
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -132,6 +133,9 @@ def _read(
     if reader is None:
         raise ConfigError(f"data file {path}: unknown type; use {', '.join(PLAIN_SUFFIXES)}")
     try:
+        # A pipe would be waited for, and a device has no end.
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            raise ConfigError(f"data file {path}: not a regular file; name one with problems")
         return list(itertools.islice(reader(path), limit))
     except OSError as error:
         raise ConfigError(f"data file {path}: {error.strerror or error}") from None
