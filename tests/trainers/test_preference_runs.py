@@ -321,6 +321,50 @@ def test_labels_are_true_or_false(tree, label, complaint):
         start(prepare(made))
 
 
+def test_labels_are_known_by_their_columns(tree):
+    def trained(**worker):
+        made = tree(
+            rows=labels(TRAINED[:4]),
+            held_out=labels(HELD_OUT),
+            steps=1,
+            rollout_worker=worker,
+            trainer={"algorithm": {"loss": "kto"}},
+        )
+        last = start(prepare(made)).metrics[-1]
+        return {name: value for name, value in last.items() if not name.startswith("time/")}
+
+    assert trained() == trained(layout="labels")
+
+
+def test_single_answers_are_nothing_to_compare(tree):
+    made = tree(rows=labels(TRAINED[:4]), held_out=labels(HELD_OUT))
+    complaint = "data: rows hold one answer with a label, and loss dpo .*write .*loss=kto"
+    with pytest.raises(RunError, match=complaint):
+        start(prepare(made))
+
+
+def test_answers_of_messages_are_learned_as_their_texts(tree):
+    def said(row):
+        # The template of characters writes the content and the end alone, as texts have it.
+        roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
+        return {key: [{"role": roles[key], "content": row[key]}] for key in roles}
+
+    def losses(change):
+        made = tree(rows=[change(row) for row in TRAINED[:4]], held_out=HELD_OUT, steps=2)
+        made["models"]["policy"]["source"]["tokenizer"]["chat_template"] = (
+            "{% for m in messages %}{{ m.content }}"
+            "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+        )
+        return [line["train/loss"] for line in start(prepare(made)).metrics[1:]]
+
+    whole = losses(lambda row: row)
+    assert losses(said) == whole
+    joined = losses(
+        lambda row: {key: [*said(row)["prompt"], *said(row)[key]] for key in ("chosen", "rejected")}
+    )
+    assert joined == whole
+
+
 def test_margins_are_numbers_and_reach_the_loss(tree):
     section = {"margin_key": "better"}
     rows = [{**row, "better": 3.0} for row in TRAINED[:4]]
