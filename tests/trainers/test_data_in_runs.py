@@ -210,3 +210,29 @@ def test_a_character_that_the_tokenizer_lacks_is_found_in_the_file(tree, filtere
     assert f"{tree['data']['data_files'][0]}:5" in str(caught.value)
     if not filtered:
         assert "worker SingleTurnRolloutWorker.rollout)" in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["messages", "completion"])
+def test_held_out_rows_of_other_forms_are_asked_about_and_compared(tmp_path, form):
+    def row(prompt, answer):
+        asked, said = {"role": "user", "content": prompt}, {"role": "assistant", "content": answer}
+        if form == "messages":
+            return {"messages": [asked, said]}
+        return {"prompt": [asked], "completion": [said]}
+
+    path = tmp_path / "rows.jsonl"
+    rows = [row(a + b, a) for a in "ab" for b in "ab"]
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    files = {"data_files": [str(path)]}
+    sections = {
+        "data": {**files, "rollout_repeat_n": 1},
+        "validate": {"data": files, "every": 2, "validate_before_train": False},
+        "rollout_worker": {"type": "demonstration"},
+    }
+    run = plugrl.train(tiny.config("self_hosted_cross_entropy", tmp_path, sections))
+    lines = (run.folder / "samples/validation.jsonl").read_text("utf-8").splitlines()
+    kept = [json.loads(line) for line in lines]
+    assert [(each["prompt"], each["ground_truth"]) for each in kept] == [
+        (a + b, a) for a in "ab" for b in "ab"
+    ]
+    assert "validation/exact_match" in run.metrics[-1]

@@ -276,14 +276,14 @@ def data_findings(
             # What the map makes of others is not known yet.
             return
         item = made[0]
-        lacking = list(missing_columns(item, columns, origin))
-        yield from lacking
         try:
-            if not lacking:
-                item = reader([item], check.root.rollout_worker, general, path, is_val=is_val)[0]
+            item = reader([item], check.root.rollout_worker, general, path, is_val=is_val)[0]
         except ConfigError as error:
-            yield path, str(error).removeprefix(f"{path}: ")
+            # A column that a setting names tells more than the forms that there are.
+            lacking = list(missing_columns(item, columns, origin))
+            yield from lacking or [(path, str(error).removeprefix(f"{path}: "))]
             return
+        yield from missing_columns(item, columns, origin)
         for setting, column in answers.items():
             if column in item and answer_text(item[column]) is None:
                 yield (

@@ -53,6 +53,7 @@ class DemonstrationRolloutWorker(SingleTurnRolloutWorker):
 
     asks_now = False
     trains_on_answers: ClassVar[bool] = True
+    judges_training: ClassVar[bool] = False
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
