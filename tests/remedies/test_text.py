@@ -31,6 +31,7 @@ from plugrl.core.experiment import prepare
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.agents.agent_config import load_agent
 from plugrl.core.text.agents.tools import bind
+from plugrl.core.text.data.files import LONGEST_LINE, read_files
 from plugrl.core.text.data.loader import filter_items, require_answers
 from plugrl.core.text.data.maps import load_map
 from plugrl.core.text.dialogue.environment import DialogueEnvironment, fluency
@@ -887,10 +888,52 @@ def rewritten(own):
     )
 
 
+def problems(suffix):
+    """An attempt that reads bytes as a file of problems."""
+
+    def attempt(content):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"problems{suffix}"
+            path.write_bytes(content)
+            read_files([path])
+
+    return attempt
+
+
 LATE = {"train": None}
 TOOLS = [{"name": "add", "binding": "operator:add"}]
 NO_SCORER = {"prompts": PROMPTS}
 TRIALS = [
+    Trial(
+        "the key {} is there twice; leave one out",
+        problems(".jsonl"),
+        b'{"a": 1, "a": 2}',
+        b'{"a": 1}',
+    ),
+    Trial(
+        "a number of more than {} digits; write it as a text",
+        problems(".jsonl"),
+        b'{"a": ' + b"1" * 5000 + b"}",
+        b'{"a": "' + b"1" * 5000 + b'"}',
+    ),
+    Trial(
+        "not UTF-8 text; save it as UTF-8",
+        problems(".jsonl"),
+        '{"a": 1}'.encode("utf-16"),
+        b'{"a": 1}',
+    ),
+    Trial(
+        "characters; write each problem on a line of its own",
+        problems(".jsonl"),
+        b" " * (LONGEST_LINE + 1),
+        b'{"a": 1}\n{"a": 2}',
+    ),
+    Trial(
+        "a quoted field does not end; close its quotation mark",
+        problems(".csv"),
+        b'a\n"1\n',
+        b'a\n"1"\n',
+    ),
     Trial(
         "they are: {}; did you mean {}?",
         agent,

@@ -12,18 +12,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.hub import SCHEME, find_hub
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.scenario import DataItem
+from plugrl.core.wording import bounded
 
 #: The types of files that are read here.
 PLAIN_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".arrow")
 #: In folders that ``save_to_disk`` of ``datasets`` writes: of one split, and of several.
 _OF_SPLIT, _OF_SPLITS = "state.json", "dataset_dict.json"
 _WILD = frozenset("*?[")
+#: Characters of one line, or of one field of a CSV file; a file without line breaks is no data.
+LONGEST_LINE = 2**26
 
 
 class FileItem(dict[str, Any]):
@@ -46,7 +49,7 @@ def place_of_problem(item: DataItem, index: int) -> str:
 
 def is_pattern(path: str | Path) -> bool:
     """Whether a path is a pattern such as ``data/*.jsonl``, and no file of that name."""
-    return not _WILD.isdisjoint(str(path)) and not Path(path).exists()
+    return not _WILD.isdisjoint(str(path)) and not os.path.exists(path)
 
 
 def read_files(paths: Sequence[str | Path], *, text_column: str | None = None) -> list[DataItem]:
@@ -96,7 +99,8 @@ def files_of(path: str | Path) -> Sequence[Path]:
             raise ConfigError(f"data files {path}: no file matches the pattern")
         return files
     folder = Path(path)
-    return _saved_files(folder) if folder.is_dir() else [folder]
+    # What `Path` asks raises where a folder above may not be entered.
+    return _saved_files(folder) if os.path.isdir(folder) else [folder]
 
 
 def _saved_files(folder: Path) -> list[Path]:
@@ -134,13 +138,14 @@ def _read(
         raise ConfigError(f"data file {path}: unknown type; use {', '.join(PLAIN_SUFFIXES)}")
     try:
         # A pipe would be waited for, and a device has no end.
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        if not stat.S_ISREG(path.stat().st_mode) and not os.path.isdir(path):
             raise ConfigError(f"data file {path}: not a regular file; name one with problems")
         return list(itertools.islice(reader(path), limit))
     except OSError as error:
-        raise ConfigError(f"data file {path}: {error.strerror or error}") from None
+        # Those of Arrow have a message of several lines and no description of the system's.
+        raise ConfigError(f"data file {path}: {error.strerror or first_line(error)}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"data file {path}: not UTF-8 text") from None
+        raise ConfigError(f"data file {path}: {_NO_TEXT}") from None
 
 
 def _parquet(path: Path) -> Iterator[DataItem]:
@@ -171,39 +176,93 @@ def _arrow(path: Path) -> Iterator[DataItem]:
             numbers = range(reader.num_record_batches) if is_file else None
             batches = reader if numbers is None else map(reader.get_batch, numbers)
             for batch in batches:
+                # Offsets of a damaged file point anywhere, and reading there ends the process.
+                batch.validate(full=True)
                 for item in batch.to_pylist():
                     yield FileItem(item, f"{path}, row {next(rows)}")
     except pyarrow.ArrowException as error:
         raise ConfigError(f"data file {path}: {first_line(error)}") from None
 
 
+_NO_TEXT = "not UTF-8 text; save it as UTF-8"
+
+
+def _open_text(path: Path, newline: str | None = None) -> TextIO:
+    """A file of text, opened; UTF-16 and UTF-32 have a zero byte among the first four."""
+    with path.open("rb") as file:
+        if b"\0" in file.read(4):
+            raise ConfigError(f"data file {path}: {_NO_TEXT}")
+    return path.open(encoding="utf-8-sig", newline=newline)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; of a key that is there twice, the first value would be lost."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"the key {bounded(twice, 100)!r} is there twice; leave one out")
+    return values
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _decode(text: str, place: str) -> Any:
+    """A value of JSON.
+
+    Raises:
+        json.JSONDecodeError: it is none.
+        ConfigError: it is one that cannot be read; ``place`` says where.
+    """
+    try:
+        return _JSON.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"data file {place}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"data file {place}: lists or objects are nested too deeply") from None
+    except ValueError:
+        # The only one besides: Python converts no whole number of more digits.
+        limit = sys.get_int_max_str_digits()
+        raise ConfigError(
+            f"data file {place}: a number of more than {limit:,} digits; write it as a text"
+        ) from None
+
+
 def _jsonl(path: Path, text_column: str | None = None) -> Iterator[DataItem]:
-    with path.open(encoding="utf-8-sig") as lines:
+    with _open_text(path) as file:
+        lines = iter(partial(file.readline, LONGEST_LINE + 1), "")
         for number, line in enumerate(lines, 1):
+            place = f"{path}:{number}"
+            if len(line) > LONGEST_LINE:
+                raise ConfigError(
+                    f"data file {place}: the line has more than {LONGEST_LINE:,} characters; "
+                    "write each problem on a line of its own"
+                )
             if not line.strip():
                 continue
-            place = f"{path}:{number}"
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(f"data file {place}: {getattr(error, 'msg', error)}") from None
+                value = _decode(line, place)
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"data file {place}: {error.msg}") from None
             yield _item(value, place, text_column)
 
 
 def _json(path: Path, text_column: str | None = None) -> Iterator[DataItem]:
     """Items of a list, or of a file with one object a line, as many data sets name such files."""
-    text = path.read_text(encoding="utf-8-sig")
+    with _open_text(path) as file:
+        text = file.read()
     if not text.strip():
         return
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if str(getattr(error, "msg", "")).startswith("Extra data"):
+        values = _decode(text, str(path))
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Extra data"):
             yield from _jsonl(path, text_column)
             return
-        line = getattr(error, "lineno", None)
-        place = f"{path}:{line}" if line else str(path)
-        raise ConfigError(f"data file {place}: {getattr(error, 'msg', error)}") from None
+        raise ConfigError(f"data file {path}:{error.lineno}: {error.msg}") from None
     if not isinstance(values, list):
         items = "objects" if text_column is None else "texts or objects"
         raise ConfigError(
@@ -230,8 +289,8 @@ def _kind(value: Any) -> str:
 
 def _csv(path: Path) -> Iterator[DataItem]:
     # The module's own limit of 128 KiB a field is shorter than some prompts.
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    with path.open(encoding="utf-8-sig", newline="") as lines:
+    csv.field_size_limit(LONGEST_LINE)
+    with _open_text(path, newline="") as lines:
         rows = csv.DictReader(lines, strict=True)
         try:
             names = list(rows.fieldnames or ())
@@ -243,4 +302,9 @@ def _csv(path: Path) -> Iterator[DataItem]:
                     raise ConfigError(f"data file {path}:{rows.line_num}: wrong number of columns")
                 yield FileItem(row, f"{path}:{rows.line_num}")
         except csv.Error as error:
-            raise ConfigError(f"data file {path}:{rows.reader.line_num}: {error}") from None
+            place = f"{path}:{rows.reader.line_num}"
+            if str(error).startswith(("field larger", "unexpected end")):
+                raise ConfigError(
+                    f"data file {place}: a quoted field does not end; close its quotation mark"
+                ) from None
+            raise ConfigError(f"data file {place}: {error}") from None
