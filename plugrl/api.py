@@ -190,7 +190,7 @@ class LanguageModelAlgorithm(Algorithm):
         sections: further sections of the configuration, which take precedence.
 
     Raises:
-        ConfigError: the data are none of what is listed above.
+        ConfigError: model or data are none of what is listed above.
     """
 
     #: The rollout worker, where it is not the one that asks the model.
@@ -211,6 +211,11 @@ class LanguageModelAlgorithm(Algorithm):
         validation: Any = None,
         **sections: Any,
     ) -> None:
+        if not isinstance(model, (str, Path, Mapping)):
+            raise ConfigError(
+                f"model is of type {type(model).__name__}; give a folder that save_pretrained wrote, "
+                "or the name of a model of the hub"
+            )
         source = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
         settings = sections.get("settings")
         runs = settings.get("runs_folder") if isinstance(settings, Mapping) else None
@@ -309,12 +314,16 @@ class ControlAlgorithm(Algorithm):
     """The forms for small networks.
 
     Args:
-        environment: an id of Gymnasium, ``package.module:Class``, or the section ``scenario``.
+        environment: an id of Gymnasium, such as ``CartPole-v1``; ``module:Id-v0`` or
+            ``file.py:Id-v0``, which is imported first, to register it; or the section ``scenario``.
         num_envs: copies that are stepped together.
         total_steps: steps over all copies.
         hidden: widths of the hidden layers; None: the default of the section ``agents``.
-        learning_rate: of Adam; None: the trainer's default, which is Stable-Baselines3's.
+        learning_rate: of Adam; None: the trainer's default.
         sections: further sections of the configuration, which take precedence.
+
+    Raises:
+        ConfigError: the environment is none of what is listed above.
     """
 
     num_envs: ClassVar[int] = 1
@@ -332,6 +341,12 @@ class ControlAlgorithm(Algorithm):
         learning_rate: float | None = None,
         **sections: Any,
     ) -> None:
+        if not isinstance(environment, (str, Mapping)):
+            raise ConfigError(
+                f"environment is of type {type(environment).__name__}; register it in a file with "
+                'gymnasium.register(id="Mine-v0", entry_point=...) and give "file.py:Mine-v0", so '
+                "that copies and later processes can make it"
+            )
         scenario: dict[str, Any] = {"type": "gymnasium", "id": environment}
         if isinstance(environment, Mapping):
             scenario = dict(environment)

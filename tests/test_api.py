@@ -164,6 +164,39 @@ def test_rows_that_no_file_can_hold_are_refused() -> None:
         data_section([{"prompt": object()}])
 
 
+@pytest.mark.parametrize(
+    ("form", "given", "remedy"),
+    [
+        (
+            plugrl.SFT,
+            object(),
+            r"model is of type object; give a folder that save_pretrained wrote",
+        ),
+        (plugrl.GRPO, None, r"model is of type NoneType; give a folder"),
+        (plugrl.PPO, object(), r"environment is of type object; .*give \"file\.py:Mine-v0\""),
+        (plugrl.SAC, int, r"environment is of type type; register it in a file"),
+    ],
+)
+def test_an_object_that_no_file_can_name_is_refused_with_what_to_give(
+    form: Any, given: Any, remedy: str
+) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        form(given)
+
+
+def test_an_environment_of_a_file_is_registered_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from plugrl.core.experiment import prepare
+
+    monkeypatch.chdir(tmp_path)
+    entry = '"gymnasium.envs.classic_control:CartPoleEnv"'
+    text = f'import gymnasium\ngymnasium.register("Mine-v0", entry_point={entry})\n'
+    Path("own_env.py").write_text(text, "utf-8")
+    tree = prepare(plugrl.PPO("own_env.py:Mine-v0").config).validated.tree
+    assert tree["scenario"]["id"] == "own_env.py:Mine-v0"
+
+
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, "100"])
 def test_a_wrong_length_says_so(steps: Any) -> None:
     with pytest.raises(UsageError, match="total_steps must be a whole number above 0"):
