@@ -213,8 +213,8 @@ class LanguageModelAlgorithm(Algorithm):
     ) -> None:
         if not isinstance(model, (str, Path, Mapping)):
             raise ConfigError(
-                f"model is of type {type(model).__name__}; give a folder that save_pretrained wrote, "
-                "or the name of a model of the hub"
+                f"model is of type {type(model).__name__}; give a folder that save_pretrained "
+                "wrote, or the name of a model of the hub"
             )
         source = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
         settings = sections.get("settings")

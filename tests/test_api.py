@@ -170,7 +170,7 @@ def test_rows_that_no_file_can_hold_are_refused() -> None:
         (
             plugrl.SFT,
             object(),
-            r"model is of type object; give a folder that save_pretrained wrote",
+            r"model is of type object; give a folder that save_pret",
         ),
         (plugrl.GRPO, None, r"model is of type NoneType; give a folder"),
         (plugrl.PPO, object(), r"environment is of type object; .*give \"file\.py:Mine-v0\""),
