@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-#: What rows say of a name: it works, something else is written, or there is nothing like it.
-STATES = ("works", "instead", "missing")
-
-
-def rows_of(page):
-    """Name, state and the last column of each row of the tables with three columns."""
-    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    return [row for row in cells if len(row) > 1 and row[1] in STATES]
-
-
-PAGES = {
-    name: {row[0]: row[1] for row in rows_of((DOCS / name).read_text("utf-8"))}
-    for name in ("from-nip.md", "from-astra-rl.md", "second-spellings.md")
-}
-ROWS = [(page, name, state) for page, rows in PAGES.items() for name, state in rows.items()]
+from tests.docs.name_tables import NamePage
 
 PRELUDE = """
 import numpy as np, torch, plugrl
@@ -322,7 +306,11 @@ ASTRA = {
 _NEXRL = """
 import logging
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
+from plugrl.api import merged
+from plugrl.core.experiment import prepare
 from plugrl.core.text.rollout.task import CURRENT
+from plugrl.core.text.rollout.validate_rollout import TokenLimits, validate_trajectories
+from plugrl.trainers.remote_api_grpo import RemoteApiGrpoTrainer
 
 def trajectories():
     return [Trajectory([2, 3, 4], [0, 1, 1], logprobs=[0.0, -1.0, -1.0], reward=r, group_id="g",
@@ -334,6 +322,18 @@ def batch():
 def task():
     return RolloutTask(data={"prompt": "1+1=", "question": "q"}, item=0, run_id=0, group_id="g",
                        is_val=False, sampling=SamplingParams(), ask=None, tokenizers={})
+
+ADDER = {
+    "defaults": ["common/adder"], "data": {"batch_size": 2, "rollout_repeat_n": 2},
+    "models": {"policy": {"train": "local"}}, "trainer": "self_hosted_grpo",
+}
+
+def checked(**sections):
+    return prepare(merged(ADDER, sections))
+
+def returned(value):
+    limits = {"policy": TokenLimits(vocabulary=12, context=32)}
+    return validate_trajectories(Worker({}), value, limits)
 
 class Worker(AgentRolloutWorker): ...
 class Judge(Evaluator):
@@ -441,47 +441,50 @@ NEXRL = {
     "`EvaluationRunResult(reward=, ground_truth=, metrics=, extra_info=)`": (
         "EvaluationRunResult(reward=1.0, ground_truth='a', metrics={'b': 1.0}, extra_info={})",
         None),
+    "groups by `run_id`, `trajectory_pool.key_list: [run_id]`": (
+        "checked(trajectory_pool={'key_list': ['run_id']})",
+        "checked(trajectory_pool={'key_list': ['group_id']})"),
+    "workers that return text, or a status": (
+        "returned('text')",
+        "sampled = Trajectory([2, 3], [0, 1], logprobs=[0.0, -1.0], versions=[-1, 0])\n"
+        "assert returned(sampled) == [sampled]"),
+    "`set_service_holder(service)`": (
+        "RemoteApiGrpoTrainer({}).set_service_holder(object())",
+        "checked(models={'policy': {'train': {'type': 'local'}}})"),
+    "`trainer.teachers` with addresses": (
+        "checked(trainer={'type': 'self_hosted_opd', 'teachers': ['http://x']})",
+        "checked(trainer={'type': 'self_hosted_opd', 'algorithm': {'teacher': 'teacher'}},"
+        " models={'teacher': {'source': '${models.policy.source}'}})"),
+    "a loss function for a remote service": (
+        "remote = {'type': 'remote_api_grpo', 'algorithm': {'loss_fn': lambda logp: logp}}\n"
+        "checked(trainer=remote)",
+        "checked(trainer={'type': 'remote_api_grpo', 'algorithm': {'loss_fn': 'ppo'}},"
+        " models={'policy': {'train': 'in_process'}})"),
 }  # fmt: skip
 
-TRIALS = {
-    "from-nip.md": ("", NIP),
-    "from-astra-rl.md": (_ASTRA, ASTRA),
-    "second-spellings.md": (_NEXRL, NEXRL),
-}
-_NAMES: dict[str, dict] = {}
-
-
-def run(page, code):
-    """Run ``code`` after what all rows of a page begin with."""
-    if page not in _NAMES:
-        _NAMES[page] = {"__name__": "tried"}
-        exec(PRELUDE + TRIALS[page][0], _NAMES[page])  # noqa: S102 - the text above
-    exec(code, dict(_NAMES[page]))  # noqa: S102 - the text above
+PAGES = [
+    NamePage("from-nip.md", PRELUDE, NIP),
+    NamePage("from-astra-rl.md", PRELUDE + _ASTRA, ASTRA),
+    NamePage("second-spellings.md", PRELUDE + _NEXRL, NEXRL),
+]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("page", "name", "state"), ROWS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("page", "name", "state"), [row for page in PAGES for row in page.params()]
+)
 def test_a_row_says_what_happens(page, name, state):
-    written, ours = TRIALS[page][1][name]
-    if state == "works":
-        run(page, written)
-        return
-    with pytest.raises(Exception) as refused:  # noqa: B017, PT011 - each has its own
-        run(page, written)
-    assert not isinstance(refused.value, (NameError, SyntaxError))
-    assert (ours is None) == (state == "missing")
-    if ours is not None:
-        run(page, ours)
+    page.try_row(name, state)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.file)
 def test_every_trial_is_of_a_row(page):
-    assert set(TRIALS[page][1]) == set(PAGES[page])
-    assert len(PAGES[page]) > 30
+    rows = [row[0] for row in page.rows]
+    assert set(page.trials) == set(rows)
+    assert len(set(rows)) == len(rows) > 30
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.file)
 def test_a_row_that_is_replaced_says_with_what(page):
-    rows = rows_of((DOCS / page).read_text("utf-8"))
-    assert all(len(row) == 3 and len(row[2]) > 3 for row in rows if row[1] != "works")
-    assert all(re.fullmatch(r"[^|]+", row[0]) for row in rows)
+    assert all(len(row) == 3 and len(row[2]) > 3 for row in page.rows if row[1] != "works")
+    assert all(re.fullmatch(r"[^|]+", row[0]) for row in page.rows)
