@@ -24,7 +24,7 @@ from plugrl.core.errors import (
     PlugrlError,
     StopRun,
 )
-from plugrl.core.wording import LONGEST_RECORD, bounded, shown
+from plugrl.core.wording import LONGEST_RECORD, bounded, bounded_message, shown
 
 _FORM = warnings.formatwarning
 EXAMPLES = """
@@ -255,7 +255,11 @@ def _report_usage(error: Any, debug: bool) -> int:
         return EXIT_USAGE
     close = getattr(error, "possibilities", None)
     text = str(error.message if close else error.format_message())
-    text = " ".join(text.split()).rstrip(".").replace(". Did you mean", "; did you mean")
+    text = (
+        bounded_message(" ".join(text.split()))
+        .rstrip(".")
+        .replace(". Did you mean", "; did you mean")
+    )
     if text[1:2].islower():
         text = text[0].lower() + text[1:]
     if close:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from plugrl.core.wording import bounded_message
+
 EXIT_DONE = 0
 EXIT_RUN_FAILED = 1
 EXIT_USAGE = 2
@@ -19,6 +21,10 @@ class PlugrlError(Exception):
     """Base of all errors that a command answers with one line instead of a traceback."""
 
     exit_code = EXIT_RUN_FAILED
+
+    def __init__(self, message: str = "") -> None:
+        # Bounded, because it quotes what others wrote.
+        super().__init__(bounded_message(str(message)))
 
 
 class RunError(PlugrlError):
@@ -50,7 +56,7 @@ class ConfigError(PlugrlError):
 
     def __init__(self, message: str, faults: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.faults = tuple(faults) or (message,)
+        self.faults = tuple(map(bounded_message, faults)) or (super().__str__(),)
 
     def __str__(self) -> str:
         summary = super().__str__()

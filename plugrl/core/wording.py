@@ -12,8 +12,12 @@ _STEERING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066
 
 #: Characters that a message keeps of a text that others wrote.
 LONGEST = 2000
+#: Characters of one word of a message, such as a key, a name or a path.
+LONGEST_WORD = 500
 #: Characters of one record of a log, with its traceback.
 LONGEST_RECORD = 50_000
+
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 def close_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
@@ -58,6 +62,20 @@ def bounded(text: str, limit: int = LONGEST) -> str:
     end = limit // 4
     left_out = len(text) - limit
     return f"{text[: limit - end]} [... {left_out:,} characters ...] {text[-end:]}"
+
+
+def bounded_message(text: str) -> str:
+    """``text`` with the middle of its long words, and of its long lines, left out.
+
+    For errors, which quote keys, values and names that others wrote. What is bounded already stays
+    as it is.
+    """
+    if len(text) <= LONGEST_WORD:
+        return text
+    text = _LONG_WORD.sub(lambda match: bounded(match[0], LONGEST_WORD - 100), text)
+    return "\n".join(
+        line if len(line) <= LONGEST else bounded(line, LONGEST - 100) for line in text.split("\n")
+    )
 
 
 def shown(text: str) -> str:

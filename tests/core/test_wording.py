@@ -1,10 +1,17 @@
 """Control characters of others do not reach the terminal."""
 
+import pickle
+from pathlib import Path
+
 import forking
 import pytest
 import yaml
 
-from plugrl.core.wording import bounded, shown
+from plugrl.core.errors import PlugrlError
+from plugrl.core.experiment import prepare
+from plugrl.core.run.folder import find
+from plugrl.core.sweep import parse_axis
+from plugrl.core.wording import bounded, bounded_message, shown
 from plugrl.testing import tiny
 
 EVIL = "\x1b[2J\x1b]0;owned\x07"
@@ -28,6 +35,53 @@ def test_the_middle_of_a_long_text_is_left_out():
     # A quarter of the 20 that are kept stands at the end.
     text = "a" * 40 + "b" * 50 + "c" * 10
     assert bounded(text, 20) == "a" * 15 + " [... 80 characters ...] " + "c" * 5
+
+
+KEY = "k" * 100_000
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda: prepare("quickstart", [f"{KEY}=1"]),
+        lambda: prepare("quickstart", [f"trainer.{KEY}=1"]),
+        lambda: prepare("quickstart", [KEY]),
+        lambda: prepare("quickstart", [f"trainer.type={KEY}"]),
+        lambda: prepare("quickstart", [f"trainer.type={'k ' * 50_000}"]),
+        lambda: prepare("quickstart", [f"data.data_files=[{KEY}]"]),
+        lambda: prepare("quickstart", ["data.batch_size=" + "[" * 5000 + "]" * 5000]),
+        lambda: prepare(KEY),
+        lambda: find(KEY, Path("runs")),
+        lambda: parse_axis(KEY),
+    ],
+    ids=map(str, range(10)),
+)
+def test_what_errors_quote_is_bounded(fail):
+    with pytest.raises(PlugrlError) as caught:
+        fail()
+    error = caught.value
+    for line in (str(error), *getattr(error, "faults", ())):
+        assert len(line) < 2500
+        assert "\n" not in line
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("words", [["train", "quickstart", f"--{KEY}"], [KEY], ["ls", KEY]])
+def test_what_a_command_quotes_is_bounded(call, words):
+    code, _, err = call(*words)
+    assert code == 2
+    assert len(err) < 2500
+
+
+def test_a_long_word_and_a_long_line_keep_both_ends():
+    short = "data.batch_size: " + "x" * 500
+    assert bounded_message(short) == short
+    once = bounded_message(f"a{KEY}z y\n" + "word " * 10_000 + "end")
+    assert once.startswith("akkk")
+    assert "z y\nword" in once
+    assert once.endswith(" end")
+    assert len(once) < 2600
+    assert bounded_message(once) == once
 
 
 def test_tables_remarks_and_bars_are_shown_so(capsys):
