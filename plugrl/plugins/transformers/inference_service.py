@@ -13,9 +13,11 @@ import torch
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
+from plugrl.core.text.inference.sampling import OPTIONS
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer as TokenizerContract
 from plugrl.plugins.transformers.engine.decoding import Decoder
+from plugrl.plugins.transformers.engine.grammars import GrammarCompiler
 from plugrl.plugins.transformers.engine.request_rows import Row
 from plugrl.plugins.transformers.engine.runner import Runner
 from plugrl.plugins.transformers.engine.serving import ContinuousBatching, Serving, Turns
@@ -44,6 +46,7 @@ class TransformersInferenceService(InferenceService):
 
     Config: ClassVar[type] = TransformersInferenceConfig
     loads_weights: ClassVar[bool] = True
+    sampling_options = OPTIONS
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -75,6 +78,9 @@ class TransformersInferenceService(InferenceService):
         config = self._model.config
         self._vocabulary_size = int(config.vocab_size)
         self._context = int(getattr(config, "max_position_embeddings", 2**31))
+        self._grammars = GrammarCompiler(self._tokenizer, self._vocabulary_size)
+        if not self._grammars.usable:
+            self.sampling_options = OPTIONS - {"grammar"}
         self._turns = Turns()
         self._starting = threading.Lock()
         self._continuous: ContinuousBatching | None = None
@@ -166,4 +172,6 @@ class TransformersInferenceService(InferenceService):
                     f"a prompt has token {token}, outside the vocabulary of "
                     f"{self._vocabulary_size} tokens"
                 )
-        return Row(request, min(asked, room), self._tokenizer.decode)
+        grammar = request.sampling.grammar
+        matcher = self._grammars.matcher(grammar) if grammar and asked else None
+        return Row(request, min(asked, room), self._tokenizer.decode, matcher)

@@ -37,7 +37,10 @@ class Completion:
     """An answer: the sampled token ids with their log-probabilities under the sampler.
 
     The log-probabilities are those of the model at the request's temperature (1 when it is
-    greedy), before top-k, top-p or ``min_new_tokens`` take tokens away. ``version`` is the policy
+    greedy), before min-p, top-k, top-p or ``min_new_tokens`` take tokens away. Penalties and a
+    grammar change the distribution: it is theirs, over the tokens that the grammar allows.
+    ``top_logprobs``, when asked for, has the most probable tokens of that distribution at each
+    place, as (token, log-probability), the most probable first. ``version`` is the policy
     version that sampled the first token; ``versions`` has one for each token, and is given only
     when the weights changed on the way. ``prompt_logprobs``, when asked for, has the
     log-probability of each prompt token given the ones before it, 0.0 for the first.
@@ -51,6 +54,7 @@ class Completion:
     versions: list[int] | None = None
     prompt_logprobs: list[float] | None = None
     temperature: float | None = None
+    top_logprobs: list[list[tuple[int, float]]] | None = None
 
     def at(self, temperature: float) -> Completion:
         """A copy that says at which temperature the log-probabilities are taken."""
@@ -63,4 +67,5 @@ class Completion:
             self.versions,
             self.prompt_logprobs,
             temperature,
+            self.top_logprobs,
         )

@@ -18,6 +18,13 @@ from plugrl.core.text.inference.chat import end_tokens
 if TYPE_CHECKING:
     from plugrl.core.text.inference.tokenizer import Tokenizer
 
+#: Bounds of OpenAI's interface, and of what is of use.
+MOST_PENALTY = 2.0
+LEAST_REPETITION, MOST_REPETITION = 0.01, 100.0
+MOST_TOP_LOGPROBS = 20
+#: What an engine may know besides the rest: see ``InferenceService.sampling_options``.
+OPTIONS = frozenset(("min_p", "penalties", "grammar", "top_logprobs"))
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -34,6 +41,14 @@ class SamplingParams:
         stop_token_ids: the answer ends with the first of them, which is kept.
         stop: the answer ends with the token that completes one of these strings in its text. It
             is kept whole, also where the string ends inside it.
+        min_p: keep the tokens that have at least this part of the mass of the most probable one; 0
+            keeps all. It comes before ``top_k``.
+        presence_penalty: taken from the logit of each token that the answer holds.
+        frequency_penalty: taken from the logit of a token as often as the answer holds it.
+        repetition_penalty: the logits of tokens of prompt and answer are divided by it where they
+            are positive, and multiplied otherwise; 1 changes nothing (Keskar et al., 2019).
+        grammar: what the answer must be, in the Lark dialect of ``llguidance``; "": anything.
+        top_logprobs: log-probabilities of so many most probable tokens are wanted at each place.
 
     Raises:
         ConfigError: a value is outside its range.
@@ -46,6 +61,12 @@ class SamplingParams:
     top_k: int = 0
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    grammar: str = ""
+    top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
@@ -60,6 +81,28 @@ class SamplingParams:
                 f"min_new_tokens is {self.min_new_tokens}, more than max_new_tokens, which is "
                 f"{self.max_new_tokens}"
             )
+        if not 0 <= self.min_p <= 1:
+            raise ConfigError(f"min_p is {self.min_p}; 0 to 1 is possible")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not abs(getattr(self, name)) <= MOST_PENALTY:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; -{MOST_PENALTY:g} to {MOST_PENALTY:g} is "
+                    "possible"
+                )
+        if not LEAST_REPETITION <= self.repetition_penalty <= MOST_REPETITION:
+            raise ConfigError(
+                f"repetition_penalty is {self.repetition_penalty}; {LEAST_REPETITION:g} to "
+                f"{MOST_REPETITION:g} is possible"
+            )
+        if not 0 <= self.top_logprobs <= MOST_TOP_LOGPROBS:
+            raise ConfigError(
+                f"top_logprobs is {self.top_logprobs}; 0 to {MOST_TOP_LOGPROBS} is possible"
+            )
+        if self.grammar and self.min_new_tokens:
+            raise ConfigError(
+                f"min_new_tokens is {self.min_new_tokens}, and a grammar says when an answer ends; "
+                "set it to 0"
+            )
         # Lists would make the parameters unhashable, and a string is a sequence of strings.
         if not isinstance(self.stop, tuple) or not all(
             isinstance(text, str) and text for text in self.stop
@@ -72,6 +115,22 @@ class SamplingParams:
             raise ConfigError(
                 f"stop_token_ids is {self.stop_token_ids!r}; a tuple of token ids is expected"
             )
+
+    @property
+    def penalized(self) -> bool:
+        """Whether tokens that were there before get other logits."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Which of :data:`OPTIONS` are set, which not every engine knows."""
+        used = {
+            "min_p": self.min_p,
+            "penalties": self.penalized,
+            "grammar": self.grammar,
+            "top_logprobs": self.top_logprobs,
+        }
+        return frozenset(name for name, value in used.items() if value)
 
     def ending_at(self, *tokens: int, texts: Sequence[str] = ()) -> SamplingParams:
         """The same parameters, with ``tokens`` and ``texts`` among those that end the answer."""

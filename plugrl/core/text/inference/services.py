@@ -71,6 +71,9 @@ class InferenceService(RenamedMethods, Component, ABC):
     #: Whether a list of requests is computed together, so that it gives equal numbers each time.
     #: False: each is alone on its way, as to an API, and may fail alone.
     together: bool = True
+    #: Which of :data:`~plugrl.core.text.inference.sampling.OPTIONS` it samples with. Requests that
+    #: need another one are refused before they reach it.
+    sampling_options: frozenset[str] = frozenset()
     _batching: RequestBatcher | None = None
 
     @classmethod
@@ -353,16 +356,20 @@ class TokenLimits:
     Attributes:
         vocabulary: token ids are below it.
         context: a sequence has at most so many tokens.
+        options: of sampling that its service knows, as ``InferenceService.sampling_options``.
     """
 
     vocabulary: int
     context: int
+    options: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, services: Mapping[str, InferenceService]) -> dict[str, Self]:
         """The limits of several models by name."""
         return {
-            name: cls(service.vocabulary_size, service.max_sequence_length)
+            name: cls(
+                service.vocabulary_size, service.max_sequence_length, service.sampling_options
+            )
             for name, service in services.items()
         }
 

@@ -8,6 +8,7 @@ import torch
 
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.plugins.transformers.engine.cache import NARROWEST, RowCache
+from plugrl.plugins.transformers.engine.logits import LogitsProcessor
 from plugrl.plugins.transformers.engine.request_rows import Row
 from plugrl.plugins.transformers.engine.runner import Prefill, Runner
 from plugrl.plugins.transformers.engine.sampler import Sampler
@@ -45,6 +46,7 @@ class Decoder:
         self._cache: RowCache | None = None
         self._mask: torch.Tensor | None = None
         self._unread: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self._unread_top: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._last = self._tensor([])
         self._positions = self._tensor([])[:, None]
 
@@ -82,6 +84,8 @@ class Decoder:
         slots = self._join(joining, prefill, picks, tokens)
         drawn = zip(slots, joining, tokens.tolist(), logprobs.tolist(), strict=True)
         first = [(slot, row) for slot, row, *what in drawn if row.take(*what, self.version)]
+        if sampler.top is not None:
+            self._give_top(joining, [sampler.top])
         self._refresh(sampler if len(joining) == len(self._rows) else None)
         for slot, row in first:
             ended.append(row)
@@ -111,6 +115,8 @@ class Decoder:
             # A row that has ended is decoded until it is dropped, and may run past the context.
             self._positions.clamp_max_(self._context - 1)
         self._unread.append((self._last, logprobs, self.version))
+        if self._sampler.top is not None:
+            self._unread_top.append(self._sampler.top)
         if self._must_collect():
             ended += self._collect_drawn()
         return ended
@@ -140,6 +146,9 @@ class Decoder:
     def _must_collect(self) -> bool:
         """Whether a row may have ended with the tokens just drawn."""
         steps = len(self._unread)
+        if self._constrained:
+            # What may come next depends on the token.
+            return True
         if not self._on_host:
             return steps >= min(_LOOK_EVERY, self._longest)
         if self._text_ends or steps >= self._nearest:
@@ -151,15 +160,18 @@ class Decoder:
         if not self._unread:
             return []
         unread, self._unread = self._unread, []
+        top, self._unread_top = self._unread_top, []
         # One copy to the host for all steps.
         tokens = torch.stack([entry[0] for entry in unread], 1).tolist()
         logprobs = torch.stack([entry[1] for entry in unread], 1).tolist()
         versions = [entry[2] for entry in unread]
-        ended = []
-        for slot, row in enumerate(self._rows):
+        ended, rows = [], list(self._rows)
+        for slot, row in enumerate(rows):
             if row is not None and row.take_all(tokens[slot], logprobs[slot], versions):
                 ended.append(row)
                 self._rows[slot] = None
+        if top:
+            self._give_top(rows, top)
         if ended:
             self._live -= len(ended)
             self._update_bounds()
@@ -167,6 +179,16 @@ class Decoder:
             self._nearest -= len(unread)
             self._longest -= len(unread)
         return ended
+
+    @staticmethod
+    def _give_top(
+        rows: Sequence[Row | None], top: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> None:
+        """Give each row the most probable tokens of the newest steps."""
+        steps = [(tokens.tolist(), logprobs.tolist()) for tokens, logprobs in top]
+        for slot, row in enumerate(rows):
+            if row is not None:
+                row.add_top_logprobs([(tokens[slot], values[slot]) for tokens, values in steps])
 
     def _end(self, slot: int) -> None:
         self._rows[slot] = None
@@ -245,6 +267,7 @@ class Decoder:
         self._sampler = sampler or self._sampler_of(self._rows)
         self._mask = self._make_mask()
         looks_for = {row.looks_for for row in self._rows if row is not None}
+        self._constrained = any(row is not None and row.matcher is not None for row in self._rows)
         self._text_ends = any(texts for _, texts in looks_for)
         self._stops = frozenset().union(*(stops for stops, _ in looks_for))
         self._update_bounds()
@@ -260,7 +283,14 @@ class Decoder:
             for row in rows
         ]
         params, streams, counts = zip(*what, strict=True)
-        return Sampler(params, streams, counts, self._runner.device)
+        processor = LogitsProcessor(rows, self._runner.device)
+        return Sampler(
+            params,
+            streams,
+            counts,
+            self._runner.device,
+            processor if processor.needed else None,
+        )
 
     def _tensor(self, values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._runner.device)

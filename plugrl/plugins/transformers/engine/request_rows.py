@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from plugrl.core.text.inference.requests import Completion, GenerationRequest
 
 if TYPE_CHECKING:
     from plugrl.core.text.trajectory import FinishReason
+    from plugrl.plugins.transformers.engine.grammars import Matcher
 
 #: Tokens that are decoded beyond those that a stop string needs: some have no text of their own.
 _MARGIN = 8
@@ -23,15 +25,18 @@ class Row:
         request: what was asked.
         limit: the answer has at most this many tokens.
         decode: gives the text of tokens.
+        matcher: says which tokens may come next; None: all.
     """
 
     request: GenerationRequest
     limit: int
     decode: Callable[[Sequence[int]], str]
+    matcher: Matcher | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     prompt_logprobs: list[float] | None = None
+    top_logprobs: list[list[tuple[int, float]]] | None = None
     reason: FinishReason | None = None
     #: Columns of the cache that lie left of the prompt.
     start: int = 0
@@ -44,6 +49,10 @@ class Row:
         self._stops = frozenset(sampling.stop_token_ids)
         self._texts = sampling.stop
         self._min = sampling.min_new_tokens
+        if sampling.top_logprobs:
+            self.top_logprobs = []
+        if self.matcher is not None and self.matcher.stuck and self.limit:
+            self.limit, self.reason = 0, "error"
 
     @property
     def remaining(self) -> int:
@@ -56,15 +65,20 @@ class Row:
         tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
+        matcher = self.matcher
+        if matcher is not None:
+            matcher.take(token)
         if token in self._stops or (self._texts and self._text_ends()):
             self.reason = "stop"
+        elif matcher is not None and (matcher.ended or matcher.stuck):
+            self.reason = "stop" if matcher.ended else "error"
         elif len(tokens) >= self.limit:
             self.reason = "length"
         return self.reason is not None
 
     def take_all(self, tokens: list[int], logprobs: list[float], versions: Sequence[int]) -> bool:
         """Append tokens up to the one that ends the answer; returns whether one does."""
-        if self._texts or not self._stops.isdisjoint(tokens):
+        if self.matcher is not None or self._texts or not self._stops.isdisjoint(tokens):
             return any(map(self.take, tokens, logprobs, versions))
         room = self.remaining
         self.tokens += tokens[:room]
@@ -74,6 +88,16 @@ class Row:
             return False
         self.reason = "length"
         return True
+
+    def add_top_logprobs(self, steps: Sequence[tuple[list[int], list[float]]]) -> None:
+        """Keep the most probable tokens of the newest steps, as far as there are tokens."""
+        if self.top_logprobs is None:
+            return
+        most = self.request.sampling.top_logprobs
+        for tokens, logprobs in steps[: len(self.tokens) - len(self.top_logprobs)]:
+            pairs = zip(tokens[:most], logprobs[:most], strict=True)
+            # JSON knows no infinity, and what cannot be drawn is no alternative.
+            self.top_logprobs.append([pair for pair in pairs if pair[1] > -math.inf])
 
     @property
     def looks_for(self) -> tuple[frozenset[int], bool]:
@@ -90,6 +114,7 @@ class Row:
             self.versions[0] if self.versions else version,
             self.versions if changed else None,
             self.prompt_logprobs,
+            top_logprobs=self.top_logprobs,
         )
 
     def _text_ends(self) -> bool:

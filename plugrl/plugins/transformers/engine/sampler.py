@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from plugrl.core.text.inference.sampling import SamplingParams, stream_seeds, uniforms
+from plugrl.plugins.transformers.engine.logits import LogitsProcessor
 
 #: Steps whose random numbers are made at once.
 _AHEAD = 32
@@ -26,6 +27,11 @@ class Sampler:
         streams: the stream of each row.
         counts: the tokens that each row has so far.
         device: where the logits are.
+        processor: changes the logits first; None: nothing does.
+
+    Attributes:
+        top: the most probable tokens of the last draw and their log-probabilities, [B, K]; None:
+            no row asks for them.
     """
 
     def __init__(
@@ -34,8 +40,12 @@ class Sampler:
         streams: Sequence[tuple[int, ...]],
         counts: Sequence[int],
         device: str | torch.device,
+        processor: LogitsProcessor | None = None,
     ) -> None:
         self._device = device
+        self._processor = processor
+        self._most = max((p.top_logprobs for p in params), default=0)
+        self.top: tuple[torch.Tensor, torch.Tensor] | None = None
         self._seeds = stream_seeds(streams)
         self._counts = np.asarray(counts, dtype=np.int64)
         self._step = 0
@@ -65,8 +75,11 @@ class Sampler:
             logits: [B, V], float32.
 
         Returns:
-            Tokens [B], and log-probabilities [B] before any token was taken away.
+            Tokens [B], and log-probabilities [B] before any token was taken away; penalties and
+            grammars change what they are of.
         """
+        if self._processor is not None:
+            logits = self._processor.apply(logits)
         scaled = logits if self._heat is None else logits / self._heat
         blocked = self._blocked_tokens(logits.shape[-1])
         probs = scaled.softmax(-1)
@@ -85,6 +98,12 @@ class Sampler:
             if not self._all_greedy:
                 chosen = torch.where(self._greedy, chosen, self._sample(probs))
         self._step += 1
+        if self._processor is not None:
+            self._processor.add(chosen)
+        if self._most:
+            most = min(self._most, scaled.shape[-1])
+            values, tokens = scaled.log_softmax(-1).topk(most, -1)
+            self.top = tokens, values
         # What is drawn of all tokens is never so improbable that its mass is 0.
         logprobs = probs.gather(-1, chosen).log_()
         if faint:
@@ -156,7 +175,7 @@ class Sampler:
 
 
 class _Cut:
-    """Top-k, then top-p of what is left, for the rows that ask for it."""
+    """Min-p, then top-k, then top-p of what is left, for the rows that ask for it."""
 
     def __init__(self, params: Sequence[SamplingParams], device: str | torch.device) -> None:
         rows = [row for row, p in enumerate(params) if _cuts(p)]
@@ -168,11 +187,15 @@ class _Cut:
         most = 2**31
         self._k = torch.tensor([[p.top_k or most] for p in asked], device=device)
         self._p = torch.tensor([[p.top_p] for p in asked], dtype=torch.float64, device=device)
+        least = [[p.min_p] for p in asked]
+        self._least = torch.tensor(least, device=device) if any(p.min_p for p in asked) else None
 
     def apply(self, probs: torch.Tensor) -> torch.Tensor:
         """``probs`` with the tails of those rows at 0; masses are not scaled up again."""
         own = probs if self._all else probs[self._rows]
         vocabulary = own.shape[-1]
+        if self._least is not None:
+            own = torch.where(own >= self._least * own.amax(-1, keepdim=True), own, 0.0)
         # Stable, so that of equal tokens the same ones are kept on every device.
         ordered, order = own.sort(dim=-1, descending=True, stable=True)
         if 0 < self._most < vocabulary:
@@ -187,4 +210,4 @@ class _Cut:
 
 
 def _cuts(params: SamplingParams) -> bool:
-    return params.temperature > 0 and (params.top_k > 0 or params.top_p < 1)
+    return params.temperature > 0 and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
