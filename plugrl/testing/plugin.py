@@ -11,7 +11,27 @@ from typing import Any
 
 import pytest
 
-KINDS = ("trainer", "evaluator", "scorer", "sandbox")
+#: Kinds whose suites say their components' names with a fixture each, ``plugrl_KIND``.
+_NAMED_FIXTURES = ("trainer", "evaluator", "scorer", "sandbox")
+#: All kinds; their suites are ``plugrl.testing.suite.test_KIND``.
+KINDS = (
+    *_NAMED_FIXTURES,
+    "rollout_worker",
+    "scenario",
+    "advantage",
+    "loss",
+    "body",
+    "protocol",
+    "parser",
+    "inference_service",
+    "train_service",
+    "fine_tune_service",
+    "hub",
+    "data_map",
+    "tracker",
+    "dialogue_environment",
+    "harness_algorithm",
+)
 
 pytest.register_assert_rewrite("plugrl.testing.suite")
 
@@ -21,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("plugrl", "plugrl conformance kit")
     for kind in KINDS:
         group.addoption(
-            f"--plugrl-{kind}",
+            option(kind),
             action="append",
             default=[],
             metavar="NAME",
@@ -29,15 +49,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         )
 
 
+def option(kind: str) -> str:
+    """The option that names components of a kind."""
+    return f"--plugrl-{kind.replace('_', '-')}"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test of a suite for every component named on the command line."""
-    for kind in KINDS:
+    for kind in _NAMED_FIXTURES:
         if f"plugrl_{kind}" in metafunc.fixturenames:
-            named = getattr(metafunc.cls, f"plugrl_{kind}", None)
-            names = [named] if named else metafunc.config.getoption(f"--plugrl-{kind}")
-            skip = pytest.mark.skip(reason=f"no --plugrl-{kind} NAME was given")
-            values = names or [pytest.param("", marks=skip)]
-            metafunc.parametrize(f"plugrl_{kind}", values, scope="class", indirect=True)
+            _parametrize(metafunc, f"plugrl_{kind}", kind)
+    kind = getattr(metafunc.cls, "kind", "")
+    if "plugrl_component" in metafunc.fixturenames and kind in KINDS:
+        _parametrize(metafunc, "plugrl_component", kind)
+
+
+def _parametrize(metafunc: pytest.Metafunc, fixture: str, kind: str) -> None:
+    named = getattr(metafunc.cls, f"plugrl_{kind}", None)
+    names = [named] if named else metafunc.config.getoption(option(kind))
+    skip = pytest.mark.skip(reason=f"no {option(kind)} NAME was given")
+    values = names or [pytest.param("", marks=skip)]
+    metafunc.parametrize(fixture, values, scope="class", indirect=True)
+
+
+@pytest.fixture(scope="class")
+def plugrl_component(request: pytest.FixtureRequest) -> str:
+    """The name of the component that the suite checks."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="class")
@@ -76,8 +114,10 @@ def plugrl_new_process(request: pytest.FixtureRequest) -> Any:
         if "plugrl_new_process" not in getattr(item, "fixturenames", ()):
             continue
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        for kind in KINDS:
-            if name := params.get(f"plugrl_{kind}"):
+        named = {kind: params.get(f"plugrl_{kind}") for kind in _NAMED_FIXTURES}
+        named[getattr(getattr(item, "cls", None), "kind", "")] = params.get("plugrl_component")
+        for kind, name in named.items():
+            if name:
                 with contextlib.suppress(PlugrlError):  # Reported by its own tests.
                     records.append(default_registry().resolve(kind, name))
     return NewProcess(records)

@@ -33,10 +33,13 @@ from plugrl.core.text.evaluate.evaluator import (
     works_on_batches,
 )
 from plugrl.core.text.inference.requests import Completion
+from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.rollout.judge import judge_batch, make_evaluator
 from plugrl.core.text.rollout.task import Judgement
 from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.testing.processes import NewProcess, defining_name
+from plugrl.testing.scripts import Letters
 
 DEFAULT: Mapping[str, Any] = {
     "config": {},
@@ -59,25 +62,15 @@ HOSTILE = (
 )
 
 
-class _Letters:
-    pad_token_id, eos_token_id = 0, 1
-
-    def encode(self, text: str, /) -> list[int]:
-        return [ord(letter) + 2 for letter in text]
-
-    def decode(self, tokens: Sequence[int], /) -> str:
-        return "".join(chr(token - 2) for token in tokens if token > 1)
-
-
 class _Script(Mapping[str, Any]):
     """Models of any name whose answers come from a function."""
 
     def __init__(self, reply: Callable[[str], str]) -> None:
         self._reply = reply
-        self._tokenizer = _Letters()
-        self.tokenizers = self
+        self._tokenizer = Letters()
+        self.tokenizers: Mapping[str, Tokenizer] = self
 
-    def __getitem__(self, name: str) -> _Letters:
+    def __getitem__(self, name: str) -> Letters:
         return self._tokenizer
 
     def __iter__(self) -> Iterator[str]:
@@ -89,7 +82,9 @@ class _Script(Mapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return True
 
-    async def ask(self, model: str, tokens: Sequence[int], sampling: Any = None, /) -> Completion:
+    async def ask(
+        self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
+    ) -> Completion:
         answer = self._tokenizer.encode(self._reply(self._tokenizer.decode(tokens)))
         return Completion(answer, [-1.0] * len(answer), "stop", 0)
 

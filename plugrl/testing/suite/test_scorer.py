@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -23,10 +23,9 @@ from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
 from plugrl.core.text.dialogue.scorer import Score, Scorer, make_scorer, score_dialogues
-from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.inference.services import InferenceService, ModelSpec
-from plugrl.core.text.inference.tokenizer import Tokenizer
+from plugrl.core.text.inference.services import InferenceService
 from plugrl.testing.processes import NewProcess, defining_name
+from plugrl.testing.scripts import ScriptedService
 
 DEFAULT: Mapping[str, Any] = {
     "config": {},
@@ -51,52 +50,11 @@ HOSTILE = (
 )
 
 
-class _Letters:
-    pad_token_id, eos_token_id = 0, 1
-
-    def encode(self, text: str, /) -> list[int]:
-        return [ord(letter) + 2 for letter in text]
-
-    def decode(self, tokens: Sequence[int], /) -> str:
-        return "".join(chr(token - 2) for token in tokens if token > 1)
-
-
-class _Script(InferenceService):
-    """A model whose answers come from a function."""
-
-    def __init__(self, reply: Callable[[str], str]) -> None:
-        super().__init__()
-        self._reply = reply
-
-    def load(self, spec: ModelSpec) -> None:
-        """Nothing is loaded."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return _Letters()
-
-    @property
-    def vocabulary_size(self) -> int:
-        return 0x110000 + 2
-
-    @property
-    def max_sequence_length(self) -> int:
-        return 10**9
-
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        texts = [self._reply(self.tokenizer.decode(r.prompt_tokens)) for r in requests]
-        rows = [self.tokenizer.encode(text) for text in texts]
-        return [Completion(row, [-1.0] * len(row), "stop", 0) for row in rows]
-
-    def update_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """It has no weights."""
-
-
 class _Models(Mapping[str, InferenceService]):
     """A model of any name."""
 
     def __init__(self, reply: Callable[[str], str]) -> None:
-        self._model = _Script(reply)
+        self._model = ScriptedService(reply)
 
     def __getitem__(self, name: str) -> InferenceService:
         return self._model

@@ -16,10 +16,12 @@ import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import TrainedRun, prepare, resume, start
+from plugrl.core.plugins.callbacks import as_callbacks
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.trainer import Capabilities, Trainer
 from plugrl.testing import tiny
+from plugrl.testing.attributes import Attributes, forgotten
 from plugrl.testing.processes import NewProcess, defining_name
 from plugrl.testing.recorder import Recorder, order_faults
 
@@ -65,6 +67,42 @@ def assert_equal_states(left: Any, right: Any) -> None:
 def checkpoint_names(folder: Path) -> list[str]:
     """The names of the checkpoints of a run, oldest first."""
     return sorted(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir())
+
+
+def copy_until(run: TrainedRun, kept: int, folder: Path) -> Path:
+    """A copy of a run as it was after its first ``kept`` checkpoints."""
+    shutil.copytree(run.folder, folder)
+    for later in checkpoint_names(folder)[kept:]:
+        shutil.rmtree(folder / "checkpoints" / later)
+    return folder
+
+
+def why_it_differs(run: TrainedRun, trainer: type[Trainer], kept: int, folder: Path) -> str:
+    """Why a resumed run differs: the attributes that training changed and no state holds.
+
+    Args:
+        run: the uninterrupted one.
+        trainer: its class; both runs are repeated, to look at its attributes.
+        kept: checkpoints of the run that was resumed.
+        folder: for the repeated runs.
+    """
+    whole, resumed = Attributes(trainer), Attributes(trainer)
+    with whole.watched():
+        again = tiny.merged(run.config, {"settings": {"runs_folder": str(folder / "whole")}})
+        start(prepare(again), as_callbacks([whole]))
+    with resumed.watched():
+        resume(copy_until(run, kept, folder / "resumed"), callbacks=[resumed])
+    names = forgotten(whole, resumed, kept)
+    if not names:
+        return (
+            "the resumed run differs, and no attribute of the trainer tells why: look at variables "
+            "inside train(), at globals, and at objects that the trainer only borrows"
+        )
+    return (
+        f"the resumed run differs: training changed {', '.join(f'self.{name}' for name in names)}, "
+        "and load_state_dict did not bring it back; return it from state_dict, and take it back "
+        "in load_state_dict"
+    )
 
 
 class TrainerContract:
@@ -158,13 +196,15 @@ class TrainerContract:
         steps = checkpoint_names(plugrl_run.folder)
         assert len(steps) > 1, "a run of two steps must have two checkpoints"
         for kept in range(1, len(steps)):
-            copy = tmp_path / f"after-{steps[kept - 1]}"
-            shutil.copytree(plugrl_run.folder, copy)
-            for later in steps[kept:]:
-                shutil.rmtree(copy / "checkpoints" / later)
-            resumed = resume(copy)
-            assert comparable_metrics(resumed) == comparable_metrics(plugrl_run)
-            assert_equal_states(resumed.checkpoint()["trainer"], plugrl_run.checkpoint()["trainer"])
+            resumed = resume(copy_until(plugrl_run, kept, tmp_path / f"after-{steps[kept - 1]}"))
+            try:
+                assert comparable_metrics(resumed) == comparable_metrics(plugrl_run)
+                assert_equal_states(
+                    resumed.checkpoint()["trainer"], plugrl_run.checkpoint()["trainer"]
+                )
+            except AssertionError as error:
+                cause = why_it_differs(plugrl_run, trainer, kept, tmp_path / f"why-{kept}")
+                raise AssertionError(f"{cause}\n{error}") from error
 
 
 class TestTrainer(TrainerContract):
