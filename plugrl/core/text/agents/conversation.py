@@ -8,6 +8,7 @@ trajectory begins with what the template writes.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from plugrl.core.chat_template import Message
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.copies import own_copy
 from plugrl.core.text.inference.chat import ChatTokenizer, chat_tokenizer, tokens_after_reply
+from plugrl.core.text.rollout.fibers import wait_for
 from plugrl.core.text.trajectory import NOT_SAMPLED, FinishReason, Trajectory
 
 if TYPE_CHECKING:
@@ -90,12 +92,16 @@ class _Segment:
 class Conversation:
     """A dialogue between messages that are given and replies that a model samples.
 
+    It keeps tokens, log-probabilities and versions of all turns as they were sampled; nothing is
+    tokenised a second time. A worker says something with :meth:`add`, lets the model speak with
+    :meth:`reply`, and gives what :meth:`trajectories` returns.
+
     Args:
         task: the attempt that it belongs to.
-        model: who is asked.
-        messages: what comes before the first reply.
+        model: who is asked; its tokenizer has a chat template.
+        messages: what comes before the first reply; None: the problem's prompt.
         tools: schemas of the tools, for the chat template.
-        budget: how long it may be.
+        budget: how long it may be; None: as long as the model's context.
         ask: asks the model; None: ``task.ask``.
 
     Attributes:
@@ -109,19 +115,21 @@ class Conversation:
         self,
         task: RolloutTask,
         model: str,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        budget: Budget,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        budget: Budget | None = None,
         ask: Asks | None = None,
     ) -> None:
-        self.messages: list[Message] = own_copy(list(messages))
+        self.messages: list[Message] = own_copy(
+            list(task.messages if messages is None else messages)
+        )
         self.model = model
         self.tools = own_copy(list(tools))
         self.truncated = False
         self.asked = ""
         self._task = task
         self._tokenizer: ChatTokenizer = chat_tokenizer(task.tokenizers[model], model)
-        self._budget = budget
+        self._budget = _whole_context(task, model) if budget is None else budget
         self._ask: Asks = ask or task.ask
         self._segments: list[_Segment] = []
 
@@ -155,8 +163,11 @@ class Conversation:
             message = {**message, "content": self._tokenizer.writable(content)}
         self.messages.append(message)
 
-    async def reply(self, sampling: SamplingParams) -> str | None:
+    async def reply(self, sampling: SamplingParams | None = None) -> str | None:
         """Let the model speak; None: no token is left for it, and the conversation is over.
+
+        Args:
+            sampling: how; None: as the rollout worker's settings say.
 
         Raises:
             ConfigError: what comes before the first reply is over ``budget.prompt``, or the chat
@@ -174,6 +185,7 @@ class Conversation:
             self._segments.append(segment)
         segment.add_text(text, tokens)
         self.asked = segment.text
+        sampling = self._task.sampling if sampling is None else sampling
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         completion = await self._ask(self.model, list(segment.tokens), sampling)
         said = self._tokenizer.decode(completion.tokens)
@@ -181,6 +193,18 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": said})
         self.truncated = completion.finish_reason == "length"
         return said
+
+    def reply_now(self, sampling: SamplingParams | None = None) -> str | None:
+        """:meth:`reply` for plain functions: it returns with the answer, and others go on.
+
+        Raises:
+            UsageError: an ``async`` function or another thread calls it.
+        """
+        return wait_for(
+            self.reply(sampling),
+            "Conversation.reply_now is for plain rollout functions, in the thread that called "
+            "them; in an async one write `await conversation.reply()`",
+        )
 
     def end_truncated(self) -> None:
         """Say that a limit ended the conversation before an answer was final."""
@@ -238,12 +262,14 @@ class Conversation:
                 raise
             return self._tokenizer.render_chat(structured, self.tools or None)
 
-    def trajectories(self, mask: Sequence[bool]) -> list[Trajectory]:
-        """What was sampled, to learn from.
+    def trajectories(self, mask: Sequence[bool] | None = None) -> list[Trajectory]:
+        """What was sampled, to learn from: one trajectory, unless the template rewrote the history.
 
         Args:
-            mask: for each message, whether its tokens are trained. Only sampled ones can be.
+            mask: for each message, whether its tokens are trained. Only sampled ones can be. None:
+                all that were.
         """
+        mask = [True] * len(self.messages) if mask is None else mask
         return [self._trajectory(segment, mask) for segment in self._segments]
 
     def _trajectory(self, segment: _Segment, mask: Sequence[bool]) -> Trajectory:
@@ -259,6 +285,12 @@ class Conversation:
             is_val=self._task.is_val,
             temperature=segment.temperature,
         )
+
+
+def _whole_context(task: RolloutTask, model: str) -> Budget:
+    """The budget of a conversation that only the model's context bounds."""
+    context = task.limits[model].context if model in task.limits else sys.maxsize
+    return Budget(context, context, context)
 
 
 _SAID = frozenset({"role", "content"})
